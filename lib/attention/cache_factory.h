@@ -1,4 +1,4 @@
-// Pages and windows of a method's cache, and what runs it.
+// Makes the pages and windows of a method's cache, and its backend.
 #pragma once
 
 #include <memory>
@@ -10,12 +10,12 @@
 
 namespace oscar {
 
-// Row pages shared by keys and values, or pages of a side. std::invalid_argument for a method without pages
-// (KvMethod::paged), InputError for a layout that the head size cannot carry.
+// Row pages shared by keys and values, or separate pages per side. std::invalid_argument for a method without pages
+// (KvMethod::paged), InputError for a layout that does not support the head size.
 KvCacheSpec cache_spec(const KvMethod& method, const ModelConfig& model);
 
-// The CPU, or the GPU's fast kernels where they hold the cache, else the fallback. EnvironmentError where
-// decode_unsupported() has something to say.
+// The CPU backend, or on a GPU the fast kernels if they support the cache, else the fallback. EnvironmentError if
+// decode_unsupported() gives a reason.
 std::unique_ptr<PagedBackend> make_backend(const KvMethod& method, const ModelConfig& model, at::Device device);
 
 }  // namespace oscar

@@ -1,5 +1,5 @@
-// What attend() begins with, whatever it runs on (begin_step.h), and PagedAttention, which hands calls to what it runs
-// on (paged_backend.h).
+// The start of attend() for every backend (begin_step.h), and PagedAttention, which passes calls to its backend
+// (paged_backend.h).
 #include "attention/cached_attention.h"
 
 #include <ATen/ATen.h>
@@ -30,7 +30,7 @@ void check_starts(const AttentionInput& input, const std::function<std::int64_t(
   }
 }
 
-// fallback_reason() sends models with either to the general kernel.
+// fallback_reason() sends models with a soft cap or sink logits to the general kernel.
 void check_kernel_means(const KvMethod& method, const AttentionInput& input) {
   const SideTransform *key = method.transform(input.layer, Side::kKey),
                       *value = method.transform(input.layer, Side::kValue);
@@ -41,7 +41,7 @@ void check_kernel_means(const KvMethod& method, const AttentionInput& input) {
   }
 }
 
-// Parts by several threads, no fewer than these for each.
+// Runs parts on several threads, at least `least` parts per thread.
 KvCache::ForEachPart in_threads(std::int64_t least) {
   return [least](std::int64_t parts, const std::function<void(std::int64_t)>& code) {
     at::parallel_for(0, parts, least, [&](std::int64_t begin, std::int64_t end) {
@@ -50,7 +50,7 @@ KvCache::ForEachPart in_threads(std::int64_t least) {
   };
 }
 
-// Whether there are any.
+// Returns true if there are any.
 bool add_position_queries(BegunStep& step, const KvMethod& method, const AttentionInput& input, at::Device device) {
   const SideTransform* key = method.transform(input.layer, Side::kKey);
   if (key == nullptr || !key->rotated_mean) return false;
@@ -168,7 +168,7 @@ void append_batch(KvCache& cache, std::int64_t layer, const SequenceBatch& batch
 
 void append_step(KvCache& cache, std::int64_t layer, const std::vector<StepToken>& tokens, const RowBits& keys,
                  const RowBits& values) {
-  constexpr std::int64_t kCheapParts = 8;  // of one token each: less would not pay for waking a thread
+  constexpr std::int64_t kCheapParts = 8;  // parts of one token each: fewer are not worth waking a thread
   std::vector<KvCache::NextRows> next;
   for (const StepToken& token : tokens) next.push_back({token.id, keys[token.row], values[token.row], 1});
   cache.append_rows(layer, next, in_threads(cache.by_head(layer) ? 1 : kCheapParts));

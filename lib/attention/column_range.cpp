@@ -5,7 +5,7 @@
 namespace oscar {
 
 at::Tensor columns_within(const ColumnRanges& ranges, std::int64_t from, std::int64_t columns, at::Device device) {
-  std::vector<std::int64_t> both = ranges.begin;  // one copy to the device
+  std::vector<std::int64_t> both = ranges.begin;  // together, for a single copy to the device
   both.insert(both.end(), ranges.end.begin(), ranges.end.end());
   const at::Tensor bounds = at::tensor(both, at::kLong).view({2, std::ssize(ranges.begin), 1}).to(device, at::kInt);
   const at::Tensor column = at::arange(from, from + columns, at::TensorOptions(at::kInt).device(device));

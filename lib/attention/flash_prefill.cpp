@@ -12,14 +12,14 @@ namespace oscar {
 namespace {
 
 constexpr std::int64_t kMergeBlock = 8192;  // queries whose parts are held in FP32 at once
-// cuDNN's kernels are 1.7 times as fast as ATen's own on a Hopper GPU, but it builds a plan for every length of a
-// sequence, which takes some of the time that a layer of so many tokens does.
+// cuDNN's kernels are 1.7 times as fast as ATen's own on a Hopper GPU. But cuDNN builds a plan for every sequence
+// length, which takes part of the time of a layer with this many tokens.
 constexpr std::int64_t kCudnnTokens = 8192;
 
-// Rows of a side as the kernel reads them, [T, H, d] BF16.
+// Rows of a side in the form that the kernel reads, [T, H, d] BF16.
 at::Tensor kernel_rows_of(const at::Tensor& rows) { return rows.to(at::kBFloat16).transpose(0, 1); }
 
-// Causal where `causal`, the last query seeing the last key; then at most `reach` keys behind a query's own, if given.
+// With `causal`, the last query sees the last key; a query also sees at most `reach` keys before its own, if given.
 AttentionPart flash(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, bool causal,
                     std::optional<std::int64_t> reach = std::nullopt) {
   const std::optional<std::int64_t> right = reach ? std::optional<std::int64_t>(0) : std::nullopt;
@@ -29,9 +29,9 @@ AttentionPart flash(const at::Tensor& q, const at::Tensor& k, const at::Tensor& 
   return {out.squeeze(0), lse.squeeze(0).transpose(0, 1)};
 }
 
-// Query i of as many sees keys [0, i].
+// Query i of equally many queries and keys sees keys [0, i].
 AttentionPart causal(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale) {
-  static std::atomic<bool> by_cudnn{true};  // until it says no: a GPU or a head size that it has no kernel for
+  static std::atomic<bool> by_cudnn{true};  // until cuDNN refuses: a GPU or a head size without a kernel
   if (q.size(0) >= kCudnnTokens && by_cudnn) {
     const auto heads_first = [](const at::Tensor& x) { return x.transpose(0, 1).unsqueeze(0); };
     try {
@@ -75,8 +75,8 @@ at::Tensor merge_parts(const std::vector<AttentionPart>& parts) {
   return out;
 }
 
-// With windows of `sink` and `recent` tokens query i sees codes of [sink, i - recent], BF16 rows of [0, sink) and
-// (i - recent, i]: counted from the first coded token and from the first query that sees a code, codes are causal.
+// With windows of `sink` and `recent` tokens, query i sees codes of [sink, i - recent], and BF16 rows of [0, sink) and
+// (i - recent, i]. Counted from the first coded token, and from the first query that sees a code, codes are causal.
 at::Tensor attend_flash(const AttentionInput& input, const at::Tensor& q, const CachedRows& keys,
                         const CachedRows& values) {
   const std::int64_t tokens = q.size(0);

@@ -13,7 +13,7 @@
 namespace oscar {
 namespace {
 
-// [Hkv, T, d] -> each head packed for the kernel; undefined stays so.
+// [Hkv, T, d] -> each head packed for the kernel; an undefined tensor stays undefined.
 at::Tensor packed(const at::Tensor& rows, Side side) {
   if (!rows.defined()) return rows;
   const at::Tensor source = rows.to(at::kFloat).contiguous();
@@ -48,7 +48,7 @@ std::vector<SeenKeys> seen_by(const AttentionInput& input, const at::Tensor& ask
   return seen;
 }
 
-// Positions whose blocks take alike in sum for any two neighbors: the first, the last, the second, ...
+// Order of blocks in which two neighbors take about equally long in sum: the first, the last, the second, ...
 std::int64_t paired(std::int64_t i, std::int64_t count) { return i % 2 == 0 ? i / 2 : count - 1 - i / 2; }
 
 at::Tensor attend(const AttentionInput& input, const at::Tensor& q, const at::Tensor& asked, const CachedRows& keys,

@@ -1,6 +1,6 @@
-// What PagedAttention runs on: the cache in main memory with the CPU's decode attention; the cache in the memory of a
-// GPU, written and read by the fast kernels; or, for every other cache, by slower kernels for all layouts. CMake
-// replaces the CUDA ones by no_cuda/cuda_backend.cpp where CUDA is off.
+// The backends of PagedAttention. The first has the cache in main memory and the CPU's decode attention. The second has
+// it in GPU memory, written and read by the fast kernels. The third, for every other cache, uses slower kernels for all
+// layouts. If CUDA is off, CMake replaces the CUDA backends by no_cuda/cuda_backend.cpp.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,11 +17,11 @@ namespace oscar {
 class PagedBackend {
  public:
   virtual ~PagedBackend() = default;
-  virtual void expect(std::int64_t /*sequences*/, std::int64_t /*tokens*/) {}  // what it does not use
-  // New tokens of every sequence are appended one after another, each attends to the cache as it is then. The starts of
-  // the batch are those of the cache.
+  virtual void expect(std::int64_t /*sequences*/, std::int64_t /*tokens*/) {}  // may be ignored
+  // Appends the new tokens of every sequence one by one; each attends to the cache as it is then. The starts of the
+  // batch must equal the cache's lengths.
   virtual at::Tensor attend(const AttentionInput& input) = 0;
-  virtual void append(const AttentionInput& input) = 0;  // the same without attention; reads k and v alone
+  virtual void append(const AttentionInput& input) = 0;  // the same without attention; reads only k and v
   virtual void release(std::int64_t sequence) = 0;
   virtual std::int64_t tokens(std::int64_t layer, std::int64_t sequence) const = 0;
   virtual StoredPages stored(std::int64_t layer, std::int64_t sequence, Side side) const = 0;
@@ -30,15 +30,15 @@ class PagedBackend {
 };
 
 std::unique_ptr<PagedBackend> make_cpu_backend(const KvMethod& method, const ModelConfig& model);
-// The fast kernels where they hold the cache, else the fallback. EnvironmentError where decode_unsupported() has
-// something to say, or this build has no CUDA.
+// The fast kernels if they support the cache, else the fallback. EnvironmentError if decode_unsupported() gives a
+// reason, or if this build has no CUDA.
 std::unique_ptr<PagedBackend> make_cuda_backend(const KvMethod& method, const ModelConfig& model, at::Device device);
-// Of every layout. general: attention by the general kernel, else by the one for KIVI's pages.
+// For every layout. general: use the general attention kernel, else the kernel for KIVI's pages.
 std::unique_ptr<PagedBackend> make_fallback_backend(const KvMethod& method, const ModelConfig& model, at::Device device,
                                                     bool general);
-// Why no CUDA kernel can hold this method's cache: a clause without a full stop; empty when one can.
+// Why no CUDA kernel supports this method's cache: a clause without a full stop; empty if one does.
 std::string cuda_decode_unsupported(const KvMethod& method, const ModelConfig& model);
-// Why the fast kernels cannot, so that the general one runs: such a clause; empty when they can.
+// Why the fast kernels do not support it, so that the general kernel runs: a similar clause; empty if they do.
 std::string fallback_reason(const KvMethod& method, const ModelConfig& model);
 
 }  // namespace oscar

@@ -1,5 +1,5 @@
-// A block of queries sees three runs of tokens on each side: coded for all of them, coded for some, BF16 for all. The
-// middle one is short (the block and a flush), so both versions of it are multiplied and a mask chooses.
+// A block of queries sees three runs of tokens on each side: coded for all queries, coded for some, and BF16 for all.
+// The middle run is short (the block and a flush), so both of its versions are multiplied and a mask chooses.
 #include "attention/prefill_core.h"
 
 #include <ATen/ATen.h>
@@ -13,26 +13,26 @@
 namespace oscar {
 namespace {
 
-// Weights below it change no FP32 sum with the largest one, at least 1/T. Left in, the denormal ones of sharp
-// distributions slow a CPU's product with the values down many times over.
+// A smaller weight changes no FP32 sum with the largest weight, which is at least 1/T. If kept, the denormal weights of
+// sharp distributions slow a CPU's product with the values many times over.
 constexpr double kNegligibleWeight = 1e-30;
 
-// Queries of a block, by the FP32 scores held at once: about what a core's own cache holds. A GPU takes longer blocks:
-// its launches cost more than memory.
+// Queries per block, from the FP32 scores held at once: about the size of a core's own cache. A GPU uses longer blocks,
+// since its launches cost more than memory.
 std::int64_t query_block(std::int64_t heads, std::int64_t tokens, at::Device device) {
   const std::int64_t elements = std::int64_t{1} << (device.is_cuda() ? 27 : 19);
   return std::clamp<std::int64_t>(elements / (heads * tokens), 16, device.is_cuda() ? 1024 : 128);
 }
 
-// Tokens that the queries [first, last) of a block see, of one side.
+// Tokens of one side that the queries [first, last) of a block see.
 struct BlockRows {
-  at::Tensor mixed;         // [Hkv, columns, d]: coded where all queries see codes, plain elsewhere
-  at::Tensor coded;         // [Hkv, some, d]: the tokens that only some see coded; undefined: there are none
-  at::Tensor sees_code;     // [queries, some] 1 where the query reads the code
-  std::int64_t offset = 0;  // of those tokens among the columns
+  at::Tensor mixed;         // [Hkv, columns, d]: coded if all queries see the code, else plain
+  at::Tensor coded;         // [Hkv, some, d]: the tokens that only some queries see coded; undefined: none
+  at::Tensor sees_code;     // [queries, some] 1 if the query reads the code
+  std::int64_t offset = 0;  // first column of those tokens
 };
 
-// Blocks in ascending order. The coded range only grows, so codes replace plain rows in one buffer as it moves on.
+// Call with blocks in ascending order. The coded range only grows, so codes replace plain rows in one buffer.
 class MixedRows {
  public:
   explicit MixedRows(const CachedRows& rows) : rows_(rows), mixed_(rows.plain), end_(rows.windows.sink) {
@@ -64,11 +64,12 @@ class MixedRows {
  private:
   const CachedRows& rows_;
   at::Tensor mixed_;  // [Hkv, T, d]
-  std::int64_t end_;  // tokens of [sink, end) are coded in it
+  std::int64_t end_;  // tokens of [sink, end) are coded in mixed_
 };
 
-// The first position behind `first` whose query sees more codes than that of `first`, where codes come in groups:
-// blocks that end there need one version of every row. `last` where they come one by one, or later than `last`.
+// For codes that come in groups: the first position after `first` whose query sees more codes than the query at
+// `first`. A block that ends there needs one version of every row. Returns `last` if codes come one by one, or if that
+// position is later.
 std::int64_t next_flush(const CachedRows& rows, std::int64_t first, std::int64_t last) {
   const CacheWindows& w = rows.windows;
   if (!rows.coded.defined() || w.flush <= 1) return last;
@@ -76,7 +77,7 @@ std::int64_t next_flush(const CachedRows& rows, std::int64_t first, std::int64_t
   return std::min(last, w.sink + w.recent + (leaving / w.flush + 1) * w.flush - 1);
 }
 
-// 0 where query i may see column j, -inf elsewhere: [queries, columns], columns from token `from` on.
+// 0 if query i sees column j, else -inf: [queries, columns], columns from token `from` on.
 at::Tensor causal_mask(std::int64_t from, std::int64_t first, std::int64_t last, const AttentionInput& input,
                        at::Device device) {
   ColumnRanges seen;
@@ -99,7 +100,7 @@ at::Tensor attend_cached(const AttentionInput& input, const at::Tensor& q, const
   const std::int64_t gqa_group = heads / kv_heads, d = values.plain.size(2);
   at::Tensor out = at::empty({tokens, heads, d}, q.options());
   const std::int64_t block = query_block(heads, tokens, q.device());
-  at::Tensor buffer = at::empty({heads * block * tokens}, q.options());  // of all blocks' scores: mapped once
+  at::Tensor buffer = at::empty({heads * block * tokens}, q.options());  // for the scores of all blocks: allocated once
   MixedRows key_rows(keys), value_rows(values);
   const at::Tensor scaled = q * input.scale;
   const auto by_head = [&](const at::Tensor& x) {  // [C, Hq, ...] -> [Hkv, g, C, ...]
@@ -126,7 +127,7 @@ at::Tensor attend_cached(const AttentionInput& input, const at::Tensor& q, const
     }
     if (shift.defined()) scores.add_(by_head(shift.narrow(0, first, count)).unsqueeze(-1));
     if (input.soft_cap > 0.0) scores.div_(input.soft_cap).tanh_().mul_(input.soft_cap);
-    // Without a window or chunks only the block's own columns are hidden from some of its queries.
+    // Without a window or chunks, only the block's own columns are hidden from some of its queries.
     const std::int64_t masked = input.sees_all() ? first : from;
     scores.narrow(3, masked - from, last - masked).add_(causal_mask(masked, first, last, input, q.device()));
     if (input.sinks.defined()) {

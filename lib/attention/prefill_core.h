@@ -1,4 +1,4 @@
-// Causal attention of whole sequences over a cache in which each query sees some tokens coded and the others in BF16.
+// Causal attention of complete sequences over a cache. Each query sees some tokens coded and the others in BF16.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,13 +16,12 @@ struct CachedRows {
   CacheWindows windows;
 };
 
-// Keys with a rotated mean get it back: mean_rows() of basis.h, to plain and coded rows.
+// Adds the rotated mean to keys that were centered by it: mean_rows() of basis.h, to plain and coded rows.
 void add_mean(CachedRows& keys, const at::Tensor& mean_rows);
 
-// q: [T, Hq, d] FP32 in the basis of the keys (which may be wider than the values); returns [T, Hq, d] in that of the
-// values. The layer's scale, sliding window, soft cap and sink logits are those of `input`. shift: [T, Hq] added to
-// each logit, or undefined. weight_sum: [T, Hq], filled with the sum of the softmax weights where there are sink
-// logits.
+// q: [T, Hq, d] FP32 in the basis of the keys (which may be wider than the values); returns [T, Hq, d] in the basis of
+// the values. `input` provides the layer's scale, sliding window, soft cap and sink logits. shift: [T, Hq] added to
+// each logit, or undefined. weight_sum: [T, Hq], filled with the sum of the softmax weights if there are sink logits.
 at::Tensor attend_cached(const AttentionInput& input, const at::Tensor& q, const CachedRows& keys,
                          const CachedRows& values, const at::Tensor& shift, const at::Tensor& weight_sum);
 

@@ -9,8 +9,7 @@
 namespace oscar {
 namespace {
 
-// x: [Hkv, T, d] of the cache's basis; back: [1 or Hkv, d, d].
-// rope_phases: [T, d], for a rotated mean.
+// x: [Hkv, T, d] in the cache basis; back: [1 or Hkv, d, d]. rope_phases: [T, d], for a rotated mean.
 at::Tensor to_model_basis(const at::Tensor& x, const SideTransform& t, Side side, const at::Tensor& rope_phases) {
   if (!x.defined()) return x;
   const bool key = side == Side::kKey;
@@ -29,7 +28,7 @@ CachedRows decoded_rows(const KvMethod& method, std::int64_t layer, Side side, c
   const SideTransform* transform = method.transform(layer, side);
   const bool coded = method.quantized_at(layer), on_device = rows.is_cuda();
   const bool by_kernels = coded && coder.row_by_row();
-  // The kernels are not built for the long vector of latent attention: such rows are made on the CPU.
+  // The kernels are not built for the long vector of a shared K/V latent (MLA): the CPU makes such rows.
   if (on_device && by_kernels && !method.one_vector) {
     return decoded_rows_on_device(method, layer, side, rows);
   }

@@ -1,4 +1,4 @@
-// The prefill path: what the cache would hold of a sequence, and attention over it (prefill_core.h).
+// The prefill path: the rows that the cache would hold of a sequence, and attention over them (prefill_core.h).
 #include <ATen/ATen.h>
 
 #include <optional>
@@ -21,7 +21,7 @@ at::Tensor SimulatedPrefillAttention::attend(const AttentionInput& input) {
     return attend(with_all_queries(input)).index_select(0, input.asked.to(input.q.device()));
   }
   const SequenceBatch& batch = *input.batch;
-  // No past tokens are kept: sequences come whole.
+  // No past tokens are kept: each call has complete sequences.
   BegunStep step = begin_step(method_, input, input.q.device(), Rotation::kQueries, [](std::int64_t) { return 0; });
   const SideTransform* key = method_.transform(input.layer, Side::kKey);
   std::int64_t offset = 0;

@@ -14,11 +14,11 @@
 namespace oscar {
 namespace {
 
-constexpr float kReadTolerance = 1e-5f;  // of a row's largest magnitude: rounding, where rows are turned back
+constexpr float kReadTolerance = 1e-5f;  // relative to a row's largest magnitude: rounding of inverse transforms
 
 const SideSpec& side_of(const KvCacheSpec& spec, Side side) { return spec.sides[side == Side::kKey ? 0 : 1]; }
 
-// Tokens of a page of a sequence, counted from the first coded one.
+// Tokens of one page of a sequence, counted from the first coded token.
 struct Run {
   std::int64_t page, first, count;
 };
@@ -31,7 +31,7 @@ std::vector<Run> runs_of(std::int64_t tokens, std::int64_t each, const PageSampl
   return runs;
 }
 
-// The tokens of these runs as the windows hold them, one run after another: [tokens, Hkv, d] FP32 on the CPU.
+// The tokens of these runs as stored in the windows, one run after another: [tokens, Hkv, d] FP32 on the CPU.
 at::Tensor rows_of(const KvMethod& method, const AttentionInput& input, Side side, std::int64_t sink,
                    const std::vector<Run>& runs) {
   SequenceBatch batch;
@@ -47,7 +47,7 @@ at::Tensor rows_of(const KvMethod& method, const AttentionInput& input, Side sid
   return new_rows(method, part, side).to(at::kFloat).contiguous();
 }
 
-// Contiguous; from a GPU through pinned memory, which is kept and used again.
+// Contiguous copy; from a GPU through pinned memory, which is kept for reuse.
 at::Tensor on_cpu(const at::Tensor& x) {
   if (x.is_cpu()) return x.contiguous();
   at::Tensor copy = at::empty(x.sizes(), at::TensorOptions(x.scalar_type()).pinned_memory(true));
@@ -92,7 +92,7 @@ StoredRows compare_stored_rows(const PagedAttention& cache, const KvMethod& meth
 StoredRows compare_read_rows(const PagedAttention& cache, const KvMethod& method, const KvCacheSpec& spec,
                              const AttentionInput& input, Side side, const PageSample& sample) {
   const StoredPages stored = cache.stored(input.layer, 0, side);
-  // A layer that the bundle leaves out has pages, which no query reads and the prefill does not score.
+  // A layer that the bundle leaves out has pages, but no query reads them and the prefill does not score them.
   if (stored.tokens == 0 || !method.quantized_at(input.layer)) return {};
   const SideSpec& of = side_of(spec, side);
   const CachePages& pages = *of.pages[static_cast<std::size_t>(input.layer)];

@@ -1,4 +1,4 @@
-// The decode path on the CPU: KvCache, and decode attention shared among threads (decode_attention_cpu.h).
+// The decode path on the CPU: KvCache, and decode attention distributed over threads (decode_attention_cpu.h).
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -39,12 +39,12 @@ at::Tensor CpuBackend::attend(const AttentionInput& input) {
   const RowBits keys(step.keys), values(step.values);
   for_each_step(*input.batch, [&](const std::vector<StepToken>& tokens) {
     append_step(cache_, input.layer, tokens, keys, values);
-    attend_step(input, tokens, step);  // after all appends: they may move memory
+    attend_step(input, tokens, step);  // after all appends, since they may move memory
   });
   return model_outputs(method_, input, step);
 }
 
-// The newest token of each of these sequences over its cache.
+// Attention of the newest token of each of these sequences over its cache.
 void CpuBackend::attend_step(const AttentionInput& input, const std::vector<StepToken>& tokens, BegunStep& x) const {
   const std::int64_t heads = input.q.size(1), d = input.q.size(2);
   std::vector<float> queries, positions, shifts, outputs(tokens.size() * static_cast<std::size_t>(heads * d)),
@@ -111,7 +111,7 @@ StoredPages CpuBackend::stored(std::int64_t layer, std::int64_t sequence, Side s
 
 void decode_attention_cpu(const TieredDecodeParams& p, const CachePages& keys, const CachePages& values,
                           const PositionLogits* positions) {
-  // Threads are worth waking for some 2^18 cached elements each.
+  // Waking a thread pays off for about 2^18 cached elements each.
   std::int64_t tokens = 0;
   for (std::int32_t b = 0; b < p.batch; ++b) {
     tokens += p.sequences[b].sink.tokens + p.sequences[b].body_tokens + p.sequences[b].recent.tokens;

@@ -12,7 +12,7 @@ namespace {
 
 using Vector = std::vector<double>;
 
-// State of one (sequence, query head): logits are kept, so that the softmax is the textbook one.
+// State of one (sequence, query head). Logits are kept, so that the softmax is the textbook one.
 struct Head {
   const TieredDecodeParams& p;
   const SequenceView& sequence;

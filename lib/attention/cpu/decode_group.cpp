@@ -56,7 +56,7 @@ class GroupAttention {
   }
 
  private:
-  // A BF16 tier, whose first token has position `start`.
+  // Processes a BF16 tier whose first token has position `start`.
   void window(const WindowTier& tier, std::int64_t start) {
     for (std::int64_t i = 0; i < tier.tokens; i += tile_) {
       const int n = static_cast<int>(std::min<std::int64_t>(tile_, tier.tokens - i));
@@ -76,8 +76,8 @@ class GroupAttention {
     }
   }
 
-  // Of the dots of n tokens from position `start` on: weights_ = exp(logit - running maximum); earlier sums are
-  // rescaled when the maximum grows.
+  // From the dots of n tokens from position `start` on: weights_ = exp(logit - running maximum). Earlier sums are
+  // rescaled if the maximum grows.
   void softmax(int n, std::int64_t start) {
     std::vector<float> dots(positions_ != nullptr ? size(n) : 0);
     for (int h = 0; h < group_; ++h) {
@@ -124,7 +124,7 @@ class GroupAttention {
   const PositionLogits* positions_;
   const SequenceView& s_;
   const int kv_head_, group_, d_, tile_, width_;
-  const std::int64_t first_head_;                                // of [B, Hq]
+  const std::int64_t first_head_;                                // index into [B, Hq]
   const float* query_;                                           // [gqa_group, d]
   std::int64_t first_ = 0;                                       // first position inside the sliding window
   std::vector<float> coded_query_, largest_, total_, sums_;      // [gqa_group, d], [gqa_group] x 2, [gqa_group, width]

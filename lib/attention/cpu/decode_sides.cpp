@@ -1,4 +1,4 @@
-// Two passes over a sequence whose keys and values are cut differently into windows and pages.
+// Two passes over a sequence whose keys and values have different windows and pages.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -29,11 +29,11 @@ float dot_bits(const float* q, const std::uint16_t* bits, std::int64_t n) {
 struct Heads {
   const TieredDecodeParams& p;
   const std::int64_t kv_head, gqa_group, d, n;  // n: tokens
-  const std::int64_t first_head;                // of [B, Hq]
+  const std::int64_t first_head;                // index into [B, Hq]
   const std::int64_t first;                     // first position inside the sliding window
-  std::vector<float> weights;                   // [gqa_group, n] logits, then the weights of the softmax
+  std::vector<float> weights;                   // [gqa_group, n] logits, then softmax weights
 
-  // Calls row(position, bits of the KV head's row) for the tokens in BF16.
+  // Calls row(position, bits of the KV head's row) for the BF16 tokens.
   template <class F>
   void for_each_row(const SideView& side, F&& row) const {
     const auto tier = [&](const RowTier& t, std::int64_t start) {
@@ -90,7 +90,7 @@ void Heads::logits(const SideView& keys, const PositionLogits* positions) {
   }
 }
 
-// Sink logits of the model take their share.
+// The model's sink logits join the denominator.
 void Heads::softmax() {
   for (std::int64_t h = 0; h < gqa_group; ++h) {
     float* row = weights.data() + h * n;

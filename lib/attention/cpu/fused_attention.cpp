@@ -11,11 +11,12 @@ namespace {
 
 using vector_math::Floats;
 
-constexpr std::int64_t kTile = 256;                // keys of a tile
+constexpr std::int64_t kTile = 256;                // keys per tile
 constexpr std::int64_t kScoreStride = kTile + 16;  // floats from row to row: a power of two would share cache sets
-constexpr std::int64_t kRows = 12;                 // rows of a register tile with 512-bit registers; half with 256
+constexpr std::int64_t kRows = 12;                 // rows of a register tile with 512-bit registers; half as many with
+                                                   // 256
 constexpr float kHidden = -std::numeric_limits<float>::infinity();
-// Weights below it change no FP32 sum with the largest one; denormal ones would slow the product with the values.
+// A smaller weight changes no FP32 sum with the largest weight; denormal ones would slow the product with the values.
 constexpr float kNegligibleLog = -69.0f;
 
 std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
@@ -69,8 +70,8 @@ OSCAR_FLOAT_CLONES void add_values(const float* weights, std::int64_t rows, std:
   }
 }
 
-// Scores [n], a multiple of 16, become e^(score - largest), with `largest` raised to theirs: the sum of the new ones is
-// added to `total`. Returns what earlier sums are to be multiplied by.
+// Replaces scores [n], n a multiple of 16, by e^(score - largest), and raises `largest` to their maximum. Adds the sum
+// of the new weights to `total`. Returns the factor for earlier sums.
 OSCAR_FLOAT_CLONES float weigh(float* scores, std::int64_t n, float& largest, double& total) {
   Floats top = Floats{} + kHidden, x;
   for (std::int64_t i = 0; i < n; i += kStrip) {
@@ -79,7 +80,7 @@ OSCAR_FLOAT_CLONES float weigh(float* scores, std::int64_t n, float& largest, do
   }
   float highest = largest;
   for (int i = 0; i < vector_math::kLanes; ++i) highest = std::max(highest, top[i]);
-  if (highest == kHidden) {  // nothing is seen so far
+  if (highest == kHidden) {  // no key has been visible so far
     std::fill_n(scores, n, 0.0f);
     return 1.0f;
   }
@@ -100,7 +101,7 @@ OSCAR_FLOAT_CLONES float weigh(float* scores, std::int64_t n, float& largest, do
   return rescale;
 }
 
-// Rows of a block, R = 12 or 6 of them side by side: [rows / R, d, R].
+// Packs the rows of a block, R = 12 or 6 of them side by side: [rows / R, d, R].
 void pack_queries(const float* queries, std::int64_t stride, std::int64_t count, std::int64_t group, std::int64_t d,
                   std::int64_t step, float* packed) {
   for (std::int64_t row = 0; row < count * group; ++row) {
@@ -152,7 +153,7 @@ class Block {
 #endif
   }
 
-  // Keys [from, to), `from` at the start of a strip.
+  // Processes keys [from, to), with `from` at the start of a strip.
   void tile(std::int64_t from, std::int64_t to) {
     for (std::int64_t key = from; key < to; key += kStrip) score(key, scores_.data() + key - from);
     const std::int64_t columns = strips_of(to - from) * kStrip;
@@ -175,7 +176,7 @@ class Block {
     add(from, some, to, false);
   }
 
-  // The strip of keys from `key` on, each as its query reads it.
+  // Scores the strip of keys from `key` on, coded or plain for each query.
   void score(std::int64_t key, float* scores) {
     const std::int64_t d = head_.key_d, last = key + kStrip;
     const auto with = [&](const float* keys, float* to) {
@@ -207,7 +208,7 @@ class Block {
                head_.tokens * kStrip, sums_.data() + behind, width_, wide_);
   }
 
-  // Keys [from, to) that only some of the queries read coded: each weight counts for one of the two versions.
+  // Adds keys [from, to) that only some of the queries read coded: each weight belongs to one of the two versions.
   void add_mixed(std::int64_t tile, std::int64_t from, std::int64_t to) {
     if (from >= to) return;
     other_.assign(size(padded_ * kScoreStride), 0.0f);
@@ -226,7 +227,7 @@ class Block {
   const std::int64_t group_, rows_, padded_, width_;
   const bool wide_;
   std::int64_t begin_ = 0, end_ = 0;                    // keys that any query sees
-  std::int64_t coded_by_all_ = 0, coded_by_some_ = 0;   // ends of what all and what some queries read coded
+  std::int64_t coded_by_all_ = 0, coded_by_some_ = 0;   // end of keys that all queries read coded, and that some do
   std::vector<float> queries_, scores_, other_, sums_;  // packed; [rows, tile] x 2; [rows, width]
   std::vector<float> largest_;                          // [rows]
   std::vector<double> total_;                           // [rows]

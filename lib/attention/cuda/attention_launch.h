@@ -1,4 +1,4 @@
-// Calls of the attention kernels that read caches of every layout, on LibTorch's tensors and current stream.
+// Calls the attention kernels that read caches of every layout, on LibTorch's tensors and current stream.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,20 +20,20 @@ class AttentionLauncher {
  public:
   explicit AttentionLauncher(at::Device device) : device_(device) {}
   virtual ~AttentionLauncher() = default;
-  // The newest token of each sequence attends. p: pointers and sides; the rest comes from `input` and `sequences`.
+  // The newest token of each sequence attends. p: pointers and sides; `input` and `sequences` give the rest.
   virtual void launch(kernels::FallbackAttentionParams& p, const AttentionInput& input,
                       const std::vector<kernels::FallbackSequence>& sequences) = 0;
 
  protected:
   at::Tensor upload(const void* bytes, std::size_t count) const;
-  void* workspace(std::size_t bytes);  // at least that much, kept between calls
+  void* workspace(std::size_t bytes);  // at least `bytes`, kept between calls
 
  private:
   at::Device device_;
   at::Tensor workspace_;
 };
 
-// kernels/fallback/fallback_attention.h: every cache that the CPU can hold.
+// kernels/fallback/fallback_attention.h: every cache that the CPU supports.
 class FallbackLauncher : public AttentionLauncher {
  public:
   using AttentionLauncher::AttentionLauncher;
@@ -41,11 +41,11 @@ class FallbackLauncher : public AttentionLauncher {
               const std::vector<kernels::FallbackSequence>& sequences) override;
 };
 
-// kernels/kivi/kivi_attention.h: the pages of KIVI and OScaR. Queries and outputs of coded tokens are needed;
-// shifts, positions and sums of weights are not read or written.
+// kernels/kivi/kivi_attention.h: the pages of KIVI and OScaR. Needs queries and outputs of coded tokens; does not read
+// or write shifts, positions and sums of weights.
 class KiviLauncher : public AttentionLauncher {
  public:
-  // sink: BF16 tokens at the start, the same for keys and values.
+  // sink: number of BF16 tokens at the start, equal for keys and values.
   KiviLauncher(at::Device device, std::int64_t sink) : AttentionLauncher(device), sink_(sink) {}
   void launch(kernels::FallbackAttentionParams& p, const AttentionInput& input,
               const std::vector<kernels::FallbackSequence>& sequences) override;

@@ -57,7 +57,7 @@ void* CudaBackend::workspace(const kernels::PagedDecodeParams& p, bool positions
   const std::size_t bytes =
       kernels::decode_attention_workspace_bytes(p.head_dim, p.query_heads / p.kv_heads, p.batch, p.kv_heads, queries);
   if (!workspace_.defined() || workspace_.nbytes() < bytes) {
-    // Page queries grow with the sequences: seldom, and by more than a page.
+    // Page queries grow with the sequences: allocate rarely, and more than one page at a time.
     const std::size_t room = positions ? bytes + bytes / 2 : bytes;
     workspace_ = at::Tensor();
     workspace_ = at::zeros({static_cast<std::int64_t>(room)}, at::TensorOptions(at::kByte).device(device_));
@@ -146,7 +146,7 @@ at::Tensor CudaBackend::attend(const AttentionInput& input) {
     const Step step = append_step(input.layer, tokens, begun, query);
     const auto count = std::ssize(tokens);
     const std::int64_t first = tokens.front().row;
-    bool in_order = true;  // the rows of this step follow one another
+    bool in_order = true;  // true if the rows of this step follow one another
     for (std::int64_t i = 0; i < count; ++i)
       in_order = in_order && tokens[static_cast<std::size_t>(i)].row == first + i;
     at::Tensor step_out = in_order ? out.narrow(0, first, count) : at::empty({count, heads, d}, options);
@@ -180,7 +180,7 @@ std::unique_ptr<PagedBackend> make_cuda_backend(const KvMethod& method, const Mo
   const std::string unsupported = decode_unsupported(method, model, device);
   if (!unsupported.empty()) throw EnvironmentError(unsupported);
   const bool general = !fallback_reason(method, model).empty();
-  // The kernels of CudaBackend write pages that both sides share.
+  // The kernels of CudaBackend write pages that hold both sides.
   if (general || !cache_spec(method, model).shared_pages) return make_fallback_backend(method, model, device, general);
   return std::make_unique<CudaBackend>(method, model, device);
 }

@@ -1,6 +1,6 @@
 // The decode path on a GPU: append_tokens, quantize_pages and decode_attention on a DeviceCache, on LibTorch's current
-// stream. CPU reference: cpu_backend.cpp. What goes into the cache is in cuda_backend_write.cpp, attention
-// over it in cuda_backend.cpp.
+// stream. CPU reference: cpu_backend.cpp. cuda_backend_write.cpp fills the cache; cuda_backend.cpp has the attention
+// over it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,7 +25,7 @@ using kernels::AppendJob;
 using kernels::PageRun;
 static_assert(sizeof(AppendJob) == 12 && sizeof(PageRun) == 20);
 
-// Jobs and runs as the words of a table.
+// Jobs and runs as the int32 words of a table.
 template <class T>
 std::vector<std::int32_t> words(const std::vector<T>& items) {
   std::vector<std::int32_t> out(items.size() * sizeof(T) / 4);
@@ -45,7 +45,7 @@ class CudaBackend : public PagedBackend {
     const DeviceCache::Sequence* s = cache_.find(sequence);
     return s == nullptr ? 0 : s->tokens[static_cast<std::size_t>(layer)];
   }
-  StoredPages stored(std::int64_t layer, std::int64_t sequence, Side side) const override;  // one page holds both
+  StoredPages stored(std::int64_t layer, std::int64_t sequence, Side side) const override;  // one page holds both sides
   std::int64_t pages_in_use() const override { return cache_.pages_in_use(); }
   std::uint64_t allocated_bytes() const override { return cache_.allocated_bytes(); }
 
@@ -57,24 +57,24 @@ class CudaBackend : public PagedBackend {
 
   const PageLayout& layout(std::int64_t layer) const { return layouts_[static_cast<std::size_t>(layer)]; }
   const DeviceLayer& layer(std::int64_t index);
-  // Sections of the tables that every launch needs.
+  // Offsets of the table sections that every launch needs.
   struct Common {
     std::size_t page_table, window_table, lengths;
     std::int64_t max_pages, sink_pages;
     std::int64_t longest;  // tokens of the longest sequence
   };
-  // Queries of a step, [sequences, heads, d]: BF16 in the basis of the cache; FP32 for the phases of positions where
-  // keys have a rotated mean, else undefined.
+  // Queries of a step, [sequences, heads, d]: BF16 in the cache basis. For keys with a rotated mean also FP32 for the
+  // position phases, else undefined.
   struct StepQueries {
     at::Tensor rotated, positions;
   };
-  // One token of each sequence of a batch, in the cache and in the tables.
+  // One token of each sequence of a batch, already in the cache and in the tables.
   struct Step {
     std::vector<std::int64_t> ids;
     Common tables;
   };
   Step append_step(std::int64_t layer, const std::vector<StepToken>& tokens, const BegunStep& rows, StepQueries& query);
-  // out [sequences, heads, d] F32, in the basis of the cache.
+  // out [sequences, heads, d] F32, in the cache basis.
   void attend_step(const AttentionInput& input, const Step& step, const StepQueries& query, const at::Tensor& sinks,
                    at::Tensor& out);
   void add_ring_runs(const DeviceCache::Sequence& held, std::int32_t index, std::int64_t begin, std::int64_t end,
@@ -84,7 +84,7 @@ class CudaBackend : public PagedBackend {
                      std::int64_t jobs, std::size_t jobs_at, const Common& common, StepQueries* query);
   void quantize(std::int64_t layer, const at::Tensor& k, const at::Tensor& v, std::int64_t runs, std::size_t runs_at,
                 const Common& common, bool from_ring);
-  // For a launch with the shapes in p. positions: its logits depend on where the key stands.
+  // For a launch with the shapes in p. positions: its logits depend on the position of the key.
   void* workspace(const kernels::PagedDecodeParams& p, bool positions);
 
   const KvMethod& method_;

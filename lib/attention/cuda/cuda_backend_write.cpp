@@ -1,4 +1,4 @@
-// What goes into the cache on a GPU: tokens into the BF16 windows, tokens that leave them into pages.
+// Fills the cache on a GPU: new tokens into the BF16 windows, and tokens that leave the windows into pages.
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
 
@@ -10,7 +10,7 @@
 namespace oscar {
 namespace {
 
-// Calls f(first position, count, page, slot) for the parts of [begin, end) in one page each.
+// Splits [begin, end) by pages and calls f(first position, count, page, slot) for each part.
 template <class F>
 void for_each_page(std::int64_t sink, std::int64_t begin, std::int64_t end, const std::vector<std::int32_t>& pages,
                    F&& f) {
@@ -25,7 +25,7 @@ void for_each_page(std::int64_t sink, std::int64_t begin, std::int64_t end, cons
 
 }  // namespace
 
-// Tokens [begin, end) of the sequence in row `index` of the tables, which are still in its ring.
+// Adds runs for tokens [begin, end) of the sequence in row `index` of the tables, which are still in its ring.
 void CudaBackend::add_ring_runs(const DeviceCache::Sequence& held, std::int32_t index, std::int64_t begin,
                                 std::int64_t end, std::vector<PageRun>& runs) const {
   const std::int64_t ring = cache_.ring_pages() * kPageTokens;
@@ -133,7 +133,8 @@ void CudaBackend::quantize(std::int64_t index, const at::Tensor& k, const at::Te
   }
 }
 
-// Rows that pass the recent window go from the call to the pages; those that wait there are read before it is written.
+// Rows that skip the recent window go directly from the call to the pages; rows that wait in it are read before it is
+// overwritten.
 void CudaBackend::append(const AttentionInput& input) {
   const c10::DeviceGuard guard(device_);
   const SequenceBatch& batch = *input.batch;
@@ -150,7 +151,7 @@ void CudaBackend::append(const AttentionInput& input) {
     held.tokens[static_cast<std::size_t>(input.layer)] = end;
     const auto index = static_cast<std::int32_t>(ids.size());
     ids.push_back(batch.ids[s]);
-    std::int64_t body = end;  // new tokens below it and past the sink are in pages
+    std::int64_t body = end;  // new tokens below it and after the sink are in pages
     if (method_.quantized) {
       const std::int64_t before = w.quantized_end(start);
       body = w.quantized_end(end);

@@ -1,4 +1,4 @@
-// Which caches the CUDA kernels of this build can hold, and which of them the fast ones.
+// Which caches the CUDA kernels of this build support, and which of them the fast kernels support.
 #include <algorithm>
 #include <iterator>
 
@@ -16,7 +16,7 @@ std::string built(const std::string& what, const std::string& have) {
   return "the fast kernel is built for " + what + ", not for " + have;
 }
 
-// The fast kernel for pages of lines: keys per channel and values per token, 2 bits (kivi_attention.h).
+// The fast kernel for pages of lines supports keys per channel and values per token, 2 bits (kivi_attention.h).
 std::string line_reason(const KvCacheSpec& spec) {
   const PageFormat key = spec.sides[0].pages.front()->format(), value = spec.sides[1].pages.front()->format();
   if (!key.lines.channel_axis || value.lines.channel_axis || key.lines.bits != 2 || value.lines.bits != 2) {
@@ -34,7 +34,7 @@ std::string line_reason(const KvCacheSpec& spec) {
   return "";
 }
 
-// Layouts of the kernels that write the pages.
+// Layouts that the page-writing kernels support.
 std::string code_reason(const KvMethod& method, const ModelConfig& model) {
   const CacheWindows& w = method.windows;
   if (w.flush < 1 || w.flush > kPageTokens || (w.flush & (w.flush - 1)) != 0) {
@@ -62,7 +62,7 @@ std::string code_reason(const KvMethod& method, const ModelConfig& model) {
   return "";
 }
 
-// Means that come back in the softmax: the fast kernel leaves them out, which a soft cap or sink logits would see.
+// The fast kernel omits means, which a plain softmax does not depend on, but a soft cap or sink logits do.
 std::string mean_reason(const KvMethod& method, const ModelConfig& model) {
   for (std::int64_t layer = 0; layer < model.kv_layers(); ++layer) {
     const SideTransform *key = method.transform(layer, Side::kKey), *value = method.transform(layer, Side::kValue);

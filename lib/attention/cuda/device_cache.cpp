@@ -36,11 +36,11 @@ void DeviceCache::expect(std::int64_t sequences, std::int64_t tokens) {
 void DeviceCache::grow(at::Tensor& pool, std::int64_t pages, std::int64_t expected, std::int64_t bytes) const {
   const std::int64_t held = pool.defined() ? pool.size(0) : 0;
   if (pages <= held) return;
-  // By an eighth, so that little is held unused.
+  // Grows by an eighth, so that little memory is unused.
   const std::int64_t capacity = std::max({pages, expected, held + held / 8});
   const auto options = at::TensorOptions(at::kByte).device(device_);
   at::Tensor larger = at::empty({capacity, shape_.kv_heads, bytes}, options);
-  // Slots that no token has been written to are read and masked: they must not hold NaN.
+  // Slots that no token was written to are read and masked, so they must not hold NaN.
   if (held < capacity) larger.narrow(0, held, capacity - held).zero_();
   if (held > 0) larger.narrow(0, 0, held).copy_(pool);
   pool = larger;

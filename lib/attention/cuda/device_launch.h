@@ -1,4 +1,4 @@
-// Calls of kernels on LibTorch's tensors and current stream.
+// Calls kernels on LibTorch's tensors and current stream.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,17 +12,17 @@
 
 namespace oscar {
 
-// EnvironmentError that names the kernel when a launch was refused.
+// EnvironmentError that names the kernel if a launch failed.
 inline void check_launch(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
   throw EnvironmentError(std::string("the GPU failed in ") + what + " (" + cudaGetErrorString(error) +
                          "); pass --device cpu");
 }
 
-// Where LibTorch queues its own work.
+// The stream on which LibTorch queues its own work.
 inline cudaStream_t current_stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
 
-// As kernels take sizes and indices.
+// Kernels take sizes and indices as int32.
 inline std::int32_t to_int32(std::int64_t n) { return static_cast<std::int32_t>(n); }
 
 // Null for an undefined tensor.

@@ -19,7 +19,7 @@ namespace {
 
 at::Tensor heads_first(const at::Tensor& x) { return x.to(at::kFloat).transpose(0, 1).contiguous(); }
 
-// Whole pages of the rows of a sequence from position 0 on, page i from row 64 i on: [pages, 5] int32 as PageRun.
+// Runs for complete pages of a sequence from position 0 on, page i from row 64 i on: [pages, 5] int32 as PageRun.
 at::Tensor page_runs(std::int64_t tokens) {
   static_assert(sizeof(kernels::PageRun) == 20);
   const std::int64_t pages = (tokens + kPageTokens - 1) / kPageTokens;
@@ -33,7 +33,7 @@ at::Tensor page_runs(std::int64_t tokens) {
   return runs;
 }
 
-// Pages of a sequence that nothing else uses.
+// Temporary pages of a sequence.
 struct ScratchPages {
   PageLayout layout;
   at::Tensor runs, pages;  // [P, 5] int32; [P, Hkv, bytes]
@@ -45,7 +45,7 @@ struct ScratchPages {
         pages(at::empty({runs.size(0), kv_heads, layout.bytes()}, at::TensorOptions(at::kByte).device(device))) {}
 };
 
-// The rows [T, Hkv, d] as the pages hold them, and in `rotated` [T, Hkv, d] BF16 as they were before.
+// Writes the rows [T, Hkv, d] to pages and reads them back; `rotated` gets [T, Hkv, d] BF16, the rows before coding.
 at::Tensor through_pages(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows,
                          at::Tensor& rotated) {
   const std::int64_t tokens = rows.size(0), heads = rows.size(1);

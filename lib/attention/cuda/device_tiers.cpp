@@ -9,7 +9,7 @@
 namespace oscar {
 namespace {
 
-constexpr std::int64_t kSlack = 64;  // tokens that a window takes before its rows are moved to the front
+constexpr std::int64_t kSlack = 64;  // spare tokens of a window, after which its rows are moved to the front
 
 }  // namespace
 
@@ -34,7 +34,7 @@ std::int64_t DeviceTiers::row_of(const Held& held, Side side, std::int64_t token
   return token < sink ? token : token - held.first;
 }
 
-// Rows of a slot where no long call asks for more; a cache that codes nothing holds all tokens.
+// Rows of a slot if no long call needs more; a cache without codes holds all tokens.
 std::int64_t DeviceTiers::usual_capacity(Side side, std::int64_t tokens) const {
   const CacheWindows& w = spec(side).windows;
   return w.recent == 0 && w.sink > tokens ? tokens + tokens / 8 + kSlack : w.sink + w.recent + w.flush + kSlack;
@@ -52,7 +52,7 @@ void DeviceTiers::resize(at::Tensor& rows, std::int64_t slots, std::int64_t capa
   rows = other;
 }
 
-// Rows of tokens that are coded make room for others.
+// Drops the rows of coded tokens, to make room for others.
 void DeviceTiers::move_to_front(const Sequence& s, Held& held, LayerSide& to, Side side) const {
   const std::int64_t sink = spec(side).windows.sink, gone = held.coded - held.first,
                      kept = held.tokens - sink - held.coded;
@@ -104,7 +104,7 @@ std::vector<kernels::PageRun> DeviceTiers::append(std::int64_t layer, const Sequ
   return runs;
 }
 
-// What has left the recent window of a sequence, into pages that are there.
+// Adds runs for tokens that have left the recent window of a sequence, into existing pages.
 void DeviceTiers::add_runs(std::int64_t layer, Sequence& s, Side side, std::int64_t capacity,
                            std::vector<kernels::PageRun>& runs) {
   const CacheWindows& w = spec(side).windows;

@@ -1,7 +1,6 @@
-// The KV cache of all layers in the memory of a GPU, as KvCache (cache/kv_cache.h) has it in main memory: the same
-// windows, the same pages for the same tokens. It says what is to be coded, kernels code it (page_writer.h). The rows
-// of a call lie behind those of the recent window until it ends, so that the cache can be read as it was after each of
-// its tokens.
+// The KV cache of all layers in GPU memory: the counterpart of KvCache (cache/kv_cache.h) in main memory, with the same
+// windows and pages for the same tokens. It decides what to code; kernels code it (page_writer.h). During a call its
+// new rows are kept after the rows of the recent window. So the cache can be read as it was after each of its tokens.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,15 +23,16 @@ class DeviceTiers {
  public:
   DeviceTiers(const KvCacheSpec& spec, at::Device device);
 
-  // Keys or values of the new tokens of a batch, [T, Hkv, d] BF16, in the basis of the windows; both sides of a layer
-  // before trim(). Returns what leaves the recent windows: rows of rows(), and the position of the first of each run.
+  // Appends keys or values of the new tokens of a batch, [T, Hkv, d] BF16, in the basis of the windows. Append both
+  // sides of a layer before trim(). Returns what leaves the recent windows: row indices into rows(), and the first
+  // position of each run.
   std::vector<kernels::PageRun> append(std::int64_t layer, const SequenceBatch& batch, Side side,
                                        const at::Tensor& rows);
-  // Lets go of memory that the rows of a long call needed, once they are coded.
+  // Frees memory that the rows of a long call needed, once they are coded.
   void trim(std::int64_t layer);
   void release(std::int64_t sequence);
 
-  std::int64_t tokens(std::int64_t layer, std::int64_t sequence) const;  // 0 of an unknown sequence
+  std::int64_t tokens(std::int64_t layer, std::int64_t sequence) const;  // 0 for an unknown sequence
   std::int64_t coded(std::int64_t layer, std::int64_t sequence, Side side) const;
   const at::Tensor& rows(std::int64_t layer, Side side) const;  // BF16 rows of all sequences: [.., .., Hkv, d]
   const at::Tensor& pool(std::int64_t layer, Side side) const;  // [pages, page bytes], or undefined
@@ -45,17 +45,17 @@ class DeviceTiers {
   std::uint64_t bytes() const;
 
  private:
-  // Of one side of one layer of one sequence; behind the sink but for `tokens`.
+  // State of one side of one layer of one sequence; counts start after the sink, except `tokens`.
   struct Held {
     std::int64_t tokens = 0, coded = 0;
-    std::int64_t first = 0;  // token of the first row behind those of the sink
+    std::int64_t first = 0;  // token of the first row after the sink rows
   };
   struct Sequence {
     std::int64_t slot = 0;
     std::array<std::vector<std::int32_t>, 2> tables;  // page ids, by pool
     std::vector<std::array<Held, 2>> held;            // [layers]
   };
-  // Rows of a sequence, in its slot: those of the sink, then recent ones.
+  // Rows of a sequence in its slot: sink rows, then recent rows.
   struct LayerSide {
     at::Tensor rows;   // [slots, capacity, Hkv, d] BF16
     at::Tensor pages;  // [pages, page bytes]
@@ -81,7 +81,7 @@ class DeviceTiers {
   PageAllocator slots_;
   std::vector<std::array<LayerSide, 2>> layers_;
   std::map<std::int64_t, Sequence> sequences_;
-  std::array<RepeatedUpload<std::int64_t>, 2> places_;  // of new rows
+  std::array<RepeatedUpload<std::int64_t>, 2> places_;  // indices of the new rows
 };
 
 }  // namespace oscar

@@ -1,4 +1,4 @@
-// What a layer's cache rows go through, in the memory of a GPU: matrices, means, clips and deviations of a method. CPU
+// The transform of a layer's cache rows in GPU memory: matrices, means, clips and deviations of a method. CPU
 // reference: basis.h.
 #pragma once
 
@@ -14,9 +14,9 @@ namespace oscar {
 struct DeviceSide {
   at::Tensor forward, back;   // [1 or Hkv, d, d] FP32; undefined: identity
   at::Tensor mean;            // [Hkv, d] or undefined
-  bool rotated_mean = false;  // keys: the mean is the one before RoPE
+  bool rotated_mean = false;  // keys: `mean` is the mean before RoPE
   at::Tensor clip, sigma;     // [Hkv], [Hkv, 4]
-  // Of encoder feedback (kernels::FeedbackMetrics), else undefined: [Hkv, d, n] FP32, [Hkv, d] FP32, [Hkv, d / n]
+  // For encoder feedback (kernels::FeedbackMetrics), else undefined: [Hkv, d, n] FP32, [Hkv, d] FP32, [Hkv, d / n]
   // bytes.
   at::Tensor metric, metric_offset, metric_flat;
 

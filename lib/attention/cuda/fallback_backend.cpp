@@ -1,7 +1,7 @@
-// The decode path on a GPU for caches that the fast kernels do not hold: windows and page tables are kept here
-// (device_tiers.h), rows are coded by kernels (page_writer.h), and the attention over them runs there
-// (attention_launch.h). What a token attends to does not depend on the attention of those before it, so all rows of a
-// call are coded at once, and each query reads the cache as it was then.
+// The decode path on a GPU for caches that the fast kernels do not support. This file keeps windows and page tables
+// (device_tiers.h); kernels code rows (page_writer.h) and run the attention (attention_launch.h). A token's keys and
+// values do not depend on the attention of earlier tokens in this layer. So all rows of a call are coded at once, and
+// each query reads the cache as it was at its position.
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
 
@@ -52,14 +52,15 @@ class FallbackBackend : public PagedBackend {
                    const at::Tensor& coded_q, const BegunStep& step, const at::Tensor& coded);
 
   const KvMethod& method_;
-  KvMethod on_device_;  // with its transforms there
+  KvMethod on_device_;  // with its transforms on the device
   at::Device device_;
   KvCacheSpec spec_;
   DeviceTiers tiers_;
   DevicePhases phases_;
   std::array<std::unique_ptr<PageWriter>, 2> writers_;
   std::unique_ptr<AttentionLauncher> launcher_;
-  std::array<at::Tensor, 2> rotations_;           // [d, d] into the basis of the codes, the same in all layers; or none
+  std::array<at::Tensor, 2> rotations_;           // [d, d] into the basis of the codes, equal in all layers; undefined:
+                                                  // none
   std::vector<std::array<at::Tensor, 2>> sigma_;  // [layers] of [Hkv, 4]
   FiniteWatch finite_;
   RepeatedUpload<std::int32_t> tables_;
@@ -109,7 +110,7 @@ const float* FallbackBackend::sigma(std::int64_t layer, Side side) {
   return x.const_data_ptr<float>();
 }
 
-// The new tokens of every sequence, into the windows, and what leaves those into pages.
+// Appends the new tokens of every sequence to the windows, and codes tokens that leave the windows.
 void FallbackBackend::add(const AttentionInput& input, const at::Tensor& keys, const at::Tensor& values) {
   if (input.batch->tokens() == 0) return;
   for (const Side side : kSides) {
@@ -122,17 +123,18 @@ void FallbackBackend::add(const AttentionInput& input, const at::Tensor& keys, c
   }
 }
 
-// Of this layer and those before it: single tokens are looked at once a step, because the look waits for the GPU.
+// Checks this layer and those before it. For single tokens it checks once per step, because the check waits for the
+// GPU.
 void FallbackBackend::check_finite(const AttentionInput& input) const {
   const bool one_by_one = input.batch->tokens() <= std::ssize(input.batch->ids);
   if (one_by_one && input.layer + 1 < static_cast<std::int64_t>(sigma_.size())) return;
   finite_.check(0, input.layer);
 }
 
-// Of each token of the call: the cache as it is when the token has been added.
+// For each token of the call: the cache as it is once the token has been added.
 std::vector<kernels::FallbackSequence> FallbackBackend::views(const AttentionInput& input) {
   const SequenceBatch& batch = *input.batch;
-  std::vector<std::int32_t> ids;  // of each sequence, keys then values
+  std::vector<std::int32_t> ids;  // page ids of each sequence, keys then values
   for (std::size_t s = 0; s < batch.ids.size(); ++s) {
     for (const Side side : kSides) {
       if (batch.lengths[s] == 0) continue;
@@ -162,7 +164,7 @@ at::Tensor FallbackBackend::attend(const AttentionInput& input) {
       method_, input, device_, Rotation::kQueriesWithPositions,
       [&](std::int64_t id) { return tiers_.tokens(input.layer, id); }, &on_device_);
   add(input, step.keys, step.values);
-  // Sides with pages of their own: coded tokens may have another basis, and sums over them stay apart.
+  // If sides have separate pages, coded tokens may have another basis, so their sums stay separate.
   at::Tensor coded_q, coded;
   if (!spec_.shared_pages) {
     coded_q = rotations_[0].defined() ? at::matmul(step.q, rotations_[0]) : step.q;
@@ -171,7 +173,7 @@ at::Tensor FallbackBackend::attend(const AttentionInput& input) {
   const std::vector<kernels::FallbackSequence> all = views(input);
   std::int32_t longest = 1;
   for (const kernels::FallbackSequence& view : all) longest = std::max(longest, view.length);
-  // The workspace of a launch grows with its queries and with their length.
+  // The workspace of a launch grows with the number and the length of its queries.
   const std::int64_t most = std::clamp<std::int64_t>((std::int64_t{1} << 20) / longest, 1, 512);
   for (std::int64_t first = 0; first < std::ssize(all); first += most) {
     const auto begin = all.begin() + first;
@@ -186,7 +188,7 @@ at::Tensor FallbackBackend::attend(const AttentionInput& input) {
   return model_outputs(on_device_, input, step);
 }
 
-// Queries [first, first + views) of the call.
+// Attends with queries [first, first + views.size()) of the call.
 void FallbackBackend::attend_rows(const AttentionInput& input, std::int64_t first,
                                   const std::vector<kernels::FallbackSequence>& views, const at::Tensor& coded_q,
                                   const BegunStep& step, const at::Tensor& coded) {
@@ -220,7 +222,7 @@ void FallbackBackend::append(const AttentionInput& input) {
   check_finite(input);
 }
 
-// From the memory that the kernel reads.
+// Copies from the memory that the kernel reads.
 StoredPages FallbackBackend::stored(std::int64_t layer, std::int64_t sequence, Side side) const {
   if (tiers_.tokens(layer, sequence) == 0) return {};
   StoredPages stored{tiers_.coded(layer, sequence, side), {}};

@@ -1,5 +1,5 @@
-// Where a row that the kernels code is not finite: they write down the first such token and KV head of each layer and
-// side, and the host looks when it can wait for the GPU.
+// Finds rows with NaN or infinity among the rows that kernels code. Kernels record the first such token and KV head of
+// each layer and side, and the host checks when it can wait for the GPU.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,7 +16,7 @@ class FiniteWatch {
 
   // `bad` of kernels::QuantizePagesParams, in device memory.
   std::int32_t* of(std::int64_t layer, Side side) const;
-  // Waits for the GPU. NumericalError that names layer, head and token, where one of layers [first, last] has any.
+  // Waits for the GPU. NumericalError naming layer, head and token if one of the layers [first, last] has such a row.
   void check(std::int64_t first, std::int64_t last) const;
 
  private:

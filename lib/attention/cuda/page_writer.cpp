@@ -118,7 +118,7 @@ class LinePageWriter : public PageWriter {
   RepeatedUpload<PageRun> runs_, gathered_;
 };
 
-// The rows of the runs one behind the other, as `to` has them: [count, Hkv, d] FP32.
+// The rows of the runs one after another, in the order of `to`: [count, Hkv, d] FP32.
 at::Tensor LinePageWriter::gather(const at::Tensor& rows, const std::vector<PageRun>& runs, const PageRun* to,
                                   std::int64_t count, std::int32_t* bad) {
   const std::int64_t heads = rows.size(-2), d = rows.size(-1);

@@ -1,5 +1,5 @@
-// Tables of a step in the memory of a GPU. All layers of a step have the same ones, so what is equal to the last upload
-// is not copied again.
+// Tables of a step in GPU memory. All layers of a step have the same tables, so a table equal to the last upload is not
+// copied again.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,14 +16,13 @@ class RepeatedUpload {
  public:
   explicit RepeatedUpload(at::Device device) : device_(device) {}
 
-  // On the device, good until the next call with other items.
+  // Pointer on the device, valid until the next call with other items.
   const T* operator()(const std::vector<T>& items) {
     if (!bytes_.defined() || !same(items)) {
       host_ = items;
       const auto count = static_cast<std::int64_t>(host_.size() * sizeof(T));
-      // From pageable memory: the source has been read when the call returns (CUDA stages it), so that nothing waits
-      // for what the GPU still has to do. What was launched before reads the last upload, let go of in the stream's
-      // order.
+      // From pageable memory: the source has been read when the call returns (CUDA stages it), so nothing waits for
+      // pending GPU work. Earlier launches still read the last upload, which is freed in stream order.
       bytes_ = at::from_blob(host_.data(), {count}, at::kByte).to(device_, /*non_blocking=*/true);
     }
     return reinterpret_cast<const T*>(bytes_.const_data_ptr());

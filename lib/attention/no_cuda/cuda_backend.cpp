@@ -1,4 +1,4 @@
-// Where CUDA is off.
+// Used if CUDA is off.
 #include "attention/paged_backend.h"
 #include "base/errors.h"
 
