@@ -1,5 +1,5 @@
-// Tensor-core products of BF16 rows in shared memory, and the asynchronous copies that bring them there: what gram.cu
-// and far_pairs.cu are made of. Rows are padded by their owners so that ldmatrix meets no bank twice.
+// Tensor-core products of BF16 rows in shared memory, and the asynchronous copies that bring the rows there; gram.cu
+// and far_pairs.cu use them. Owners pad the rows so that ldmatrix has no bank conflicts.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ __device__ __forceinline__ void multiply(float (&c)[4], const std::uint32_t (&a)
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Begins to copy 16 bytes, or zeros where the source has none.
+// Starts a copy of 16 bytes, or of zeros if the source has none.
 __device__ __forceinline__ void copy16(std::uint16_t* to, const std::uint16_t* from, bool live) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(live ? 16 : 0)
                : "memory");

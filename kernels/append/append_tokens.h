@@ -1,7 +1,7 @@
-// The cache side of one decode step, in one launch: per-head norm and RoPE of queries and keys (or neither, where the
-// caller has done both), the change of basis, and the new rows of keys and values into the BF16 windows. CPU reference:
-// rotate_rows() of lib/cache/row_loops.h, bit for bit on equal rows, and KvCache::append(); norm and RoPE
-// follow rms_norm() and apply_rope() of lib/model in FP32, rounded to BF16 once. Raw pointers, no LibTorch.
+// The cache side of one decode step, in one launch. It applies per-head norm and RoPE to queries and keys (or neither,
+// if the caller has done both), changes the basis, and writes the new rows of keys and values into the BF16 windows.
+// CPU references: rotate_rows() of lib/cache/row_loops.h, bit for bit on equal rows, and KvCache::append(). Norm and
+// RoPE follow rms_norm() and apply_rope() of lib/model in FP32, rounded to BF16 once. Raw pointers, no LibTorch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,21 +12,21 @@
 
 namespace oscar::kernels {
 
-// A row of q, k and v and where it goes.
+// A row of q, k and v and its destination.
 struct AppendJob {
-  std::int32_t row;       // of q, k and v
+  std::int32_t row;       // row of q, k and v
   std::int32_t sequence;  // row of window_table
-  std::int32_t position;  // of the token in its sequence
+  std::int32_t position;  // position of the token in its sequence
 };
 
-// Letters: N tokens, Hq query heads, Hkv KV heads, D head_dim. All pointers are device pointers.
+// N tokens, Hq query heads, Hkv KV heads, D head_dim. All pointers are device pointers.
 struct AppendTokensParams {
-  const void* q = nullptr;  // [.., Hq, D] FP32, or BF16 when rows_bfloat16; null: keys and values alone
-  const void* k = nullptr;  // [.., Hkv, D]; null: queries alone
+  const void* q = nullptr;  // [.., Hq, D] FP32, or BF16 if rows_bfloat16; null: only keys and values
+  const void* k = nullptr;  // [.., Hkv, D]; null: only queries
   const void* v = nullptr;
   std::int64_t q_stride = 0, k_stride = 0, v_stride = 0;  // elements from one token to the next
   const AppendJob* jobs = nullptr;        // [N]; null: row i belongs to sequence i, position lengths[i] - 1
-  const std::int32_t* lengths = nullptr;  // [N] tokens with the new one; 0: the row is skipped
+  const std::int32_t* lengths = nullptr;  // [N] tokens including the new one; 0: the row is skipped
   const std::uint16_t* q_norm = nullptr;  // [D] BF16 weights of the per-head RMS norm, or null
   const std::uint16_t* k_norm = nullptr;  // [D]
   const float* rope_cos = nullptr;        // [positions, D / 2], half-split pairs, or null
@@ -36,11 +36,11 @@ struct AppendTokensParams {
   const float* value_matrix = nullptr;    // [value_matrix_heads, D, D]
   const float* key_mean = nullptr;        // [Hkv, D] subtracted before the matrix, or null
   const float* value_mean = nullptr;      // [Hkv, D]
-  // [positions, D] cosines, then sines, of each position: the key mean is one before RoPE and is subtracted as it
-  // stands at the row's position; null: the same everywhere.
+  // [positions, D] cosines, then sines, of each position: the key mean is a mean before RoPE, and is subtracted with
+  // RoPE applied for the row's position. null: the mean is the same everywhere.
   const float* rope_phases = nullptr;
   float* position_query = nullptr;             // [N, Hq, D] u(q) of lib/model/rope_phases.h, written with rope_phases
-  std::uint16_t* query = nullptr;              // [N, Hq, D] BF16, in the basis of the cache, in the order of the jobs
+  std::uint16_t* query = nullptr;              // [N, Hq, D] BF16, in the cache basis, in the order of the jobs
   std::uint8_t* window_pages = nullptr;        // [window pages, Hkv, window_page_bytes(D)] of this layer
   const std::int32_t* window_table = nullptr;  // [sequences, sink_pages + ring_pages]
   std::int32_t tokens = 0;                     // N
@@ -55,11 +55,11 @@ struct AppendTokensParams {
 // captured into a graph. Equal inputs give equal bits.
 cudaError_t append_tokens(const AppendTokensParams& params, cudaStream_t stream);
 
-// The runs of tokens that leave the recent windows when each sequence has got its newest token, for quantize_pages with
-// windows as its source: runs[i] of sequence i, count 0 where nothing leaves. Read and written on the device, so that a
-// captured step follows the lengths.
+// The runs of tokens that leave the recent windows once each sequence has its newest token, for quantize_pages with
+// windows as its source. runs[i] is for sequence i, with count 0 if nothing leaves. It reads and writes on the device,
+// so a captured step follows the lengths.
 struct FlushRunsParams {
-  const std::int32_t* lengths = nullptr;     // [batch] tokens with the newest one
+  const std::int32_t* lengths = nullptr;     // [batch] tokens including the newest one
   const std::int32_t* page_table = nullptr;  // [batch, max_pages]
   PageRun* runs = nullptr;                   // [batch]
   std::int32_t batch = 0, max_pages = 0;

@@ -1,6 +1,7 @@
-// The new tokens of prompts into the cache: into its basis by tensor cores, then into the BF16 windows, or clipped,
-// encoded and packed into pages, or both. One launch for all requests of a layer and side. Codes are those of
-// quantize_pages for the same BF16 rows, bit for bit. CPU reference: new_rows() of python/oscar_kv/chunk_reference.py.
+// Writes the new tokens of prompts into the cache. Tensor cores bring them into the cache basis. Then they go into the
+// BF16 windows, or are clipped, encoded and packed into pages, or both. One launch covers all requests of a layer and
+// side. Codes equal those of quantize_pages for the same BF16 rows, bit for bit. CPU reference: new_rows() of
+// python/oscar_kv/chunk_reference.py.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,18 +12,18 @@
 
 namespace oscar::kernels {
 
-// Up to 64 tokens in a row that go to one page, to one window page, or to both.
+// Up to 64 consecutive tokens that go to one page, to one window page, or to both.
 struct NewRun {
-  std::int32_t first_row;       // of the first token
+  std::int32_t first_row;       // row of the first token
   std::int32_t count;           // 0: nothing to do
   std::int32_t page;            // -1: none
-  std::int32_t first_slot;      // in the page; first slot + count <= 64
-  std::int32_t first_position;  // of the first token in its sequence
-  std::int32_t window_page;     // -1: none; a token's slot is its position mod 64, which does not go round in a run
+  std::int32_t first_slot;      // slot in the page; first slot + count <= 64
+  std::int32_t first_position;  // position of the first token in its sequence
+  std::int32_t window_page;     // -1: none; a token's slot is its position mod 64, which must not wrap within a run
 };
 
-// side: pages, clip, sigma, bad, layout, page_bytes, kv_heads, encoder, value_side, rows, rows_bfloat16, mean and
-// rope_phases are read; the rest is not.
+// Reads only these fields of side: pages, clip, sigma, bad, layout, page_bytes, kv_heads, encoder, value_side, rows,
+// rows_bfloat16, mean and rope_phases.
 struct NewRowsParams {
   QuantizePagesParams side;
   const NewRun* runs;                    // [run_count]; two runs may not share a page
@@ -33,8 +34,8 @@ struct NewRowsParams {
   bool vectors;                          // side.rows and their stride are aligned to 16 bytes
 };
 
-// cudaErrorInvalidValue for a head_dim other than 64, 128 and 256 and for encoder feedback. Allocates nothing, does not
-// synchronize, may be captured. Equal inputs give equal bytes.
+// cudaErrorInvalidValue for a head_dim other than 64, 128 and 256, and for encoder feedback. Allocates nothing, does
+// not synchronize, may be captured. Equal inputs give equal bytes.
 cudaError_t new_rows(const NewRowsParams& params, cudaStream_t stream);
 
 }  // namespace oscar::kernels

@@ -1,5 +1,5 @@
-// The change of basis of up to 64 rows of one KV head by tensor cores: BF16 operands, FP32 sums. A matrix is given as
-// two BF16 terms, high and low, and rows may be, so that the product has the accuracy of FP32 operands to 2^-16.
+// The change of basis of up to 64 rows of one KV head by tensor cores: BF16 operands, FP32 sums. A matrix consists of
+// two BF16 terms, high and low, and rows may, too. The product then has the accuracy of FP32 operands to 2^-16.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -12,8 +12,8 @@ namespace oscar::kernels {
 template <int D>
 struct TileProduct {
   static constexpr int kThreads = 256, kWarps = kThreads / 32;
-  static constexpr int kRow = D + 8;     // BF16 elements from one row of x to the next: no bank conflicts
-  static constexpr int kSumRow = D + 4;  // floats of the product, likewise
+  static constexpr int kRow = D + 8;     // BF16 elements from row to row of x: no bank conflicts
+  static constexpr int kSumRow = D + 4;  // floats from row to row of the product: no bank conflicts
   static constexpr int kColumns = D / 16;
   static constexpr int kHalves = kColumns < kWarps ? kWarps / kColumns : 1;  // warps that share a column of tiles
   static constexpr int kRowTiles = kPageTokens / 16 / kHalves;
@@ -21,8 +21,8 @@ struct TileProduct {
   static constexpr int kTermBytes = kPageTokens * kRow * 2;
   static constexpr int kSumBytes = kPageTokens * kSumRow * 4;
 
-  // sum [64][kSumRow] = (high + low) [64][kRow] times matrix [2][D][D], rows [begin, end) of it. low: null where rows
-  // are BF16. sum may lie where high and low do. Called by all threads after a barrier; ends with one.
+  // sum [64][kSumRow] = (high + low) [64][kRow] times matrix [2][D][D], for its rows [begin, end). low: null if rows
+  // are BF16. sum may overlap high and low. All threads call it after a barrier; it ends with one.
   __device__ static void multiply(const __nv_bfloat16* high, const __nv_bfloat16* low, const __nv_bfloat16* matrix,
                                   int begin, int end, float* sum) {
     using namespace nvcuda;
@@ -70,8 +70,8 @@ struct TileProduct {
 static_assert(TileProduct<64>::kItems == 1 && TileProduct<64>::kRowTiles == 2 && TileProduct<128>::kItems == 1 &&
               TileProduct<256>::kItems == 2 && TileProduct<256>::kRowTiles == 4);
 
-// Channel i of a mean that is one before RoPE, as it stands at a position with these phases [D] (half-split pairs); the
-// mean itself where phases are null.
+// Channel i of a mean before RoPE, with RoPE applied for a position with these phases [D] (half-split pairs). Returns
+// the mean itself if phases are null.
 template <int D>
 __device__ inline float mean_channel(const float* mean, const float* phases, int i) {
   if (phases == nullptr) return mean[i];

@@ -1,4 +1,4 @@
-// Which codes a 32-bit word of a plane holds: the inverse of PlaneLayout::key_bit and value_bit, so that one thread can
+// The codes in each 32-bit word of a plane: the inverse of PlaneLayout::key_bit and value_bit, so that one thread can
 // assemble a word.
 #pragma once
 
@@ -38,10 +38,11 @@ OSCAR_HOST_DEVICE constexpr CodePlace code_at(const PlaneLayout& plane, bool val
   return {16 * (p / (n / 8)) + 8 * b + 2 * t + h, 8 * (p % (n / 8)) + g};
 }
 
-// code_at finds every code of a plane again.
+// Checks that code_at() finds every code of a plane.
 constexpr bool pack_agrees(int channels, int width, bool value_side) {
   const PlaneLayout plane{0, channels, width, 0, 0};
-  for (int index = 0; index < plane.bytes() / 4; index += 7) {  // a sample: the compiler's steps are limited
+  for (int index = 0; index < plane.bytes() / 4; index += 7) {  // only a sample, since the compiler limits the number
+                                                                // of steps
     for (int f = 0; f < 32 / width; ++f) {
       const CodePlace at = code_at(plane, value_side, index, f);
       const int bit = value_side ? plane.value_bit(at.token, at.channel) : plane.key_bit(at.token, at.channel);

@@ -1,14 +1,14 @@
-// How the decode kernel sees the cache pages of kernels/common/page_layout.h (uniform layout, quant_group = head_dim),
-// and the pages of its BF16 windows. No CUDA headers needed.
+// How the decode kernel reads the cache pages of kernels/common/page_layout.h (uniform layout, quant_group = head_dim),
+// and the layout of its BF16 window pages. Needs no CUDA headers.
 //
-// Fragment order (PTX ISA, m16n8k16, operand A, row-major): lane = 4 g + t (g = 0..7, t = 0..3) holds registers
-// r = 0..3 with rows g + 8 (r & 1) and columns 2t + 8 (r >> 1) + {0, 1} (low, high half). Keys are A[token, channel]:
-// D/16 steps along the channels. Values are A[channel, token]: D/16 steps along the channels as rows.
-// A code register sits in field f of word w of the lane: eight two-bit fields in each 16-bit half, so that
-// (word & (0x00030003 << 2f)) is a pair of FP16 subnormals c 4^f 2^-24.
+// Fragment order (PTX ISA, m16n8k16, operand A, row-major): lane = 4 g + t (g = 0..7, t = 0..3) holds registers r =
+// 0..3 with rows g + 8 (r & 1) and columns 2t + 8 (r >> 1) + {0, 1} (low, high half). Keys are A[token, channel]: D/16
+// steps along the channels. Values are A[channel, token]: D/16 steps along the channels as rows. A code register is
+// field f of word w of the lane. Each 16-bit half has eight two-bit fields, so (word & (0x00030003 << 2f)) is a pair of
+// FP16 subnormals c 4^f 2^-24.
 //
-// Window page (BF16), four tiles of 16 tokens; each tile: keys 32 D bytes, then values 32 D bytes, both in fragment
-// order. A lane then reads its whole operand with 16-byte loads and no shuffles.
+// Window page (BF16): four tiles of 16 tokens. Each tile has keys of 32 D bytes, then values of 32 D bytes, both in
+// fragment order. So a lane reads its operand with 16-byte loads and no shuffles.
 #pragma once
 
 #include <cstddef>
@@ -36,11 +36,14 @@ struct CodePage {
   OSCAR_HD constexpr int key_codes() const { return 0; }
   OSCAR_HD constexpr int key_params() const { return code_bytes(); }  // FP16 (scale, zero) of token 0, 1, ... 63
   OSCAR_HD constexpr int value_codes() const { return key_params() + 4 * kPageTokens; }
-  OSCAR_HD constexpr int value_params() const { return value_codes() + code_bytes(); }  // the same of the values
+  OSCAR_HD constexpr int value_params() const {
+    return value_codes() + code_bytes();
+  }  // FP16 (scale, zero) of the
+     // values
   OSCAR_HD constexpr int bytes() const { return value_params() + 4 * kPageTokens; }
 };
 
-// Position of a register inside the lane's words of a tile: word index and two-bit field.
+// Position of a register in the lane's words of a tile: word index and two-bit field.
 struct CodeField {
   int word, field;
 };
@@ -56,11 +59,11 @@ OSCAR_HD constexpr CodeField value_field(int step, int r) {
   const int p = 2 * step + (r & 1);
   return {2 * (p / 8) + (r >> 1), p % 8};
 }
-// The power of four by which an expanded field is larger than its code: fields 5 to 7 are shifted down first, because
-// an FP16 significand has ten bits.
+// The power of four by which an expanded field exceeds its code. Fields 5 to 7 are first shifted down, because an FP16
+// significand has ten bits.
 OSCAR_HD constexpr int field_exponent(int field) { return field < 5 ? field : field - 5; }
 
-// The kernel's reading of a page and the page layout agree, for every code of a tile.
+// Checks that the kernel's reading of a page agrees with the page layout, for every code of a tile.
 constexpr bool fields_agree(int head_dim) {
   const PageLayout page = uniform_page(head_dim);
   const int words = head_dim / 32, width = words < 4 ? words : 4;

@@ -3,8 +3,8 @@
 //
 // Sections, each a multiple of 16 bytes, in this order:
 //   key planes | key parameters | value planes | value parameters
-// A plane holds the codes of a run of channels that share one width w: `uniform` has one plane (all d channels, w = 2),
-// `blocks` one for each band (a quarter of the channels) with w > 0. n channels take 8 n w bytes.
+// A plane holds the codes of consecutive channels with one width w. `uniform` has one plane (all d channels, w = 2).
+// `blocks` has one plane for each block (a quarter of the channels) with w > 0. n channels take 8 n w bytes.
 // Parameters: uniform, 4 bytes at (g * 64 + token) for group g of quant_group channels: s then z, 16 bits each. blocks,
 // 1 byte at (plane * 64 + token).
 //
@@ -15,15 +15,15 @@
 //   value parameters   4352     256       4352
 //   page               4608               4608
 //
-// Inside a plane, codes sit in the order of the operands of a 16 x 8 x 16 tensor-core step, so that a warp expands them
-// with masks alone. Lane = 4 g + t, g = 0..7, t = 0..3. A 32-bit word (little-endian) has two halves h = 0, 1 of 16 / w
-// fields: field j of half h is at bit 16 h + w j. A lane's fields of a whole page are numbered p = 0, 1, ...:
+// Inside a plane, codes are in the order of the operands of a 16 x 8 x 16 tensor-core step, so that a warp expands them
+// only with masks. Lane = 4 g + t, g = 0..7, t = 0..3. A 32-bit word (little-endian) has two halves h = 0, 1 of 16 / w
+// fields: field j of half h is at bit 16 h + w j. A lane's fields of a full page are numbered p = 0, 1, ...:
 //   keys:   token 8 a + g, channel 16 k + 8 b + 2 t + h:   p = a n / 8 + 2 k + b
 //   values: token 16 a + 8 b + 2 t + h, channel 16 k + 8 r + g:   p = a n / 8 + 2 k + r, words of b = 0 and 1 apart:
 //           the two token halves of a channel have the same j, so one power of two scales a row of the accumulator
 // j = p mod (16 / w), word W = p / (16 / w) (values: 2 W + b). Words of all lanes: W / V, lane, W mod V, with V = 4, 2
-// or 1 words for a vector load: a strip of 16 tokens is contiguous. For d = 128 uniform a strip of keys or of values is
-// 512 bytes, 16 for each lane. Planes whose n is not a multiple of 16 are stored plainly: bit (token n + channel) w.
+// or 1 words for a vector load, so a strip of 16 tokens is contiguous. For d = 128 uniform, a strip of keys or of
+// values is 512 bytes, 16 per lane. If n is not a multiple of 16, a plane is stored plainly: bit (token n + channel) w.
 #pragma once
 
 #include <cstdint>
@@ -39,20 +39,20 @@ namespace oscar {
 constexpr int kPageTokens = 64;
 constexpr int kMaxPlanes = 4;
 
-// The codes of a run of channels that share one width.
+// The codes of consecutive channels with one width.
 struct PlaneLayout {
   std::int32_t first_channel = 0;
   std::int32_t channels = 0;  // n
   std::int32_t width = 0;     // w: 1, 2 or 4 bits
   std::int32_t offset = 0;    // bytes from the start of the page
-  std::int32_t sigma = 0;     // blocks: index of the band that the plane holds
+  std::int32_t sigma = 0;     // blocks: index of the block in the plane
 
   OSCAR_HOST_DEVICE constexpr std::int32_t bytes() const { return kPageTokens / 8 * channels * width; }
   OSCAR_HOST_DEVICE constexpr bool fragment_order() const { return channels % 16 == 0; }
   OSCAR_HOST_DEVICE constexpr std::int32_t vector_words() const {  // V
     return channels * width % 256 == 0 ? 4 : (channels * width % 128 == 0 ? 2 : 1);
   }
-  // Bit of the lowest bit of a code, counted from the start of the plane; channel: within the plane.
+  // Position of the lowest bit of a code, counted from the start of the plane; channel: within the plane.
   OSCAR_HOST_DEVICE constexpr std::int32_t key_bit(std::int32_t token, std::int32_t channel) const {
     if (!fragment_order()) return (token * channels + channel) * width;
     const std::int32_t lane = 4 * (token % 8) + channel % 8 / 2;
@@ -64,7 +64,7 @@ struct PlaneLayout {
     const std::int32_t lane = 4 * (channel % 8) + token % 8 / 2, half = token % 16 / 8;
     const std::int32_t p = token / 16 * (channels / 8) + channel / 8, fields = 16 / width;
     if (channels * width % 32 == 0) return field_bit(2 * (p / fields) + half, lane, token % 2, p % fields);
-    const std::int32_t q = half * (channels / 2) + p;  // an odd number of words: the token halves follow each other
+    const std::int32_t q = half * (channels / 2) + p;  // odd number of words: the token halves follow each other
     return field_bit(q / fields, lane, token % 2, q % fields);
   }
 
@@ -84,14 +84,14 @@ struct SideLayout {
   std::int32_t planes = 0;
   PlaneLayout plane[kMaxPlanes];
   ParamKind params = ParamKind::kFloat16Pair;
-  std::int32_t quant_group = 0;   // channels that share a pair; kScaleByte: not used
-  std::int32_t quant_groups = 0;  // pairs of a token; kScaleByte: planes
+  std::int32_t quant_group = 0;   // channels that share a pair; unused for kScaleByte
+  std::int32_t quant_groups = 0;  // pairs per token; kScaleByte: number of planes
   std::int32_t param_offset = 0;  // bytes from the start of the page
 
   OSCAR_HOST_DEVICE constexpr std::int32_t param_size() const { return params == ParamKind::kScaleByte ? 1 : 4; }
   OSCAR_HOST_DEVICE constexpr std::int32_t param_bytes() const { return quant_groups * param_size() * kPageTokens; }
   OSCAR_HOST_DEVICE constexpr std::int32_t end() const { return param_offset + param_bytes(); }
-  // Byte of the parameters of one token: of a quantization group (uniform) or of a plane (blocks).
+  // Byte of one token's parameters, for a quantization group (uniform) or a plane (blocks).
   OSCAR_HOST_DEVICE constexpr std::int32_t param_byte(std::int32_t token, std::int32_t index) const {
     return param_offset + (index * kPageTokens + token) * param_size();
   }

@@ -1,6 +1,6 @@
 // The grid of scale bytes of the blocks layout: 2^(k/32) and the rounding boundaries 2^((k + 1/2)/32), k = 0..31, as
-// the nearest floats. A scale byte is found by comparing with them, so that no logarithm is evaluated. Constants of the
-// compiler, the same for the CPU codec and the CUDA kernels.
+// the nearest floats. Comparing with the boundaries gives a scale byte without a logarithm. These are compile-time
+// constants, the same for the CPU codec and the CUDA kernels.
 #pragma once
 
 namespace oscar {
@@ -9,7 +9,8 @@ struct ScaleGrid {
   float value[32], boundary[32];
 };
 
-// 2^(n/64) by repeated exact square roots would round; a Taylor series of exp in double is far below half a float ulp.
+// Computing 2^(n/64) by repeated square roots would add rounding errors; a Taylor series of exp in double stays far
+// below half a float ulp.
 constexpr double exp2_of(double exponent) {
   const double y = exponent * 0.693147180559945309417232121458;
   double term = 1.0, sum = 1.0;

@@ -1,4 +1,4 @@
-// The shared memory that a kernel may be launched with.
+// The limit of a kernel's shared memory at launch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,10 +8,10 @@
 
 namespace oscar::kernels {
 
-// Lets `kernel` be launched with `bytes` of dynamic shared memory on the current device. The limit belongs to the
-// kernel and not to the launch, and threads launch one kernel with different sizes at a time (a run of oscar-verify
-// checks pages beside its passes). So it is only ever raised: lowered by one thread between the call and the launch of
-// another, that launch would fail.
+// Allows `kernel` to be launched with `bytes` of dynamic shared memory on the current device. The limit belongs to the
+// kernel, not to the launch, and threads launch one kernel with different sizes at the same time (oscar-verify checks
+// pages beside its passes). So it is only ever raised. If one thread lowered it between another thread's call and
+// launch, that launch would fail.
 template <auto kernel>
 cudaError_t allow_shared_memory(int bytes) {
   constexpr int kDevices = 64;

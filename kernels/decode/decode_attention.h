@@ -1,7 +1,7 @@
-// Decode attention over the three-tier cache: one new token of each sequence against its sink and recent tokens (BF16)
-// and its quantized body (pages of layout `uniform` with quant_group = head_dim and FP16 parameters, or of layout
-// `blocks`), all in rotated space, in one launch, or two where logits depend on the position. CPU reference (the
-// specification): lib/attention/cpu/decode_attention_cpu.h. Raw pointers, no LibTorch.
+// Decode attention over the three-tier cache: one new token of each sequence attends to its sink and recent tokens
+// (BF16) and to the quantized tokens between them. Pages have layout `uniform` with quant_group = head_dim and FP16
+// parameters, or layout `blocks`. All is in rotated space, in one launch, or in two if logits depend on the position.
+// CPU reference (the specification): lib/attention/cpu/decode_attention_cpu.h. Raw pointers, no LibTorch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,61 +12,62 @@
 
 namespace oscar::kernels {
 
-// Two kernels serve every shape (decode/stream_kernel.cuh, decode/cluster_kernel.cuh), a third the fewest items
-// (decode/parts_kernel.cuh); the launch chooses.
+// Two kernels support every shape (decode/stream_kernel.cuh, decode/cluster_kernel.cuh); a third is for the fewest
+// items (decode/parts_kernel.cuh). The launch chooses.
 enum class DecodeKernel : std::int32_t { kAuto, kStream, kCluster, kParts };
 
-// Letters: B sequences, Hq query heads, Hkv KV heads, g = Hq / Hkv, D head_dim. All pointers are device pointers.
+// B sequences, Hq query heads, Hkv KV heads, g = Hq / Hkv, D head_dim. All pointers are device pointers.
 struct PagedDecodeParams {
   const void* q;                     // [B, Hq, D] BF16, rotated
-  void* out;                         // [B, Hq, D] BF16 (or FP32 when out_float); 8-byte aligned
+  void* out;                         // [B, Hq, D] BF16 (or FP32 if out_float); 8-byte aligned
   float* lse = nullptr;              // [B, Hq] natural logarithm of the softmax denominator, or null
   const std::uint8_t* pages;         // [pages, Hkv, decode_page_layout().bytes()] of this layer; 16-byte aligned
-  const std::int32_t* page_table;    // [B, max_pages] page of tokens sink + 64 i ... of the body
+  const std::int32_t* page_table;    // [B, max_pages]; entry i: page of the 64 tokens from sink + 64 i on
   const std::uint8_t* window_pages;  // [window pages, Hkv, window_page_bytes(D)] of this layer
   const std::int32_t* window_table;  // [B, sink_pages + ring_pages]: sink pages, then the ring of recent tokens
-  const std::int32_t* lengths;       // [B] tokens in the cache, the current one included; 0: the sequence is skipped
+  const std::int32_t* lengths;       // [B] tokens in the cache, including the current one; 0: the sequence is skipped
   const float* sink_logits;          // [Hq] extra logits of the softmax denominator, or null
   void* workspace;                   // decode_attention_workspace_bytes(...), zeroed once before the first launch
   std::int32_t batch, query_heads, kv_heads, head_dim;
   std::int32_t max_pages;
   std::int32_t sink, recent, flush;  // window policy in tokens; flush a power of two
   std::int32_t sink_pages,
-      ring_pages;               // ring_pages * 64 >= recent + flush - 1; token p sits in ring slot p % (64 ring_pages)
+      ring_pages;               // ring_pages * 64 >= recent + flush - 1; token p is in ring slot p % (64 ring_pages)
   std::int32_t sliding_window;  // 0: none; w: keys j with position - j < w
-  std::int32_t chunk;           // 0: none; c: the tokens of the query's own chunk of c, and no sliding window
+  std::int32_t chunk;           // 0: none; c: the query's own chunk of c tokens, without a sliding window
   float scale;                  // softmax scale
   float soft_cap;               // 0: none
   bool out_float;
-  // Layout `blocks`: widths of the four bands, each of {0, 1, 2, 4}, and their deviations. Not read otherwise.
+  // Layout `blocks`: widths of the four blocks, each 0, 1, 2 or 4, and their deviations. Otherwise not read.
   bool blocks = false;
   std::uint8_t key_widths[4] = {}, value_widths[4] = {};
   const float* key_sigma = nullptr;    // [Hkv, 4]
   const float* value_sigma = nullptr;  // [Hkv, 4]
-  // Layout `blocks`, keys without the mean they had before RoPE: the logits gain scale <position_query, rope_phases> of
-  // the key's position (page_queries.h, phase_logits.cuh). All three or none.
+  // Layout `blocks`, keys without their mean before RoPE: the logits gain scale <position_query, rope_phases> for the
+  // key's position (page_queries.h, phase_logits.cuh). All three or none.
   const float* position_query = nullptr;       // [B, Hq, D] u(q) of lib/model/rope_phases.h
-  const float* rope_phases = nullptr;          // [positions, D] of every position below the lengths; 16-byte aligned
+  const float* rope_phases = nullptr;          // [positions, D] for every position below the lengths; 16-byte aligned
   const std::uint16_t* tile_phases = nullptr;  // [tile_phases_count(D)] FP16: fill_tile_phases(); 16-byte aligned
   DecodeKernel kernel = DecodeKernel::kAuto;
 };
 
-// Layout of the code pages that the parameters describe (head_dim, blocks and widths are read).
+// Layout of the code pages that the parameters describe (reads head_dim, blocks and widths).
 PageLayout decode_page_layout(const PagedDecodeParams& params);
 
-// Resident blocks the launch uses on the current device; fixed for a device, so graphs can be captured once.
+// Number of resident blocks that the launch uses on the current device; fixed per device, so graphs can be captured
+// once.
 int decode_attention_blocks(int head_dim, int gqa_group);
 // One workspace may serve launches of any batch up to 4,096 (sequence, KV head) items, one after the other, without
-// being cleared between them, if it is as large as the largest of them needs. page_queries: of launches with a
-// position_query the number page_queries(max_pages, sink_pages + ring_pages) of page_queries.h, else 0.
+// clearing it between them. It must be as large as the largest launch needs. page_queries: page_queries(max_pages,
+// sink_pages + ring_pages) of page_queries.h for launches with a position_query, else 0.
 std::size_t decode_attention_workspace_bytes(int head_dim, int gqa_group, int batch, int kv_heads,
                                              int page_queries = 0);
 
 // cudaErrorInvalidValue for a shape that is not built (head_dim other than 64, 128, 256, a GQA group above 16), for
-// widths other than 0, 1, 2 and 4, for a position_query without its tables or with layout uniform, and for kernel =
-// kCluster where the device or the batch allows no cluster for each item, and kParts where it allows no block or has
-// more than 8 query heads on a KV head or a head_dim of 256. Slots of a page or window page that hold no token are read
-// and weighed with 0: they must hold finite numbers, so zero the memory of pages once. Allocates nothing, does not
+// widths other than 0, 1, 2 and 4, and for a position_query without its tables or with layout uniform. Also for kernel
+// = kCluster if the device or the batch allows no cluster for each item. Also for kParts if it allows no block, or with
+// more than 8 query heads per KV head or a head_dim of 256. Slots of a page or window page without a token are read and
+// weighted with 0. They must hold finite numbers, so zero the memory of pages once. Allocates nothing, does not
 // synchronize; may be captured into a graph. Equal inputs give equal bits.
 cudaError_t decode_attention(const PagedDecodeParams& params, cudaStream_t stream);
 

@@ -1,5 +1,5 @@
-// Outputs of decode attention out of the basis of the cache, to where an engine wants them: row times matrix, plus
-// mean, as BF16. CPU reference: LayerTransform.outputs() of python/oscar_kv/transform.py. Raw pointers, no LibTorch.
+// Brings outputs of decode attention out of the cache basis to the engine's output: row times matrix, plus mean, as
+// BF16. CPU reference: LayerTransform.outputs() of python/oscar_kv/transform.py. Raw pointers, no LibTorch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,10 +8,10 @@
 
 namespace oscar::kernels {
 
-// Letters: B sequences, Hq query heads, Hkv KV heads, D head_dim. All pointers are device pointers.
+// B sequences, Hq query heads, Hkv KV heads, D head_dim. All pointers are device pointers.
 struct ModelOutputsParams {
   const float* rows;            // [B, Hq, D] FP32
-  const std::int32_t* lengths;  // [B]; 0: the sequence has the output 0, and its rows are not read
+  const std::int32_t* lengths;  // [B]; 0: the sequence's output is 0, and its rows are not read
   const float* matrix;          // [matrix_heads, D, D]
   const float* mean;            // [Hkv, D] added afterwards, or null
   std::uint16_t* out;           // [B, Hq, D] BF16

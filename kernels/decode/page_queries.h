@@ -1,8 +1,8 @@
-// Page queries, the first of two steps by which logits gain <u, c_p> (tile_phases.h): for every page and BF16 tile of a
-// sequence, whose first token stands at position p0, the 32 numbers
-//   y = P u',   u'_f = u_f cos(theta_f p0) + u_(D/2+f) sin(theta_f p0),   u'_(D/2+f) = u_(D/2+f) cos(theta_f p0) - u_f
-//   sin(theta_f p0)
-// of each query head. phase_logits.cuh reads them and takes the second step.
+// Page queries: the first of two steps by which logits gain <u, c_p> (tile_phases.h). For every page and BF16 tile of a
+// sequence, whose first token has position p0, they are the 32 numbers
+//   y = P u',   u'_f = u_f cos(theta_f p0) + u_(D/2+f) sin(theta_f p0),
+//               u'_(D/2+f) = u_(D/2+f) cos(theta_f p0) - u_f sin(theta_f p0)
+// of each query head. phase_logits.cuh reads them and does the second step.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,23 +14,23 @@
 
 namespace oscar::kernels {
 
-// Bytes of a query head's page query: [4 lanes t][rows 2t, 2t + 1][4 rows 8 apart] FP16.
+// Bytes of one query head's page query: [4 lanes t][rows 2t, 2t + 1][4 rows 8 apart] FP16.
 inline constexpr int kPageQueryBytes = 2 * kPageRank;
 
-// Page queries of a (sequence, KV head): one for each page of the page table, then one for each BF16 tile.
+// Number of page queries of a (sequence, KV head): one per page of the page table, then one per BF16 tile.
 OSCAR_HD constexpr int page_queries(int max_pages, int window_pages) {
   return max_pages + kTilesPerPage * window_pages;
 }
 
-// Where those of a (sequence, KV head) begin: [B, Hkv, page_queries, gqa_group, kPageRank].
+// Start of the page queries of a (sequence, KV head): [B, Hkv, page_queries, gqa_group, kPageRank].
 OSCAR_HD inline const std::uint8_t* page_query_source(const PagedDecodeParams& p, const std::uint8_t* queries,
                                                       int sequence, int kv_head, int gqa_group) {
   const long long item = static_cast<long long>(sequence) * p.kv_heads + kv_head;
   return queries + item * page_queries(p.max_pages, p.sink_pages + p.ring_pages) * gqa_group * kPageQueryBytes;
 }
 
-// Writes those of all pages and tiles that a launch with these parameters reads. queries: device memory, 16-byte
-// aligned.
+// Writes the page queries of all pages and tiles that a launch with these parameters reads. queries: device memory,
+// 16-byte aligned.
 cudaError_t write_page_queries(const PagedDecodeParams& p, std::uint8_t* queries, cudaStream_t stream);
 
 }  // namespace oscar::kernels

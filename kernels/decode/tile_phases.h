@@ -1,9 +1,9 @@
 // The two tables by which decode attention adds <u, c_p> to the logits (page_queries.h, phase_logits.cuh).
 //
-// The phases of the 64 tokens of a page are c_j, j < 64, turned by the page's first position: C = [c_0 ... c_63], [64,
-// D], serves every page. Its columns are cosines and sines of at most one radian a token, and 64 samples of such
-// functions span 21 directions but for a tail that falls faster than exponentially. So C = V P within 1e-7 with an
-// orthonormal basis V [64, 32] and the projection P = V^T C [32, D], for every head size and base of RoPE that we know.
+// The phases of the 64 tokens of a page are c_j, j < 64, rotated by the page's first position. So C = [c_0 ... c_63],
+// [64, D], serves every page. Its columns are cosines and sines of at most one radian per token. 64 samples of such
+// functions span 21 directions, except for a tail that falls faster than exponentially. So C = V P within 1e-7, with an
+// orthonormal basis V [64, 32] and the projection P = V^T C [32, D], for every known head size and base of RoPE.
 #pragma once
 
 #include <cstdint>
@@ -14,22 +14,22 @@ namespace oscar::kernels {
 
 inline constexpr int kPageRank = 32;  // columns of V
 
-// FP16 has no room for a large query: the basis is larger by a power of two and the query smaller.
+// FP16 cannot hold a large query, so the basis is larger by a power of two and the query smaller.
 inline constexpr float kPhaseUnit = 16.0f, kQueryUnit = 1.0f / kPhaseUnit;
 
-// FP16 numbers of both tables: the projection comes first, then the basis.
+// Number of FP16 values in both tables: the projection comes first, then the basis.
 constexpr int projection_count(int head_dim) { return kPageRank * head_dim; }
 constexpr int tile_phases_count(int head_dim) { return projection_count(head_dim) + kPageTokens * kPageRank; }
 
-// Which column of V is element k of the heads' operand in phase_logits(): page queries are stored as the tensor cores
-// leave them, four rows 8 apart for each lane.
+// The column of V that is element k of the heads' operand in phase_logits(). Page queries are stored in the order in
+// which the tensor cores leave them, four rows 8 apart per lane.
 constexpr int page_direction(int k) { return 2 * (k % 8 / 2) + k / 16 + 8 * (2 * (k / 8 % 2) + k % 2); }
 
 // tables: FP16 bits on the host, both as operand A of the tensor cores, [tiles of 16 rows, steps of 16 columns, 32
-// lanes, 8]. Projection: rows are the 32 directions; channel steps 2 s and 2 s + 1 hold the pairs 16 s + 4 t + {0, 1}
-// and + {2, 3} of a lane with t = lane % 4, each as cosine and sine next to each other: a lane then reads its phases
-// and its query as vectors of four. Basis: rows are the 64 tokens. frequencies: [D / 2], at most one radian a token
-// (kMostFrequency). Returns the largest error of V P as an approximation of C before it is rounded.
+// lanes, 8]. Projection: rows are the 32 directions. Channel steps 2 s and 2 s + 1 hold the pairs 16 s + 4 t + {0, 1}
+// and + {2, 3} of a lane with t = lane % 4, each as adjacent cosine and sine. A lane then reads its phases and its
+// query as vectors of four. Basis: rows are the 64 tokens. frequencies: [D / 2], at most one radian per token
+// (kMostFrequency). Returns the largest error of V P as an approximation of C before rounding.
 inline constexpr float kMostFrequency = 1.0f;
 float fill_tile_phases(int head_dim, const float* frequencies, std::uint16_t* tables);
 

@@ -1,5 +1,5 @@
 // Reads quantized tokens of one layer back as rows, for attention of a new prompt part over a quantized prefix. CPU
-// reference, bit for bit: RowPages::get() of lib/cache/row_pages.h and decode_rows() of lib/codec/codec.h. Raw
+// references, bit for bit: RowPages::get() of lib/cache/row_pages.h and decode_rows() of lib/codec/codec.h. Raw
 // pointers, no LibTorch.
 #pragma once
 
@@ -11,13 +11,13 @@
 
 namespace oscar::kernels {
 
-// Letters: N rows (tokens), Hkv KV heads, D head_dim. All pointers are device pointers.
+// N rows (tokens), Hkv KV heads, D head_dim. All pointers are device pointers.
 struct DequantizePagesParams {
   const std::uint8_t* pages;  // [pages, Hkv, page_bytes]
   const PageRun* runs;        // [run_count]
   const float* sigma;         // [Hkv, 4] deviations (scale bytes only), or null
-  void* rows;                 // [N, Hkv, D] FP32, or BF16 when rows_bfloat16, in the basis of the cache
-  SideLayout layout;          // of the side that is read
+  void* rows;                 // [N, Hkv, D] FP32, or BF16 if rows_bfloat16, in the cache basis
+  SideLayout layout;          // layout of the side that is read
   std::int64_t page_bytes;
   std::int32_t run_count, kv_heads;
   bool value_side;

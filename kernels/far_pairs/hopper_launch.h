@@ -1,4 +1,4 @@
-// The kernel of far_pairs() for Hopper: far_pairs() has checked what it is given. Same bits, less time.
+// The kernel of far_pairs() for Hopper. far_pairs() has checked its arguments. Same bits, less time.
 #pragma once
 
 #include "kernels/far_pairs/far_pairs.h"

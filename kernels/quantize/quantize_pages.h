@@ -1,5 +1,5 @@
-// Rotate, clip, quantize and pack keys or values of one layer into cache pages, in one launch: for prefill (whole
-// pages) and for the tokens that leave the recent window (a few slots of a page). CPU reference, bit for bit:
+// Rotates, clips, quantizes and packs keys or values of one layer into cache pages, in one launch: for prefill (full
+// pages) and for the tokens that leave the recent window (a few slots of a page). CPU references, bit for bit:
 // rotate_rows() of lib/cache/row_loops.h, encode_rows() of lib/codec/codec.h and RowPages::put() of
 // lib/cache/row_pages.h. Raw pointers, no LibTorch.
 #pragma once
@@ -14,12 +14,11 @@ namespace oscar::kernels {
 
 enum class QuantizeEncoder : std::int32_t { kMinMax, kSearch, kFeedback };
 
-// What encoder feedback weighs errors with: FeedbackMetric of lib/codec/feedback.h for each KV head, n channels to a
-// scale.
+// The error metrics of encoder feedback: FeedbackMetric of lib/codec/feedback.h per KV head, n channels per scale.
 struct FeedbackMetrics {
   const float* matrix = nullptr;       // [Hkv, D, n]: rows b n .. (b + 1) n are the metric of block b
-  const float* offset = nullptr;       // [Hkv, D]; read where groups have zero points
-  const std::uint8_t* flat = nullptr;  // [Hkv, D / n]: 1 where a block is coded by search
+  const float* offset = nullptr;       // [Hkv, D]; read if groups have zero points
+  const std::uint8_t* flat = nullptr;  // [Hkv, D / n]: 1 if search codes the block
 };
 
 // Tokens that go to consecutive slots of one page.
@@ -28,45 +27,45 @@ struct PageRun {
   std::int32_t count;      // 0: nothing to do; first slot + count <= 64
   std::int32_t page;       // page id
   std::int32_t first_slot;
-  std::int32_t first_position = 0;  // of the first token in its sequence: for rope_phases and `bad`
+  std::int32_t first_position = 0;  // position of the first token in its sequence: for rope_phases and `bad`
 };
 
-// Letters: N rows (tokens), Hkv KV heads, D head_dim. All pointers are device pointers.
+// N rows (tokens), Hkv KV heads, D head_dim. All pointers are device pointers.
 struct QuantizePagesParams {
-  const void* rows;        // [N, Hkv, D] FP32, or BF16 when rows_bfloat16
+  const void* rows;        // [N, Hkv, D] FP32, or BF16 if rows_bfloat16
   const float* mean;       // [Hkv, D] subtracted first, or null
   const float* matrix;     // [matrix_heads, D, D] FP32: row times matrix; null: identity
-  std::uint16_t* rotated;  // [N, Hkv, D] BF16 bits of the rows as they are quantized, or null
+  std::uint16_t* rotated;  // [N, Hkv, D] BF16 bits of the rows before quantization, or null
   const PageRun* runs;     // [run_count]; read on the device, so a captured graph may be replayed with other runs
-  std::uint8_t* pages;     // [pages, Hkv, page_bytes]; bits of other slots are kept. null: rows are rotated and no more
+  std::uint8_t* pages;     // [pages, Hkv, page_bytes]; bits of other slots are kept. null: rows are only rotated
   const float* clip;       // [Hkv] rho of the clip rule; outside (0, 1): off
   const float* sigma;      // [Hkv, 4] deviations (scale bytes only), or null
-  std::int32_t* bad;       // smallest position * Hkv + head with a value that is not finite; set it to INT32_MAX before
-  SideLayout layout;       // of the side that is written
+  std::int32_t* bad;       // smallest position * Hkv + head with a non-finite value; the caller sets it to INT32_MAX
+  SideLayout layout;       // layout of the side that is written
   std::int64_t page_bytes;
   std::int32_t run_count, kv_heads, matrix_heads;  // matrix_heads: 1 or Hkv
   QuantizeEncoder encoder;
   bool value_side;     // values: least squares; keys: no bias (search encoder and scale bytes)
   bool rows_bfloat16;  // type of rows
 
-  // Source of tokens that leave the recent window: where `windows` is set, rows and matrix are not read, the rows are
-  // those of the BF16 windows (kernels/common/fragment_pages.h), already in the basis of the cache, and first_row of a
-  // run is sequence * 64 ring_pages + ring slot, going round at the end of the ring.
+  // Source of tokens that leave the recent window. If `windows` is set, rows and matrix are not read. The rows then
+  // come from the BF16 windows (kernels/common/fragment_pages.h), already in the cache basis. first_row of a run is
+  // sequence * 64 ring_pages + ring slot, which wraps at the end of the ring.
   const std::uint8_t* windows = nullptr;       // [window pages, Hkv, window_page_bytes(D)]
   const std::int32_t* window_table = nullptr;  // [sequences, sink_pages + ring_pages]
   std::int32_t sink_pages = 0, ring_pages = 0;
 
-  // [positions, D] cosines, then sines, of each position: `mean` is one before RoPE and is subtracted as it stands at
-  // the token's position; null: the same everywhere.
+  // [positions, D] cosines, then sines, of each position: `mean` is a mean before RoPE, and is subtracted with RoPE
+  // applied for the token's position. null: the mean is the same everywhere.
   const float* rope_phases = nullptr;
 
-  FeedbackMetrics feedback = {};  // of one layer; read by the encoder of that name
+  FeedbackMetrics feedback = {};  // of one layer; read only by encoder feedback
 
   // The same runs in several layers of one layout: pages, windows, clip [layers, Hkv], sigma [layers, Hkv, 4] and bad
-  // [layers] of each.
+  // [layers] hold one part per layer.
   std::int32_t layers = 1;
   std::int64_t page_layer_bytes = 0, window_layer_bytes = 0;  // from one layer to the next
-  // [layers] addresses of pages and windows, on the device, where the layers' memory is not evenly spaced; else null.
+  // [layers] addresses of pages and windows, on the device, if the layers' memory is not evenly spaced; else null.
   const std::uint64_t* layer_pages = nullptr;
   const std::uint64_t* layer_windows = nullptr;
 };

@@ -1,4 +1,4 @@
-// What comes before and behind the codes of methods of other papers, on rows on a GPU. CPU references, bit for bit:
+// Steps before and after the codes of other papers' methods, for rows on a GPU. CPU references, bit for bit:
 // hadamard_rows() of lib/methods/hadamard_rows.h and token_norm() of lib/methods/group_codes.h. Raw pointers, no
 // LibTorch.
 #pragma once
@@ -11,22 +11,21 @@
 
 namespace oscar::kernels {
 
-// Sylvester-Hadamard transform of blocks of `order` floats, a power of two up to 8192, divided by its root, in
-// place. data: [blocks, order] FP32. cudaErrorInvalidValue for another order.
+// Sylvester-Hadamard transform in place of blocks of `order` floats, a power of two up to 8192, divided by the root of
+// order. data: [blocks, order] FP32. cudaErrorInvalidValue for another order.
 cudaError_t hadamard_rows(float* data, std::int64_t blocks, std::int32_t order, cudaStream_t stream);
 
 // norms[t] = sqrt(max(sum of squares of row t, 1e-8)), summed in FP64 from the first element to the last.
 // rows: [tokens, width] FP32, norms: [tokens].
 cudaError_t token_norms(const float* rows, std::int64_t tokens, std::int64_t width, float* norms, cudaStream_t stream);
 
-// Rows of runs, one behind the other, in FP32.
+// Gathers the rows of runs in FP32, one run after the other.
 struct GatherRowsParams {
   const std::uint16_t* rows = nullptr;  // [.., Hkv, D] BF16
-  const PageRun* runs = nullptr;        // [run_count]: their rows, and the positions of these
+  const PageRun* runs = nullptr;        // [run_count]: source rows, and their positions
   const PageRun* to = nullptr;          // [run_count]: first_row in `out`
   float* out = nullptr;                 // [N, Hkv, D]
-  std::int32_t* bad =
-      nullptr;  // smallest position * Hkv + head with a value that is not finite, as of quantize_pages()
+  std::int32_t* bad = nullptr;  // smallest position * Hkv + head with a non-finite value, as in quantize_pages()
   std::int32_t run_count = 0, kv_heads = 0, head_dim = 0;
 };
 cudaError_t gather_rows(const GatherRowsParams& params, cudaStream_t stream);

@@ -1,5 +1,5 @@
-// Weights whose codes lie row by row, in FP32 and rounded once to the type of the result: FP8 E4M3 and INT8 with a
-// scale for the tensor, for rows or for blocks; MXFP4; NVFP4; INT4 and INT8 as compressed-tensors packs them.
+// Weights whose codes are stored row by row: FP8 E4M3 and INT8 with a scale per tensor, per row or per block; MXFP4;
+// NVFP4; INT4 and INT8 as packed by compressed-tensors. Computed in FP32, rounded once to the result type.
 //
 //   w[n, k] = (code[n, k] - zero[n, g]) scale[n / block_rows, g],  g = groups[k], or k / block_columns without them
 //
@@ -15,13 +15,13 @@
 
 namespace oscar::kernels {
 
-// Codes of 4 bits: two in a byte, the low half first. E2M1: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives.
+// 4-bit codes: two per byte, the low half first. E2M1: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives.
 enum class RowCode : std::int32_t { kE4M3, kInteger8, kE2M1, kUnsigned4, kUnsigned8 };
 
-// What a stored scale is multiplied or divided by before it is used (NVFP4).
+// The factor or divisor of a stored scale (NVFP4).
 enum class SecondScale : std::int32_t { kNone, kMultiplies, kDivides };
 
-// Letters: N rows, K columns, G groups of columns, b bits of an unsigned code. All pointers are device pointers.
+// N rows, K columns, G groups of columns, b bits of an unsigned code. All pointers are device pointers.
 struct RowCodesParams {
   const std::uint8_t* codes = nullptr;   // [N, row_bytes]
   const void* scale = nullptr;           // [ceil(N / block_rows), G] of scale_type
@@ -31,7 +31,7 @@ struct RowCodesParams {
   std::int64_t row_bytes = 0;
   std::int32_t rows = 0, columns = 0, column_groups = 1;  // N, K, G
   std::int32_t block_rows = 1;                            // rows of one scale
-  std::int32_t block_columns = 1;                         // columns of one scale; not read with groups
+  std::int32_t block_columns = 1;                         // columns of one scale; not read if groups are given
   RowCode code = RowCode::kE4M3;
   ScaleType scale_type = ScaleType::kFloat32;
   WeightType weight_type = WeightType::kBFloat16;
@@ -39,7 +39,7 @@ struct RowCodesParams {
   float second_scale = 1.0f;
 };
 
-// cudaErrorInvalidValue where sizes do not fit. Allocates nothing, does not synchronize, may be captured.
+// cudaErrorInvalidValue if sizes do not fit. Allocates nothing, does not synchronize, may be captured.
 cudaError_t dequantize_row_codes(const RowCodesParams& params, cudaStream_t stream);
 
 }  // namespace oscar::kernels
