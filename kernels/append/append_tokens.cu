@@ -1,6 +1,6 @@
 // A block of D threads takes kRows rows of one kind (queries of a KV head's GQA group, its keys or its values); thread
-// j computes channel j. Sums of the change of basis run over the channels in order, each product and sum rounded (this
-// file is compiled without fused multiply-add): the bits of the CPU.
+// j computes channel j. Sums of the change of basis run over the channels in order, each product and sum rounded. This
+// file is compiled without fused multiply-add, so the bits equal the CPU's.
 #include <cuda_bf16.h>
 
 #include "kernels/append/append_tokens.h"
@@ -37,11 +37,11 @@ __device__ __forceinline__ void block_sum(float (&x)[kRows], float (*scratch)[D 
   }
 }
 
-// What a block does: kRows rows of one kind, from row `first` on, of one KV head.
+// The rows of a block: kRows rows of one kind, from row `first` on, of one KV head.
 struct BlockRows {
   RowKind kind;
-  int head, gqa_group;  // gqa_group: rows of the head in each token
-  int first, total;     // rows of the head in all tokens
+  int head, gqa_group;  // gqa_group: rows of the head per token
+  int first, total;     // total: rows of the head in all tokens
 
   __device__ __forceinline__ BlockRows(const AppendTokensParams& p, int rows) {
     const int kind_index = static_cast<int>(blockIdx.y) / p.kv_heads;
@@ -60,12 +60,12 @@ struct BlockRows {
   }
 };
 
-// The change of basis: channel j of x M, by the thread of that channel.
+// The change of basis: the thread of channel j computes channel j of x M.
 template <int D, int kRows>
 struct ChannelOfMatrix {
-  // The matrix is the launch's only large read and depends on nothing: its first rows are asked for before all else.
+  // The matrix is the launch's only large read and depends on nothing, so its first rows are requested before all else.
   static constexpr int kAhead = kRows > 1 ? 1 : (D <= 128 ? D : 64);
-  const float* column;  // none: rows stay in their basis
+  const float* column;  // null: rows stay in their basis
   float ahead[kAhead];
 
   __device__ __forceinline__ ChannelOfMatrix(const AppendTokensParams& p, const BlockRows& block, int j)
@@ -94,7 +94,7 @@ struct ChannelOfMatrix {
   }
 };
 
-// The rows as the model computed them. Rows that do not exist are zeros, with a position of -1.
+// The rows as the model computed them. Missing rows are zeros, with position -1.
 template <int D, int kRows>
 __device__ __forceinline__ void load_rows(const AppendTokensParams& p, const BlockRows& block, int j,
                                           AppendJob (&job)[kRows], float (&x)[kRows]) {
@@ -110,7 +110,7 @@ __device__ __forceinline__ void load_rows(const AppendTokensParams& p, const Blo
   }
 }
 
-// What the model does between its projections and attention: norm and RoPE, rounded once.
+// The model's steps between its projections and attention: norm and RoPE, rounded once.
 template <int D, int kRows>
 __device__ __forceinline__ void norm_and_rope(const AppendTokensParams& p, RowKind kind, int j,
                                               const AppendJob (&job)[kRows], float (&x)[kRows], float (*rows)[D],
@@ -144,13 +144,13 @@ __device__ __forceinline__ void norm_and_rope(const AppendTokensParams& p, RowKi
   }
 }
 
-// The half of a rotated pair that thread j does not hold.
+// The other channel of thread j's RoPE pair.
 template <int D>
 __device__ __forceinline__ int other_half(int j) {
   return j ^ (D / 2);
 }
 
-// Channel j of a key mean before RoPE as it stands at a position: half-split pairs.
+// Channel j of a key mean before RoPE, with RoPE applied for a position: half-split pairs.
 template <int D>
 __device__ __forceinline__ float rotated_mean(const float* mean, const float* phases, int j) {
   const float cosine = mean[j] * phases[j % (D / 2)], sine = mean[other_half<D>(j)] * phases[D / 2 + j % (D / 2)];
@@ -171,7 +171,7 @@ __device__ __forceinline__ void subtract_mean(const AppendTokensParams& p, const
   }
 }
 
-// Channel j of u(q): what the mean adds to the logits, as a query of the phases.
+// Channel j of u(q): the contribution of the mean to the logits, as a query of the phases.
 template <int D, int kRows>
 __device__ __forceinline__ void write_position_query(const AppendTokensParams& p, const BlockRows& block, int j,
                                                      const AppendJob (&job)[kRows], const float (&x)[kRows],
@@ -192,7 +192,7 @@ __device__ __forceinline__ void write_position_query(const AppendTokensParams& p
   __syncthreads();
 }
 
-// Channel j of a query: to the launch's queries.
+// Writes channel j of a query to the launch's queries.
 template <int D>
 __device__ __forceinline__ void write_query(const AppendTokensParams& p, const BlockRows& block, int row, int j,
                                             __nv_bfloat16 x) {
@@ -200,7 +200,7 @@ __device__ __forceinline__ void write_query(const AppendTokensParams& p, const B
   p.query[(static_cast<std::int64_t>(row / block.gqa_group) * p.query_heads + h) * D + j] = __bfloat16_as_ushort(x);
 }
 
-// Channel j of a key or value: to its place in the window pages, in the sink or in the ring of recent tokens.
+// Writes channel j of a key or value to its place in the window pages, in the sink or in the ring of recent tokens.
 template <int D>
 __device__ __forceinline__ void write_window(const AppendTokensParams& p, const BlockRows& block, const AppendJob& job,
                                              int j, __nv_bfloat16 x) {
@@ -250,7 +250,8 @@ cudaError_t launch(const AppendTokensParams& p, cudaStream_t stream) {
   const auto grid = [&](int each) {
     return dim3(static_cast<unsigned>((rows + each - 1) / each), static_cast<unsigned>(kinds * p.kv_heads));
   };
-  // One row a block while the GPU has room: the sums are one long chain. Then the matrix is shared by several.
+  // One row per block while the GPU has room, since the sums are one long chain. Otherwise several rows share the
+  // matrix.
   if (rows * kinds * p.kv_heads <= 1024) {
     append_kernel<D, 1><<<grid(1), D, 0, stream>>>(p);
   } else {

@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(const __grid_constant__
     z[j] = __floats2bfloat162_rn(u.x * first + v.x * second, u.y * first + v.y * second);
   }
   *to = made;
-  __syncwarp();  // the lanes of a row and head have read its log-sum-exp: head sizes up to 256 are within a warp
+  __syncwarp();  // the lanes of a row and head have read its log-sum-exp: up to head size 256 they are in one warp
   if (i == 0) p.lse[at] = total;
 }
 

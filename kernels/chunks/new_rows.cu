@@ -1,5 +1,5 @@
-// One block for each (run, KV head): rows less their mean become two BF16 terms in shared memory, tensor cores take
-// them into the basis of the cache, then a warp encodes a token at a time and each thread assembles words of the page.
+// One block per (run, KV head). Rows minus their mean become two BF16 terms in shared memory, and tensor cores bring
+// them into the cache basis. Then a warp encodes one token at a time, and each thread assembles words of the page.
 #include "kernels/chunks/new_rows.h"
 #include "kernels/chunks/tile_product.cuh"
 #include "kernels/common/code_place.h"
@@ -50,7 +50,7 @@ __device__ bool load_rows(const NewRowsParams& p, const NewRun& run, int head, S
   return exact;
 }
 
-// Rounds the rows, which go to their window page if there is one.
+// Rounds the rows, and writes them to their window page if there is one.
 template <int D>
 __device__ void round_rows(const NewRowsParams& p, const NewRun& run, int head, Shared<D>& s) {
   std::uint8_t* page =
@@ -66,7 +66,7 @@ __device__ void round_rows(const NewRowsParams& p, const NewRun& run, int head, 
   }
 }
 
-// Words of a plane whose shape the compiler knows: where a code stands takes no divisions.
+// Words of a plane whose shape is a compile-time constant, so that finding a code needs no divisions.
 template <int D, int kChannels, int kWidth>
 __device__ void write_plane(const NewRowsParams& p, const NewRun& run, std::uint8_t* page, const PlaneLayout& plane,
                             const Shared<D>& s) {

@@ -1,5 +1,5 @@
-// One block for each (tile, KV head): codes or window rows become BF16 rows in shared memory, tensor cores take them
-// out of the basis of the cache, and the mean is added on the way out.
+// One block per (tile, KV head). Codes or window rows become BF16 rows in shared memory, tensor cores bring them out of
+// the cache basis, and the mean is added on output.
 #include "kernels/chunks/past_rows.h"
 #include "kernels/chunks/tile_product.cuh"
 #include "kernels/common/code_place.h"
@@ -23,7 +23,7 @@ struct Shared {
 
 template <int D>
 __device__ void copy_new(const PastRowsParams& p, const PastTile& tile, int head) {
-  constexpr int kVectors = D / 8;  // of 16 bytes in a row
+  constexpr int kVectors = D / 8;  // 16-byte vectors per row
   for (int e = threadIdx.x; e < tile.count * kVectors; e += TileProduct<D>::kThreads) {
     const int r = e / kVectors, i = e % kVectors;
     const std::int64_t from = (static_cast<std::int64_t>(tile.page) + r) * p.row_stride + head * D + 8 * i;
@@ -54,7 +54,7 @@ __device__ void load_codes(const PastRowsParams& p, const PastTile& tile, int he
   const std::uint8_t* page = p.pages + (static_cast<std::int64_t>(tile.page) * p.kv_heads + head) * p.page_bytes;
   load_scales<D>(p, page, head, s);
   const bool bands = p.layout.params == ParamKind::kScaleByte;
-  if (bands && p.layout.planes < 4) {  // blocks of no bits are zeros
+  if (bands && p.layout.planes < 4) {  // blocks of width 0 decode to zeros
     for (int e = threadIdx.x; e < kPageTokens * Shared<D>::Product::kRow; e += Shared<D>::Product::kThreads) {
       s.rows[e] = __float2bfloat16_rn(0.0f);
     }

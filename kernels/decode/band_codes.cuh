@@ -1,14 +1,14 @@
-// Pages of layout `blocks`: four bands of D/4 channels with their own width of 0, 1, 2 or 4 bits, the same for all
-// heads of the layer, and one scale byte e for each (token, band): x = sigma 2^(e/32) (c + o), o = (1 - 2^w)/2.
+// Pages of layout `blocks`: four blocks of D/4 channels, each with a width of 0, 1, 2 or 4 bits, which is the same for
+// all heads of the layer. Each (token, block) has one scale byte e: x = sigma 2^(e/32) (c + o), o = (1 - 2^w)/2.
 //
 //   q.k = sum_b sigma_b 2^-i_b 2^(e_b/32) (q'_b.c_b + o_b Q_b),  q' = 2^i q, Q_b = sum of q'_b: the accumulator starts
 // at o_b Q_b;
-//   O_b = sigma_b (sum_t w_t c_t + o_b sum_t p_t 2^(e/32)),  w_t = p_t 2^(e/32) rounded to FP16; the second sums of all
-// bands are one MMA whose row b is the scales of band b.
-// Codes are read as FP16 subnormals by masks, as in uniform_codes.cuh. With rows of codes at nibble or byte boundaries
-// of each 16-bit half, a code's exponent is its place inside the byte, e(j) = w j mod 8, the same for all tokens.
-// The widths are launch constants; bands are worked on by falling width (plane_walk.cuh), and whatever belongs to one
-// is indexed by its rank: scales, query, accumulators. Channels come back into their order at the end.
+//   O_b = sigma_b (sum_t w_t c_t + o_b sum_t p_t 2^(e/32)),  w_t = p_t 2^(e/32) rounded to FP16; one MMA computes the
+// second sums of all blocks: its row b is the scales of block b.
+// Masks read codes as FP16 subnormals, as in uniform_codes.cuh. Rows of codes start at nibble or byte boundaries of
+// each 16-bit half, so a code's exponent is its position inside the byte, e(j) = w j mod 8, the same for all tokens.
+// The widths are launch constants. Blocks are processed by falling width (plane_walk.cuh), and their data is indexed by
+// rank: scales, query, accumulators. Channels return to their order at the end.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -25,42 +25,42 @@
 
 namespace oscar::kernels {
 
-// kPositions: logits depend on the position of the key, too.
+// kPositions: logits also depend on the position of the key.
 template <int D_, int NT_, bool kPositions_>
 struct BandCodes {
   static constexpr int D = D_, NT = NT_;
   using Head = HeadFragment<NT>;
-  // Tiles worked on together: a whole page, so that the branches on the widths are paid once.
+  // Tiles processed together: a full page, so that branches on the widths are taken once.
   static constexpr int kTiles = 4;
   static constexpr bool kLean = NT == 2;  // of softmax_weights()
   static constexpr bool kPositions = kPositions_;
-  static constexpr int kBandSteps = D / 64;              // channel steps of 16 in a band
-  static constexpr WeightRange kWeights{2048.0f, 4.0f};  // of p; 2^(e/32) lies between 2^-4 and 2^4
-  // A warp's scales of a page, in words, for each half of 32 tokens: keys FP32, of a rank in the order of key_word(),
-  // so that a lane reads its tokens at once, then values, pairs of FP16 [rank][pair % 4][pair / 4 in the order of
-  // value_word(): the numbers of mma_sums() as they are read]. The strides between ranks spread the banks.
+  static constexpr int kBandSteps = D / 64;              // channel steps of 16 in a block
+  static constexpr WeightRange kWeights{2048.0f, 4.0f};  // range of p; 2^(e/32) is between 2^-4 and 2^4
+  // A warp's scales of a page, in words, for each half of 32 tokens. First FP32 key scales of each rank in the order of
+  // key_word(), so that a lane reads its tokens at once. Then value scales, pairs of FP16 [rank][pair % 4][pair / 4 in
+  // the order of value_word()], which mma_sums() reads directly. The strides between ranks spread the banks.
   static constexpr int kKeyStride = 36, kValueStride = 20, kValueAt = 4 * kKeyStride;
   static constexpr int kHalf = kValueAt + 4 * kValueStride;
-  static constexpr int kColumnsAt = 4 * 2 * kHalf;  // bytes; behind the scales: each lane's ScaleColumns, see below
-  static constexpr bool kColumnsShared = NT == 2;   // where registers lack
+  static constexpr int kColumnsAt = 4 * 2 * kHalf;  // bytes; after the scales: each lane's ScaleColumns, see below
+  static constexpr bool kColumnsShared = NT == 2;   // if registers are too few
   static constexpr int kScratchBytes = kColumnsAt + (kColumnsShared ? 512 : 0);
   using Shared = BandQuery<D, NT>;
   using Query = typename Shared::Source;
-  static constexpr int kItemBytes = sizeof(Shared);  // shared memory of a thread block beside its warps'
+  static constexpr int kItemBytes = sizeof(Shared);  // shared memory per thread block, in addition to its warps'
 
-  SharedAddress query;                     // a BandQuery<D, NT>, the lane's first vector
-  std::uint32_t key_widths, value_widths;  // a byte for each rank
-  float score_scale;                       // softmax scale and log2 e
-  // Of the rank whose scales this lane makes, that of plane lane / 8: bytes of the scratch, and what its key scales are
-  // multiplied by.
+  SharedAddress query;                     // a BandQuery<D, NT>, at the lane's first vector
+  std::uint32_t key_widths, value_widths;  // one byte per rank
+  float score_scale;                       // softmax scale times log2 e
+  // For the rank whose scales this lane computes (plane lane / 8): bytes in the scratch, and the factor of its key
+  // scales.
   struct ScaleColumns {
     std::uint32_t key, value;
     float key_factor;
   };
   ScaleColumns columns;
-  int key_scales, value_scales;  // bytes of the scratch from which this lane reads scales of rank 0
+  int key_scales, value_scales;  // bytes in the scratch at which this lane reads scales of rank 0
 
-  // Called by all threads of the block, which has read the query of the item before.
+  // All threads of the block call it, after they have read the query of the previous item.
   __device__ __forceinline__ void prepare(const DecodeLaunch& a, const Query& source, float scale, std::uint8_t* item,
                                           SharedAddress scratch, int warp, int lane) {
     Shared* shared = reinterpret_cast<Shared*>(item);
@@ -77,15 +77,15 @@ struct BandCodes {
     key_scales = held(4 * key_word(Head::row(0, lane)), lane);
     value_scales = held(4 * kValueAt + 16 * (lane & 3), lane);
     __syncthreads();
-    // A lane's four tokens are of one row half.
+    // A lane's four tokens belong to one row half.
     columns.key_factor = shared->key_factor[rank] / (lane & 2 ? key_row_factor(D, a.key.width[rank]) : 1.0f);
     if constexpr (kColumnsShared)
       store_shared_16(scratch + kColumnsAt + 16 * lane,
                       make_uint4(columns.key, columns.value, __float_as_uint(columns.key_factor), 0));
   }
 
-  // Scales of a page, once for the warp: a lane takes four tokens of plane lane / 8 in each half. Lanes of planes that
-  // the layout does not have write columns that count for nothing.
+  // Computes the scales of a page once for the warp: a lane handles four tokens of plane lane / 8 in each half. Lanes
+  // of planes that the layout lacks write columns that have no effect.
   __device__ __forceinline__ void begin_page(const DecodeLaunch& a, SharedAddress page, SharedAddress scratch,
                                              int lane) const {
     ScaleColumns to = columns;
@@ -106,7 +106,7 @@ struct BandCodes {
       scales_of(bytes[half][0], key[half]);
       scales_of(bytes[half][1], value[half]);
     }
-    __syncwarp();  // the page before has been read
+    __syncwarp();  // the previous page has been read
     const SharedAddress keys = scratch + to.key, values = scratch + to.value;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -128,7 +128,7 @@ struct BandCodes {
     __syncwarp();
   }
 
-  // s: what the logits have already, before the softmax scale.
+  // s: on entry, the part of the logits before the codes, before the softmax scale.
   __device__ __forceinline__ void score(const DecodeLaunch& a, float (&s)[kTiles][Head::kSize],
                                         TokenScales<kTiles, NT>& scales, SharedAddress page, int tile,
                                         SharedAddress scratch, int lane) const {
@@ -152,7 +152,7 @@ struct BandCodes {
     const LaneTile at(lane, tile);
     SharedAddress rank_0 = scratch + value_scales + 4 * kHalf * (tile / 2);
     keep(rank_0);
-    // Sum b of the zero points: scales of rank b (b + 4: again).
+    // Sum b of the zero points: scales of rank b (b + 4 repeats them).
     const SharedAddress all_ranks = rank_0 + 4 * kValueStride * (lane >> 2 & 3);
     each_plane(value_widths, [&]<int W, int kRank>() {
       accumulate_band<W, kRank>(state, p, page + a.value.codes[kRank], rank_0 + 4 * kValueStride * kRank, all_ranks,
@@ -160,7 +160,7 @@ struct BandCodes {
     });
   }
 
-  // The accumulators' channel steps, by rank -> those of the head.
+  // Maps the accumulators' channel steps, ordered by rank, to the head's channel steps.
   __device__ __forceinline__ static int channel_step(const DecodeLaunch& a, int step) {
     return a.value.band[step / kBandSteps] * kBandSteps + step % kBandSteps;
   }
@@ -191,8 +191,8 @@ struct BandCodes {
   }
 
  private:
-  // 2^(e/32) of four scale bytes. A byte put under the exponent of 2^23 is that plus the byte, and one fused
-  // multiply-add takes all but e/32 away, exactly.
+  // 2^(e/32) of four scale bytes. A byte placed below the exponent of 2^23 gives 2^23 plus the byte. One fused
+  // multiply-add then removes everything but e/32, exactly.
   __device__ __forceinline__ static void scales_of(std::uint32_t bytes, float (&scale)[4]) {
     bytes ^= 0x80808080u;
 #pragma unroll
@@ -202,19 +202,19 @@ struct BandCodes {
     }
   }
 
-  // Where the key scale of a token of a half page lies among its rank's. A lane's tokens Head::row(0) + ... are next to
-  // each other: [token % 8][token / 8] or, where it has pairs of tokens, [token / 2 % 4][token / 8][token % 2].
+  // Index of a token's key scale within its rank, for a half page. A lane's tokens Head::row(0) + ... are adjacent:
+  // [token % 8][token / 8] or, for lanes with pairs of tokens, [token / 2 % 4][token / 8][token % 2].
   __device__ __forceinline__ static int key_word(int token) {
     return Head::kHeadRows ? token / 2 % 4 * 8 + token / 8 * 2 + token % 2 : token % 8 * 4 + token / 8;
   }
 
-  // Where pair / 4 of a half page's pairs lies in a vector: those of a tile are the words of an operand, in heads'
-  // columns those of two tiles alternate.
+  // Index of pair / 4 in a vector, for the pairs of a half page. The pairs of a tile are the words of an operand; with
+  // heads in columns, the pairs of two tiles alternate.
   __device__ __forceinline__ static int value_word(int quarter) {
     return Head::kHeadRows ? quarter : 2 * (quarter & 1) + quarter / 2;
   }
 
-  // pinned() where registers suffice.
+  // pinned() if there are enough registers.
   template <class T>
   __device__ __forceinline__ static T held(T x, int lane) {
     return NT == 1 ? pinned(x, lane) : x;
@@ -253,7 +253,7 @@ struct BandCodes {
       }
 #pragma unroll
     for (int half = 0; half < kTiles / 2; ++half) {
-      float scales[2 * Head::kRows];  // of two tiles
+      float scales[2 * Head::kRows];  // scales of two tiles
       load_shared_floats(scales, scale + 4 * kHalf * half);
 #pragma unroll
       for (int m = 0; m < 2; ++m)
@@ -265,8 +265,8 @@ struct BandCodes {
     }
   }
 
-  // scale: the same of pairs of tokens 2t + {0, 1}, + 8, + 16, + 24; all_ranks: of the rank whose sum the lane holds.
-  // Products of the zero points come with those of rank 0: their chain of sums then waits for nobody.
+  // scale: as in score_band(), for pairs of tokens 2t + {0, 1}, + 8, + 16, + 24; all_ranks: for the rank whose sum the
+  // lane holds. Zero-point products run with those of rank 0, so that nothing waits for their chain of sums.
   template <int W, int kRank>
   __device__ __forceinline__ static void accumulate_band(WarpState<D, NT>& state,
                                                          const std::uint32_t (&p)[kTiles][Head::kWords],

@@ -1,6 +1,6 @@
-// The query of a (sequence, KV head) as `blocks` pages need it: made once by a thread block, a warp for each of the
-// four bands of channels, and read by all its warps from shared memory. Keys and values each in the order of their
-// ranks (launch_params.h).
+// The query of a (sequence, KV head) in the form for `blocks` pages. A thread block makes it once, one warp per block
+// of channels, and all its warps read it from shared memory. Keys and values are each in the order of their ranks
+// (launch_params.h).
 #pragma once
 
 #include <cuda_fp16.h>
@@ -15,18 +15,18 @@ namespace oscar::kernels {
 
 template <int D, int NT>
 struct BandQuery {
-  static constexpr int kSteps = D / 64;  // channel steps of 16 in a band
+  static constexpr int kSteps = D / 64;  // channel steps of 16 in a block
   using Head = HeadFragment<NT>;
-  static constexpr int kWords = kSteps * Head::kWords;  // of a lane and band: FP16 pairs, the heads' operand
+  static constexpr int kWords = kSteps * Head::kWords;  // per lane and block: FP16 pairs, the heads' operand
   static constexpr int kVectors = (kWords + 3) / 4;
 
-  // In shared memory; a vector for each lane.
+  // In shared memory; one vector per lane.
   uint4 pairs[4][kVectors][32];  // q 2^i 2^-e, [channel step][word]
-  float4 starts[4][NT][32];      // what a tile's registers start from
-  float key_factor[4];           // of a scale: undoes the scaling of the query
+  float4 starts[4][NT][32];      // initial values of a tile's registers
+  float key_factor[4];           // factor of a scale: undoes the scaling of the query
   float value_sigma[4];
 
-  // What warp b < 4 reads of global memory for band b, before anything waits.
+  // What warp b < 4 reads from global memory for block b before it waits for anything.
   struct Source {
     QueryPairs<D / 4, NT> query;
     float key_sigma, value_sigma;
@@ -42,8 +42,8 @@ struct BandQuery {
     }
   };
 
-  // Called by all warps; the caller synchronizes before anybody reads. i brings the largest query of the band into
-  // FP16's range; the deviation's power of two is part of it, its fraction goes to the scales.
+  // All warps call it; the caller synchronizes before any warp reads. i brings the largest query of the block into
+  // FP16's range. It includes the power of two of the deviation, whose fraction goes into the scales.
   __device__ __forceinline__ void make(const DecodeLaunch& a, const Source& source, int warp, int lane) {
     if (warp >= 4) return;
     const float factor = source.query.factor();
@@ -59,7 +59,7 @@ struct BandQuery {
         const float scaled = factor * power_of_two(-e);
         const std::uint32_t pair = pack_f16(low_bf16(x) * scaled, high_bf16(x) * scaled);
         words[step * Head::kWords + k] = pair;
-        // The sum of what the MMA multiplies: the rounding then belongs to (c + o), not to c and o apart.
+        // The sum of the rounded MMA operands, so that the rounding error multiplies (c + o), not c and o separately.
         const float2 rounded = __half22float2(*reinterpret_cast<const __half2*>(&pair));
         total[k % NT] = fmaf(rounded.x + rounded.y, power_of_two(e), total[k % NT]);
       }
@@ -79,7 +79,7 @@ struct BandQuery {
       pairs[warp][i][lane] = make_uint4(words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]);
     if (lane == 0) {
       key_factor[warp] = source.key_sigma * (0x1p24f / factor);
-      // A band without spread: its codes count for nothing, and window values can still be divided by it.
+      // A block without spread: its codes have no effect, and window values can still be divided by the sigma.
       value_sigma[warp] = a.value.width[warp] == 0 ? 1.0f : fmaxf(source.value_sigma, 0x1p-60f);
     }
   }

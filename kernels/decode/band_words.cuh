@@ -1,4 +1,4 @@
-// A lane's words of the codes of one band in a `blocks` page, and their expansion to FP16 operands by masks.
+// A lane's words of the codes of one block in a `blocks` page, and their expansion to FP16 operands by masks.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@ __device__ __forceinline__ float power_of_two(int e) {
   return __uint_as_float(static_cast<std::uint32_t>(127 + e) << 23);
 }
 
-// Keys: how much larger the codes of row half 1 (tokens g + 8) come out than those of half 0. Where both halves and all
-// their fields lie in one byte, half 1 is masked where it is, without a shift.
+// Keys: the factor by which codes of row half 1 (tokens g + 8) come out larger than codes of half 0. If both halves and
+// all their fields are in one byte, half 1 is masked in place, without a shift.
 __device__ __forceinline__ float key_row_factor(int head_dim, int width) {
   const int bits = head_dim / 32 * width;
   return bits < 8 ? power_of_two(bits) : 1.0f;
 }
 
-// A lane at a tile of a page. word = lane + 32 tile: a value of its own, so that an address of codes is one
+// A lane at a tile of a page. word = lane + 32 tile is a separate value, so that an address of codes takes one
 // instruction.
 struct LaneTile {
   int lane, tile, word;
@@ -28,9 +28,8 @@ struct LaneTile {
   }
 };
 
-// 32-bit words of one lane that hold the codes of 32 tokens (tiles T = at.tile + up and T + 1, T even) of a band of
-// width W.
-// R: bits that 8 tokens (keys) or 16 tokens (values) take in a 16-bit half of a lane's words.
+// 32-bit words of one lane with the codes of 32 tokens (tiles T = at.tile + up and T + 1, T even) of a block of width
+// W. R: bits that 8 tokens (keys) or 16 tokens (values) take in a 16-bit half of a lane's words.
 template <int D, int W>
 struct BandWords {
   static constexpr int R = D / 32 * W;
@@ -60,7 +59,7 @@ struct BandWords {
       w[0] >>= 4 * (at.tile + up);
     }
   }
-  // Channel pair j of row half x of tile m: two FP16 subnormals c 2^e(j) 2^-24, times the row factor where x is 1.
+  // Channel pair j of row half x of tile m: two FP16 subnormals c 2^e(j) 2^-24, times the row factor if x is 1.
   __device__ __forceinline__ std::uint32_t key(int m, int x, int j) const {
     if constexpr (R >= 8) {
       const int bit = x * R + W * j;

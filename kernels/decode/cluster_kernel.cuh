@@ -1,9 +1,9 @@
-// The cluster kernel (Hopper), for few (sequence, KV head) items: each is shared by a fixed number of clusters of
-// blocks. Against the streaming kernel it has no schedule to compute, page ids are read beside the lengths and not
-// after them, and the blocks' results meet in distributed shared memory: every block sends each other block of its
-// cluster a share of the outputs; one cluster barrier later each block adds what it was sent, in block order. Where
-// several clusters share an item, their blocks of equal rank meet in global memory, and the one arriving last adds the
-// parts, in order: the result does not depend on timing.
+// The cluster kernel (Hopper), for few (sequence, KV head) items. A fixed number of clusters of blocks shares each
+// item. Unlike the streaming kernel, it computes no schedule, and it reads page ids together with the lengths. The
+// blocks' results meet in distributed shared memory: every block sends each other block of its cluster a share of the
+// outputs. After one cluster barrier each block adds what it received, in block order. If several clusters share an
+// item, their blocks of equal rank meet in global memory, and the last to arrive adds the parts in order. So the result
+// does not depend on timing.
 #pragma once
 
 #include "kernels/decode/cluster_outputs.cuh"
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) cluster_kernel(c
   WindowPages windows;
   windows.load(p, sequence, lane);
   if (p.sliding_window == 0 && p.chunk == 0) {
-    // The body begins with page 0 whatever the length: no need to wait for it.
+    // The body begins with page 0 for any length, so there is no need to wait for the length.
     ids.id = index + lane * stride < p.max_pages ? __ldg(table + index + lane * stride) : 0;
   }
   typename C::Codes::Query query;
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) cluster_kernel(c
   const CopyRing ring{shared_address(&shared.barriers[warp * C::kMaxSlots])};
   ring.init(lane, a.slots);
   const SequencePlan plan = SequencePlan::make(p, length);
-  if (length <= 0) return;  // the whole cluster
+  if (length <= 0) return;  // the full cluster returns
   const WarpShare share = WarpShare::make(plan.page_begin, plan.page_end, 0, plan.window_tiles(), index, stride);
   if (p.sliding_window != 0 || p.chunk != 0) ids.load(table, share, 0, lane);
   RingPosition at{shared_address(pool) + warp * a.slots * a.slot_bytes};
@@ -53,7 +53,8 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) cluster_kernel(c
   SharedAddress scratch = shared_address(item_shared) + C::Codes::kItemBytes + warp * C::Codes::kScratchBytes;
   keep(at.slots), keep(scratch);
   WarpWork<C> work;
-  // The first half of the cluster barrier says that a block has begun: waited for before the first store into it.
+  // The first half of the cluster barrier announces that a block has started; the wait is before the first store into
+  // it.
   work.run(a, plan, sequence, kv_head, share, ids, windows, shared, query, ring, at, scratch, item_shared, warp, lane,
            [] { cluster_arrive_relaxed(); });
 
@@ -71,7 +72,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) cluster_kernel(c
   Partial<C>* partials =
       reinterpret_cast<Partial<C>*>(arrivals + arrival_counters(p.batch * p.kv_heads)) + item * a.parts;
   const int part = static_cast<int>(blockIdx.x) / size, begin = shares.begin(), end = shares.end();
-  // Up to kThreads outputs at a time: one for each thread.
+  // Up to kThreads outputs at a time, one per thread.
 #pragma unroll 1
   for (int i = begin + tid; i < end; i += C::kThreads) {
     const int head = i / D;

@@ -1,5 +1,5 @@
-// The cluster kernel's merge: blocks of a cluster through distributed shared memory, clusters of an item through global
-// memory. Hopper.
+// The merge of the cluster kernel: blocks of a cluster through distributed shared memory, clusters of an item through
+// global memory. Hopper.
 #pragma once
 
 #include "kernels/decode/merge.cuh"
@@ -21,12 +21,12 @@ __device__ __forceinline__ std::uint32_t cluster_size() {
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
-// Says only that this thread has come here: no fence.
+// Only announces that this thread has arrived: no fence.
 __device__ __forceinline__ void cluster_arrive_relaxed() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-// Stores into the shared memory of another block of the cluster, at the same address as here.
+// Stores into the shared memory of another block of the cluster, at the same address as in this block.
 __device__ __forceinline__ void send(std::uint32_t address, std::uint32_t rank, float x) {
   asm volatile(
       "{ .reg .u32 there; mapa.shared::cluster.u32 there, %0, %1; st.shared::cluster.f32 [there], %2; }" ::"r"(address),
@@ -41,19 +41,19 @@ __device__ __forceinline__ void send(std::uint32_t address, std::uint32_t rank, 
       : "memory");
 }
 
-// One output before its division: sum of the weights, weighted sum of the values, both by the reference.
+// One output before its division: sum of the weights, and weighted sum of the values, both relative to the reference m.
 struct OutputSum {
   float m = kNoReference, l = 0.0f, o = 0.0f;
 };
 
-// Block r of a cluster adds up outputs [r, r + 1) slice of what all of its blocks send it.
+// Block r of a cluster adds up slice r of the outputs, as received from all blocks.
 template <class C>
 struct ClusterOutputs {
   static constexpr int D = C::D;
   int rank, size, outputs, slice;
   float *o, *m, *l;  // received: [size][slice], [size][kHeads], [size][kHeads]
 
-  // to: shared memory of C::receive_bytes(gqa_group).
+  // to: C::receive_bytes(gqa_group) bytes of shared memory.
   __device__ __forceinline__ ClusterOutputs(std::uint8_t* to, int gqa_group, int rank_, int size_)
       : rank(rank_), size(size_), outputs(gqa_group * D) {
     slice = ((outputs + size - 1) / size + 1) & ~1;
@@ -64,7 +64,7 @@ struct ClusterOutputs {
   __device__ __forceinline__ int begin() const { return rank * slice; }
   __device__ __forceinline__ int end() const { return min(outputs, begin() + slice); }
 
-  // Sends each block its share; every block has begun. What has been sent is there after a cluster barrier.
+  // Sends each block its share; every block must have started. The data is there after a cluster barrier.
   __device__ __forceinline__ void send_shares(const BlockMerge<C>& merge, int gqa_group, int warp, int lane) const {
     const std::uint32_t to_o = shared_address(o + rank * slice), to_m = shared_address(m + rank * C::kHeads),
                         to_l = shared_address(l + rank * C::kHeads);
@@ -73,8 +73,8 @@ struct ClusterOutputs {
       const int head = i / D, owner = i / slice;
       send(to_o + 4 * (i - owner * slice), owner, merge.output(head, i % D));
     }
-    // A head belongs to the blocks from the one of its first output to that of its last. The last warps have the fewest
-    // outputs to send.
+    // A head belongs to the blocks from its first output's block to its last output's block. The last warps have the
+    // fewest outputs to send.
 #pragma unroll 1
     for (int head = C::kWarps - 1 - warp; head < gqa_group; head += C::kWarps) {
       const float head_m = merge.reference(head), head_l = merge.sum(head);
@@ -84,7 +84,7 @@ struct ClusterOutputs {
     }
   }
 
-  // Output i of this block's share over the blocks, in their order.
+  // Output i of this block's share, summed over the blocks in their order.
   __device__ __forceinline__ OutputSum sum(int i) const {
     const int head = i / D;
     OutputSum x;
@@ -100,8 +100,8 @@ struct ClusterOutputs {
   }
 };
 
-// One output over the clusters that share its item, in their order. A running reference: the loads of several parts are
-// under way together.
+// One output over the clusters that share its item, in their order. The reference is updated while reading, so the
+// loads of several parts overlap.
 template <class C>
 __device__ __forceinline__ OutputSum sum_of_parts(const Partial<C>* partials, int parts, int head, int channel) {
   OutputSum x;

@@ -6,12 +6,11 @@
 
 namespace oscar::kernels {
 
-// kCluster: of the cluster kernel, one block of 16 warps on a multiprocessor where the registers allow; of the
-// streaming kernel two blocks of 8. With many registers one block of 8, or of 12 for `blocks`, whose query is in shared
-// memory, with two head tiles.
-// kPositions: logits depend on the position of the key (phase_logits.cuh); a kernel of its own, because the others lose
-// up to a fifth by the branch and its registers.
-// kParts: of the parts kernel, whose blocks are those of the cluster kernel.
+// kCluster: for the cluster kernel, one block of 16 warps per multiprocessor if the registers allow; for the streaming
+// kernel, two blocks of 8. With many registers: one block of 8, or of 12 for `blocks` with two head tiles, whose query
+// is in shared memory. kPositions: logits depend on the position of the key (phase_logits.cuh). It is a separate
+// kernel, because the branch and its registers would cost the others up to a fifth. kParts: for the parts kernel, whose
+// blocks equal those of the cluster kernel.
 template <int D_, int NT_, bool kBlocks, bool kPositions = false, bool kCluster = false, bool kParts = false>
 struct DecodeConfig {
   static constexpr int D = D_, NT = NT_, kHeads = 8 * NT_;
@@ -19,17 +18,17 @@ struct DecodeConfig {
   using Parts = DecodeConfig<D, NT, kBlocks, kPositions, true, true>;
   static constexpr bool kUniform = !kBlocks;
   using Codes = std::conditional_t<kBlocks, BandCodes<D, NT, kPositions>, UniformCodes<D, NT, kParts>>;
-  static constexpr bool kManyRegisters = NT == 2 || D == 256;  // 8 or 12 warps on a multiprocessor, else 16
+  static constexpr bool kManyRegisters = NT == 2 || D == 256;  // 8 or 12 warps per multiprocessor, else 16
   static constexpr bool kTwelve = kBlocks && NT == 2 && D == 128;
   static constexpr int kWarps = kTwelve ? 12 : kCluster && !kManyRegisters ? 16 : 8;
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kBlocksPerSm = kManyRegisters || kCluster ? 1 : 2;
-  static constexpr int kMaxSlots = 3;           // of a warp's ring
-  static constexpr int kMergeRow = D + 4 * NT;  // floats; the padding keeps the heads of a store in different banks
+  static constexpr int kMaxSlots = 3;           // ring slots of a warp
+  static constexpr int kMergeRow = D + 4 * NT;  // floats; the padding puts the heads of a store into different banks
   static constexpr int kMergeBytes = kWarps * kHeads * (kMergeRow + 2) * 4;
   static constexpr int kScratchBytes = kWarps * Codes::kScratchBytes + Codes::kItemBytes;
   static constexpr int kMaxCluster = 16;
-  // Cluster kernel: what the blocks of a cluster send each other: outputs, m and l.
+  // Cluster kernel: the data that blocks of a cluster send each other: outputs, m and l.
   static constexpr int receive_bytes(int gqa_group) {
     return 4 * (gqa_group * D + 2 * kMaxCluster) + 2 * 4 * kMaxCluster * kHeads;
   }

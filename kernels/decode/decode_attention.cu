@@ -1,4 +1,4 @@
-// Dispatch of decode_attention() to the kernels built for the head size, GQA group and layout.
+// Dispatches decode_attention() to the kernels built for the head size, GQA group and layout.
 #include <algorithm>
 #include <array>
 
@@ -15,7 +15,7 @@ int decode_blocks();
 
 namespace {
 
-// Calls f.template operator()<C>() for the instantiation that serves the shape; `otherwise` when none does.
+// Calls f.template operator()<C>() for the instantiation that supports the shape; returns `otherwise` if none does.
 template <class F, class R>
 R dispatch(int head_dim, int gqa_group, bool blocks, bool positions, F&& f, R otherwise) {
   if (gqa_group < 1 || gqa_group > 16) return otherwise;
@@ -61,9 +61,9 @@ BandSide band_side_of(const SideLayout& side) {
   return out;
 }
 
-// Words of the parts kernel's exchange, before all else in the workspace and as many for every shape, because launches
-// of any shape find them 0. That kernel has a block for each multiprocessor at most, which is what
-// decode_attention_blocks() counts for the largest shape.
+// Words of the parts kernel's exchange, at the start of the workspace and equally many for every shape, because
+// launches of any shape must find them 0. That kernel has at most one block per multiprocessor, the number that
+// decode_attention_blocks() returns for the largest shape.
 std::size_t exchange_bytes() {
   return static_cast<std::size_t>(decode_attention_blocks(256, 16)) * sizeof(PartSums<DecodeConfig<128, 1, false>>);
 }
@@ -120,7 +120,7 @@ cudaError_t decode_attention(const PagedDecodeParams& p, cudaStream_t stream) {
   a.slot_bytes = a.row_offset;
   if (p.position_query != nullptr) {
     a.slot_bytes += a.gqa_group * kPageQueryBytes;
-    // Behind what the other launches use of the workspace.
+    // After the parts of the workspace that other launches use.
     std::uint8_t* queries = static_cast<std::uint8_t*>(p.workspace) +
                             decode_attention_workspace_bytes(p.head_dim, a.gqa_group, p.batch, p.kv_heads);
     const cudaError_t error = write_page_queries(p, queries, stream);

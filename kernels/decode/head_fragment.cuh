@@ -1,8 +1,7 @@
-// How the query heads of a KV head lie in the tensor-core tiles of a warp. Lane = 4 g + t.
-// Up to 8 heads (NT = 1) are the columns of m16n8k16; its rows are 16 tokens (scores) or channels (outputs), and codes
-// are operand A.
-// 9 to 16 heads (NT = 2) are its rows; codes are operand B of two tiles of 8 tokens or channels. The registers of codes
-// are the same. Against two tiles of columns: two heads a lane in place of four, weights without transposes.
+// Layout of a KV head's query heads in the tensor-core tiles of a warp. Lane = 4 g + t. Up to 8 heads (NT = 1) are the
+// columns of m16n8k16; its rows are 16 tokens (scores) or channels (outputs), and codes are operand A. 9 to 16 heads
+// (NT = 2) are its rows; codes are operand B of two tiles of 8 tokens or channels. The registers of codes are the same.
+// Compared with two tiles of columns, a lane has two heads instead of four, and weights need no transposes.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +16,13 @@ struct HeadFragment {
   // A lane's registers of a tile of 16 tokens or channels ("rows") and all heads: [half][i][sub], row 8 half + g (heads
   // in columns) or 8 half + 2t + sub; two heads, i.
   static constexpr int kSub = NT, kSize = 4 * kSub, kRows = 2 * kSub;
-  static constexpr int kWords = 2 * NT;  // of operand words of heads: [r][n], head 8 n + g, elements 8 r + 2t + {0, 1}
-  // Lanes with the same heads: those that differ in these bits.
+  static constexpr int kWords = 2 * NT;  // operand words of heads: [r][n], head 8 n + g, elements 8 r + 2t + {0, 1}
+  // Lanes with the same heads differ only in these bits.
   static constexpr int kFirstLaneBit = kHeadRows ? 1 : 4, kEndLaneBit = kHeadRows ? 4 : 32;
 
   __device__ static constexpr int half_of(int k) { return k / (2 * kSub); }
   __device__ static constexpr int head_of(int k) { return k / kSub % 2; }  // i of register k
-  // Which of the lane's kRows rows.
+  // Index among the lane's kRows rows.
   __device__ static constexpr int row_of(int k) { return half_of(k) * kSub + k % kSub; }
   __device__ static constexpr int index(int half, int i, int sub) { return (2 * half + i) * kSub + sub; }
   __device__ __forceinline__ static int row(int r, int lane) {  // the lane's r-th row: 0 to 15
@@ -53,7 +52,7 @@ struct HeadFragment {
       }
     return sum;
   }
-  // x[n]: a part of each lane's for head 8 n + g -> sums over the four lanes of a head, for the lane's two heads.
+  // x[n]: each lane's part for head 8 n + g. Returns sums over the four lanes of a head, for the lane's two heads.
   __device__ __forceinline__ static void head_sums(const float (&x)[NT], int lane, float (&sum)[2]) {
 #pragma unroll
     for (int n = 0; n < NT; ++n) {
@@ -69,7 +68,7 @@ struct HeadFragment {
     }
   }
 
-  // c (+)= codes x heads. codes: [16 rows, 16] as an operand A is held.
+  // c (+)= codes x heads. codes: [16 rows, 16] in the registers of operand A.
   __device__ __forceinline__ static void mma(float (&c)[kSize], const std::uint32_t (&codes)[4],
                                              const std::uint32_t (&heads)[kWords]) {
     if constexpr (kHeadRows) {
@@ -79,7 +78,7 @@ struct HeadFragment {
       mma_f16(c, codes, heads[0], heads[1]);
     }
   }
-  // d = start + codes x heads. start: kSize registers of which a lane's rows of one half have the same for a head.
+  // d = start + codes x heads. start: kSize registers; a lane's rows of one half must have equal values for a head.
   __device__ __forceinline__ static void mma(float (&d)[kSize], const std::uint32_t (&codes)[4],
                                              const std::uint32_t (&heads)[kWords], const float (&start)[kSize]) {
     if constexpr (kHeadRows) {
@@ -99,9 +98,9 @@ struct HeadFragment {
       kernels::mma_bf16(c, rows, heads[0], heads[1]);
     }
   }
-  // Sums over tokens, weighted by up to 8 numbers of each. numbers: of two tiles as they are read, number b in the
-  // lanes with g = b: tokens 2t + {0, 1} and 8 later, of tile 0 and of tile 1; with heads in columns those of the two
-  // tiles alternate, so that both are an operand A without copies: two of its words do not count.
+  // Sums over tokens, weighted by up to 8 numbers per token. numbers: of two tiles, number b in the lanes with g = b:
+  // tokens 2t + {0, 1} and 8 later, of tile 0 and of tile 1. With heads in columns, the numbers of the two tiles
+  // alternate. Both then serve as operand A without copies, with two ignored words.
   __device__ __forceinline__ static void mma_sums(float (&c)[4], const std::uint32_t (&numbers)[4], int tile,
                                                   const std::uint32_t (&heads)[kWords]) {
     if constexpr (kHeadRows) {
@@ -113,7 +112,7 @@ struct HeadFragment {
       mma_f16(c, upper, heads[0], heads[1]);
     }
   }
-  // The sum for number b < 8 and head i. Called by all lanes.
+  // The sum for number b < 8 and head i. All lanes must call it.
   __device__ __forceinline__ static float sum_of(const float (&c)[4], int b, int i, int lane) {
     if constexpr (kHeadRows) return __shfl_sync(0xffffffffu, c[2 * i + b % 2], (lane & ~3) + b / 2);
     return __shfl_sync(0xffffffffu, c[i], 4 * b + (lane & 3));
@@ -126,9 +125,9 @@ struct HeadFragment {
     }
   }
 
-  // Words of FP16 (or BF16) pairs of registers 2 k and 2 k + 1; operand() makes the heads' operand of them, with tokens
-  // as its elements. Heads in columns: pairs of two heads, which are transposed; in rows: pairs of two tokens as they
-  // are.
+  // Words of FP16 (or BF16) pairs of registers 2 k and 2 k + 1; operand() turns them into the heads' operand, with
+  // tokens as its elements. With heads in columns, pairs of two heads are transposed; with heads in rows, pairs of two
+  // tokens stay unchanged.
   __device__ __forceinline__ static std::uint32_t operand(std::uint32_t pair) {
     return kHeadRows ? pair : transpose_8x8(pair);
   }

@@ -1,4 +1,4 @@
-// Host half of the decode kernels; included by the instantiation files only.
+// Host half of the decode kernels; only the instantiation files include it.
 #pragma once
 
 #include <algorithm>
@@ -33,8 +33,8 @@ int decode_blocks() {
   return DeviceLimits::get(device) == cudaSuccess ? device.multiprocessors * C::kBlocksPerSm : 0;
 }
 
-// Sets the ring to what the shared memory of a resident block allows; returns the dynamic shared memory in bytes.
-// extra: bytes beside rings and scratch; fixed: bytes that the kernel declares.
+// Sets the ring to the size that the shared memory of a resident block allows; returns the dynamic shared memory in
+// bytes. extra: bytes in addition to rings and scratch; fixed: bytes that the kernel declares.
 template <class C>
 int plan_shared_memory(DecodeLaunch& a, const DeviceLimits& device, int extra, std::size_t fixed) {
   const int block = device.shared_per_multiprocessor / C::kBlocksPerSm - device.reserved_per_block -
@@ -45,11 +45,11 @@ int plan_shared_memory(DecodeLaunch& a, const DeviceLimits& device, int extra, s
   return a.pool_bytes + extra;
 }
 
-// Clusters of `size` blocks that can be resident together; asked of the runtime once for each device and size.
+// Number of clusters of `size` blocks that can be resident together; queried once per device and size.
 template <class Kernel>
 int resident_clusters(Kernel kernel, cudaLaunchConfig_t config, cudaLaunchAttribute& attribute, int size, int device) {
   constexpr int kDevices = 64;
-  static std::atomic<int> known[kDevices][17];  // one more than the count; 0: not asked yet
+  static std::atomic<int> known[kDevices][17];  // one more than the count; 0: not queried yet
   if (device < kDevices && known[device][size] != 0) return known[device][size] - 1;
   attribute.val.clusterDim.x = static_cast<unsigned>(size);
   config.gridDim = dim3(static_cast<unsigned>(size));
@@ -62,13 +62,13 @@ int resident_clusters(Kernel kernel, cudaLaunchConfig_t config, cudaLaunchAttrib
   return clusters;
 }
 
-// How the cluster kernel shares an item out: `parts` clusters of `size` blocks.
+// Division of an item in the cluster kernel: `parts` clusters of `size` blocks.
 struct ClusterSplit {
   int size = 0, parts = 0;  // 0: the items do not fit the device
 };
 
-// As many blocks for each item as the multiprocessors allow, but no more than give every warp a page or BF16 tile; in
-// the largest clusters for which all are resident, because what a cluster cannot merge goes through global memory.
+// As many blocks per item as the multiprocessors allow, but at most one page or BF16 tile per warp. The clusters are
+// the largest of which all are resident, because results of several clusters must go through global memory.
 template <class C, class Resident>
 ClusterSplit cluster_split(const DecodeLaunch& a, int multiprocessors, Resident&& resident) {
   const int items = a.p.batch * a.p.kv_heads;
@@ -81,7 +81,7 @@ ClusterSplit cluster_split(const DecodeLaunch& a, int multiprocessors, Resident&
   return {};
 }
 
-// The kernel may begin while the one before it in the stream, which writes the page queries, still works (Hopper).
+// The kernel may start while the previous kernel in the stream, which writes the page queries, still runs (Hopper).
 inline cudaLaunchAttribute early_start() {
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -89,7 +89,7 @@ inline cudaLaunchAttribute early_start() {
   return attribute;
 }
 
-// Launches the cluster kernel if every item can have resident clusters; `launched` says.
+// Launches the cluster kernel if every item can have resident clusters; `launched` tells whether it did.
 template <class C>
 cudaError_t launch_cluster(DecodeLaunch a, const DeviceLimits& device, cudaStream_t stream, bool& launched) {
   launched = false;
@@ -123,14 +123,14 @@ cudaError_t launch_cluster(DecodeLaunch a, const DeviceLimits& device, cudaStrea
   return cudaLaunchKernelEx(&config, kernel, a);
 }
 
-// How the parts kernel shares an item out.
+// Division of an item in the parts kernel.
 struct PartsSplit {
-  int parts;      // blocks of an item
-  bool expected;  // to be the fastest kernel
+  int parts;      // blocks per item
+  bool expected;  // true if the parts kernel is expected to be the fastest
 
-  // As many blocks as the multiprocessors allow, but no more than give half of their warps a page or BF16 tile.
-  // With two parts the clusters are as many, and their copy of the loop over the pages is faster (H200: `blocks` by 1
-  // to 4 %, `uniform` by 1 % where a warp has many). One block adds up all parts, so these must not be too many.
+  // As many blocks as the multiprocessors allow, but no more than give half of their warps a page or BF16 tile. With
+  // two parts there are as many clusters, whose copy of the page loop is faster (H200: `blocks` by 1 to 4 %, `uniform`
+  // by 1 % if a warp has many pages). One block adds up all parts, so there must not be too many.
   template <class C>
   static PartsSplit make(const DecodeLaunch& a, int multiprocessors) {
     const int items = a.p.batch * a.p.kv_heads, least = C::kWarps / 2;
@@ -141,8 +141,8 @@ struct PartsSplit {
   }
 };
 
-// Launches the parts kernel where it can serve the batch and is expected to be the fastest, or is asked for; `launched`
-// says.
+// Launches the parts kernel if it supports the batch and is expected to be the fastest, or is requested; `launched`
+// tells whether it did.
 template <class C>
 cudaError_t launch_parts(DecodeLaunch a, const DeviceLimits& device, cudaStream_t stream, bool& launched) {
   const int items = a.p.batch * a.p.kv_heads;
@@ -151,7 +151,9 @@ cudaError_t launch_parts(DecodeLaunch a, const DeviceLimits& device, cudaStream_
   const PartsSplit split = PartsSplit::make<C>(a, device.multiprocessors);
   if (a.p.kernel != DecodeKernel::kParts && !split.expected) return cudaSuccess;
   const int bytes = plan_shared_memory<C>(a, device, 0, sizeof(PartsShared<C>));
-  if (a.slots * a.slot_bytes < C::kHeads * C::kMergeRow * 4) return cudaSuccess;  // a warp's ring takes its sums
+  if (a.slots * a.slot_bytes < C::kHeads * C::kMergeRow * 4)
+    return cudaSuccess;  // the warp's sums must fit into its
+                         // ring
   const cudaError_t error = allow_shared_memory<parts_kernel<C>>(bytes);
   if (error != cudaSuccess) return error;
   cudaLaunchAttribute attribute = early_start();

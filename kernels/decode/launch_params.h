@@ -25,9 +25,8 @@ struct BandSide {
 struct DecodeLaunch {
   PagedDecodeParams p;
   BandSide key, value;               // layout `blocks`
-  std::int32_t page_bytes;           // bytes of one KV head
-  std::int32_t slot_bytes;           // bytes of a ring slot: a page, or the keys or the values of one BF16 tile; then,
-                                     // with a
+  std::int32_t page_bytes;           // bytes of a ring slot: a page, or the keys or the values of one BF16 tile
+  std::int32_t slot_bytes;           // byte of a slot at which its page queries start, with a position_query
   std::int32_t row_offset;           // position_query, the page queries of its content at this byte
   const std::uint8_t* page_queries;  // page_queries.h; only with a position_query
   std::int32_t slots;                // ring slots per warp

@@ -1,4 +1,5 @@
-// Merges of partial results: the warps of a block through shared memory, the parts of an item, and the output.
+// Merges of partial results: of a block's warps through shared memory, and of the parts of an item; and writing the
+// output.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -23,7 +24,7 @@ __device__ __forceinline__ void write_output(const PagedDecodeParams& p, int seq
   }
 }
 
-// The warps of a block meet in shared memory, each scaled to the block's common reference.
+// Merges the warps of a block in shared memory, each scaled to the block's common reference.
 template <class C>
 struct BlockMerge {
   float *m, *l, *o;  // [kWarps][kHeads], the same, [kWarps][kHeads][kMergeRow]
@@ -31,7 +32,7 @@ struct BlockMerge {
   __device__ __forceinline__ explicit BlockMerge(std::uint8_t* pool)
       : m(reinterpret_cast<float*>(pool)), l(m + C::kWarps * C::kHeads), o(l + C::kWarps * C::kHeads) {}
 
-  // Called by all threads; the pool is free. Ends with a barrier.
+  // All threads call it; the pool must be free. Ends with a barrier.
   __device__ __forceinline__ void put(const DecodeLaunch& a, const WarpState<C::D, C::NT>& state, int gqa_group,
                                       int warp, int lane) const {
     using Head = HeadFragment<C::NT>;
@@ -66,7 +67,7 @@ struct BlockMerge {
     __syncthreads();
   }
 
-  // The block's references of the lane's two heads: lanes with the same heads share the warps out.
+  // The block's references for the lane's two heads: lanes with the same heads divide the warps among themselves.
   __device__ __forceinline__ float2 warp_reference(int lane) const {
     using Head = HeadFragment<C::NT>;
     constexpr int kLanes = Head::kHeadRows ? 4 : 8;
@@ -95,7 +96,7 @@ struct BlockMerge {
     for (int v = 0; v < C::kWarps; ++v) total += l[v * C::kHeads + head];
     return total;
   }
-  // Outputs `channel` and the next; channel is even.
+  // Outputs `channel` and `channel` + 1; channel is even.
   __device__ __forceinline__ float2 output(int head, int channel) const {
     float2 total = make_float2(0.0f, 0.0f);
 #pragma unroll
@@ -107,19 +108,19 @@ struct BlockMerge {
   }
 };
 
-// Counters of arrived parts at the start of the workspace: for each item, one for each block of a cluster. The partial
-// results behind them begin at the same place for up to 4,096 items, so that they never lie where a larger batch in the
-// same workspace has its counters.
+// Counters of arrived parts at the start of the workspace: one per item and block of a cluster. The partial results
+// after them start at the same offset for up to 4,096 items, so they never overlap the counters of a larger batch in
+// the same workspace.
 OSCAR_HD constexpr int arrival_counters(int items) { return (items * 16 + 65535) / 65536 * 65536; }
 
-// One block's result for an item cut by a block boundary.
+// One block's result for an item that is cut at a block boundary.
 template <class C>
 struct Partial {
   float m[C::kHeads], l[C::kHeads], o[C::kHeads][C::D];
 };
 
-// Whether this block is the last of `parts` to arrive; it sees what the others wrote before. Called by all threads;
-// flag: shared memory. The counter is ready for the next launch afterwards.
+// True if this block is the last of `parts` to arrive; it then sees what the others wrote before. All threads call it;
+// flag: shared memory. Afterwards the counter is ready for the next launch.
 __device__ __forceinline__ bool last_to_arrive(int* counter, int parts, int& flag) {
   __threadfence();
   __syncthreads();
@@ -133,8 +134,8 @@ __device__ __forceinline__ bool last_to_arrive(int* counter, int parts, int& fla
   return true;
 }
 
-// Merges an item's parts in block order. results: two of each block from the item's first block on; scratch: shared
-// memory for two floats of every part and head, and four of every thread.
+// Merges an item's parts in block order. results: two per block, from the item's first block on; scratch: shared memory
+// for two floats per part and head, and four per thread.
 template <class C>
 __device__ __forceinline__ void merge_parts(const PagedDecodeParams& p, const Partial<C>* results,
                                             const ItemRange& item, int gqa_group, float* scratch) {
@@ -151,7 +152,7 @@ __device__ __forceinline__ void merge_parts(const PagedDecodeParams& p, const Pa
   __syncthreads();
   float* head_m = part_l + C::kHeads * parts;  // [kHeads]
   float* head_l = head_m + C::kHeads;          // [kHeads]
-  // One warp a head: the largest reference, the weights, their sum.
+  // One warp per head: the largest reference, the weights, their sum.
 #pragma unroll 1
   for (int head = tid / 32; head < gqa_group; head += C::kWarps) {
     const int lane = tid & 31;
@@ -171,7 +172,7 @@ __device__ __forceinline__ void merge_parts(const PagedDecodeParams& p, const Pa
     if (lane == 0) head_m[head] = m, head_l[head] = l;
   }
   __syncthreads();
-  // Four channels a thread; where threads are left, slices of the parts side by side.
+  // Four channels per thread; spare threads process slices of the parts in parallel.
   const int columns = gqa_group * (D / 4);
   const int slices = max(1, min(4, C::kThreads / columns));
   float4* slice_sum = reinterpret_cast<float4*>(head_l + C::kHeads);  // [slices][columns]

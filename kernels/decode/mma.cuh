@@ -1,11 +1,11 @@
-// The few PTX instructions the decode kernel is made of.
+// The PTX instructions that the decode kernel uses.
 #pragma once
 
 #include <cstdint>
 
 namespace oscar::kernels {
 
-// A register whose content does not count: rows of an operand whose results nobody reads.
+// A register with arbitrary content: rows of an operand whose results are not read.
 __device__ __forceinline__ std::uint32_t any_content() {
   std::uint32_t x;
   asm volatile("" : "=r"(x));
@@ -37,7 +37,7 @@ __device__ __forceinline__ void mma_bf16(float* c, const uint4& a, std::uint32_t
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
 
-// Transposes an 8 x 8 matrix of 16-bit elements held one row per four lanes.
+// Transposes an 8 x 8 matrix of 16-bit elements, with one row in every four lanes.
 __device__ __forceinline__ std::uint32_t transpose_8x8(std::uint32_t x) {
   std::uint32_t y;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));

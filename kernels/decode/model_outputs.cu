@@ -1,5 +1,5 @@
-// A block takes kRows rows of one KV head: its threads share the channels of a sum out among kParts, each of which
-// reads its rows of the matrix once for all of them.
+// A block takes kRows rows of one KV head. Its threads divide the channels of a sum into kParts, each of which reads
+// its rows of the matrix once for all rows.
 #include <cuda_bf16.h>
 
 #include "kernels/decode/model_outputs.h"
@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(kThreads) model_outputs_kernel(const __grid_co
   const int gqa_group = p.query_heads / p.kv_heads, total = p.batch * gqa_group;
   const float* matrix = p.matrix + static_cast<std::int64_t>(p.matrix_heads == 1 ? 0 : head) * D * D +
                         static_cast<std::int64_t>(part) * kSteps * D + j;
-  // The matrix depends on nothing: its first rows are asked for before the outputs.
+  // The matrix depends on nothing, so its first rows are requested before the outputs.
   constexpr int kAhead = kSteps < 32 ? kSteps : 32;
   float ahead[kAhead];
 #pragma unroll

@@ -1,5 +1,5 @@
-// A warp serves eight query heads at once: they share the position, where the attention kernel's warps have only the
-// heads of one KV head.
+// A warp handles eight query heads at once, since all heads share the position. The attention kernel's warps have only
+// the heads of one KV head.
 #include "kernels/decode/page_queries.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kWarps = 4, kThreads = 32 * kWarps, kBlocksPerSm = 3;
 
-// cos and sin of a position, the pairs of a lane: 16 s + 4 t + {0, 1, 2, 3}.
+// cos and sin of a position for a lane's pairs: 16 s + 4 t + {0, 1, 2, 3}.
 template <int D>
 struct PhaseRow {
   float4 cosine[D / 32], sine[D / 32];
@@ -23,7 +23,7 @@ struct PhaseRow {
   }
 };
 
-// The heads' operand rotated to a position: words of channels 4 s + {0, 1, 2, 3} of a lane and of their other halves.
+// The heads' operand rotated to a position: words of a lane's channels 4 s + {0, 1, 2, 3} and of their other halves.
 __device__ __forceinline__ void apply_rope(std::uint32_t (&words)[4], const float4& u, const float4& w,
                                            const float4& cosine, const float4& sine) {
   const auto rotated = [](float x, float z, float c, float s) { return pack_f16(x * c + z * s, z * c - x * s); };
@@ -60,14 +60,14 @@ template <int D>
 __global__ void __launch_bounds__(kThreads, D == 256 ? 2 : kBlocksPerSm)
     page_query_kernel(const __grid_constant__ PagedDecodeParams p, std::uint8_t* queries) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");  // the attention kernel may begin; it waits before it reads
+  asm volatile("griddepcontrol.launch_dependents;");  // the attention kernel may start; it waits before it reads
 #endif
   constexpr int kSteps = D / 16;
-  constexpr bool kHeld = D <= 128;  // the projection stays in registers where they suffice
+  constexpr bool kHeld = D <= 128;  // keeps the projection in registers if they suffice
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
   const int sequence = blockIdx.z, first_head = 8 * static_cast<int>(blockIdx.y);
 
-  // The heads' operand before its turn: column g. Columns past the heads are stored by nobody.
+  // The heads' operand before rotation: column g. Columns after the heads are never stored.
   float4 u[D / 32], w[D / 32];
   const float4* source =
       reinterpret_cast<const float4*>(p.position_query) +
@@ -137,7 +137,7 @@ cudaError_t launch(const PagedDecodeParams& p, std::uint8_t* queries, cudaStream
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
   if (error != cudaSuccess || p.batch == 0) return error;
-  // The multiprocessors full, and no more than 16 page queries for a warp; but each warp has one.
+  // Fills the multiprocessors, with at most 16 page queries per warp; but each warp has at least one.
   const int most = page_queries(p.max_pages, p.sink_pages + p.ring_pages), eights = (p.query_heads + 7) / 8;
   const auto shares = [](int x, int of) { return (x + of - 1) / of; };
   const int full = shares(kBlocksPerSm * multiprocessors, eights * p.batch);

@@ -1,5 +1,5 @@
-// How the blocks that share an item hand their sums to the one that joins them, through global memory and without
-// fences or flags: a word says itself whether it is there, so that a sum is read one trip after it was written.
+// How the blocks that share an item pass their sums through global memory to the block that joins them, without fences
+// or flags. A word itself shows whether it has arrived, so a sum is read one round trip after it was written.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace oscar::kernels {
 
-// A float as a word that is never 0, which stands for a float that is not there yet.
+// A float as a word that is never 0, since 0 stands for a float that has not arrived.
 __device__ __forceinline__ std::uint32_t sealed(float x) { return __float_as_uint(x == 0.0f ? -0.0f : x); }
 
 __device__ __forceinline__ void store_words(uint2* to, uint2 x) {
@@ -20,14 +20,14 @@ __device__ __forceinline__ uint2 load_words(const uint2* from) {
   return x;
 }
 
-// What one part of an item sends, in words that are 0 between launches.
+// The data that one part of an item sends, in words that are 0 between launches.
 template <class C>
 struct PartSums {
   static constexpr int kSpans = C::D / 64;
   uint2 o[C::kHeads][C::D / 2];
-  uint2 sums[C::kHeads][kSpans];  // m and l, once for every warp that joins
+  uint2 sums[C::kHeads][kSpans];  // m and l, once per joining warp
 
-  // Brings the words nearer while there is other work: the first use of cold memory takes a microsecond.
+  // Prefetches the words during other work: the first use of cold memory takes a microsecond.
   __device__ __forceinline__ void read_ahead(int gqa_group, int lane) const {
     const char* from = reinterpret_cast<const char*>(o);
 #pragma unroll 1
@@ -41,8 +41,8 @@ struct PartSums {
   }
 };
 
-// Adds to m, l and o, the sums of an item's last part, those that the `others` before it have sent, in their order.
-// Waits for them and leaves their words 0. Called by whole warps; factors: shared memory of the warp.
+// Adds the sums of the `others` earlier parts, in their order, to m, l and o, the sums of an item's last part. Waits
+// for these sums and resets their words to 0. Full warps call it; factors: shared memory of the warp.
 template <class C>
 __device__ __forceinline__ void join_parts(PartSums<C>* item, int others, int head, int channel, int lane,
                                            SharedAddress factors, float& m, float& l, float2& o) {
@@ -65,7 +65,7 @@ __device__ __forceinline__ void join_parts(PartSums<C>* item, int others, int he
 #pragma unroll
       for (int k = 0; k < kTogether; ++k) least = min(least, min(x[k].x, x[k].y));
     } while (!__all_sync(0xffffffffu, least != 0));
-    // In one lane what there is already.
+    // One lane holds the sums so far.
     JoinedSums joined(lane == kTogether ? m : __uint_as_float(sums.x), lane == kTogether ? l : __uint_as_float(sums.y));
     const float old = exp2_approx(m - joined.m);
     float weights[kTogether];

@@ -1,7 +1,7 @@
-// The kernel for the fewest (sequence, KV head) items: each is shared by a fixed number of blocks on all
-// multiprocessors, without clusters, which do not fit all of them. Blocks meet in global memory, but without fences,
-// counters or flags (part_exchange.cuh): the last block of an item adds up what the others send, in order, so that the
-// result does not depend on timing. It waits for blocks with lower indices only, which begin before it.
+// The kernel for the fewest (sequence, KV head) items. A fixed number of blocks on all multiprocessors shares each
+// item, without clusters, which do not fit all multiprocessors. Blocks meet in global memory, but without fences,
+// counters or flags (part_exchange.cuh). The last block of an item adds up the sums of the others in order, so the
+// result does not depend on timing. It waits only for blocks with lower indices, which start before it.
 #pragma once
 
 #include "kernels/decode/part_exchange.cuh"
@@ -9,7 +9,7 @@
 
 namespace oscar::kernels {
 
-// Reads all of a launch's parameters at once: a warp otherwise waits for memory wherever it first reads one.
+// Reads all parameters of a launch at once; otherwise a warp waits for memory at each first read.
 __device__ __forceinline__ std::uint32_t parameters_read(const DecodeLaunch& a) {
   const std::uint32_t* words = reinterpret_cast<const std::uint32_t*>(&a);
   std::uint32_t any = 0;
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) parts_kernel(con
   WindowPages windows;
   windows.load(p, sequence, lane);
   if (p.sliding_window == 0 && p.chunk == 0) {
-    // The body begins with page 0 whatever the length: no need to wait for it.
+    // The body begins with page 0 for any length, so there is no need to wait for the length.
     ids.id = index + lane * stride < p.max_pages ? __ldg(table + index + lane * stride) : 0;
   }
   typename C::Codes::Query query;
@@ -46,14 +46,15 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) parts_kernel(con
              static_cast<const std::uint32_t*>(p.q) +
                  (static_cast<long long>(sequence) * p.query_heads + kv_head * gqa_group) * (D / 2),
              kv_head, warp, lane);
-  store_shared_4(shared_address(&shared.any_parameter), parameters_read(a));  // nobody's: so that they are read
+  store_shared_4(shared_address(&shared.any_parameter), parameters_read(a));  // never read: it only forces the
+                                                                              // parameters to be read
   const CopyRing ring{shared_address(&shared.barriers[warp * C::kMaxSlots])};
   ring.init<C::kMaxSlots>(lane);
   const SequencePlan plan = SequencePlan::make(p, length);
-  if (length <= 0) return;  // all parts
+  if (length <= 0) return;  // all parts return
   const WarpShare share = WarpShare::make(plan.page_begin, plan.page_end, 0, plan.window_tiles(), index, stride);
   if (p.sliding_window != 0 || p.chunk != 0) ids.load(table, share, 0, lane);
-  const int warp_bytes = a.slots * a.slot_bytes;  // ring, then what the warp has at the end
+  const int warp_bytes = a.slots * a.slot_bytes;  // the ring, then the warp's results at the end
   RingPosition at{shared_address(pool) + warp * warp_bytes};
   std::uint8_t* item_shared = pool + a.pool_bytes;
   SharedAddress scratch = shared_address(item_shared) + C::Codes::kItemBytes + warp * C::Codes::kScratchBytes;

@@ -1,8 +1,8 @@
-// The part of the logits that depends on where a key stands: keys of `blocks` pages may be stored without a mean that
-// they had before RoPE, and each logit then lacks <u, c_p>, c_p = (cos(theta_f p), sin(theta_f p)) (for u see
+// The part of the logits that depends on the position of a key. Keys of `blocks` pages may be stored without their mean
+// before RoPE. Each logit then lacks <u, c_p>, c_p = (cos(theta_f p), sin(theta_f p)) (for u see
 // lib/model/rope_phases.h). The 64 tokens of a page have <u, c_(p0 + j)> = (V y)_j with y from page_queries.h, which
-// came with the page: one table of 64 rows serves every page and sequence as the codes' operand, and y is the heads'.
-// All are FP16 with FP32 sums: as exact as keys in BF16.
+// was copied with the page. One table of 64 rows is the codes' operand for every page and sequence, and y is the heads'
+// operand. All are FP16 with FP32 sums: as exact as keys in BF16.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +13,18 @@
 
 namespace oscar::kernels {
 
-// s = <u, c_p> of M tiles of 16 tokens from some position on, before the softmax scale. queries: the page queries of
-// the item's heads, [gqa_group, 32]; basis: the second of fill_tile_phases() (it stays in L1).
+// s = <u, c_p> for M tiles of 16 consecutive tokens, before the softmax scale. queries: the page queries of the item's
+// heads, [gqa_group, 32]; basis: the second table of fill_tile_phases() (it stays in L1).
 template <int NT, int M>
 __device__ __forceinline__ void phase_logits(float (&s)[M][4 * NT], SharedAddress queries, const std::uint16_t* basis,
                                              int gqa_group, int lane) {
   using Head = HeadFragment<NT>;
   constexpr int kSteps = kPageRank / 16;
   const int g = lane >> 2, t = lane & 3;
-  std::uint32_t words[kSteps][Head::kWords];  // [r][n] of each step
+  std::uint32_t words[kSteps][Head::kWords];  // [r][n] for each step
 #pragma unroll
   for (int n = 0; n < NT; ++n) {
-    // Columns past the GQA group are read by nobody.
+    // Columns after the GQA group are not read.
     const uint4 y = load_shared_16(queries + 16 * (4 * min(8 * n + g, gqa_group - 1) + t));
     words[0][n] = y.x, words[0][NT + n] = y.y, words[1][n] = y.z, words[1][NT + n] = y.w;
   }

@@ -1,5 +1,5 @@
-// A warp's private ring of shared-memory slots, filled by bulk copies (Hopper) or cp.async (sm_80).
-// One warp is its own producer and consumer, so the main loop needs no block barrier.
+// A warp's private ring of shared-memory slots, filled by bulk copies (Hopper) or cp.async (sm_80). One warp is its own
+// producer and consumer, so the main loop needs no block barrier.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace oscar::kernels {
 
-// A part of what a slot receives: `bytes` (a multiple of 16) from global memory to a shared address.
+// A part of a slot's content: `bytes` (a multiple of 16) from global memory to a shared address.
 struct CopyPart {
   std::uint32_t destination = 0;
   const void* source = nullptr;
@@ -20,7 +20,7 @@ struct CopyPart {
 struct CopyRing {
   std::uint32_t barrier;  // shared address of this warp's [depth] mbarriers
 
-  // Called by every lane once, before use; the caller orders it with __syncwarp() and the fence below.
+  // Every lane calls it once before use; the caller orders it with __syncwarp() and the fence below.
   __device__ __forceinline__ void init(int lane, int depth) const {
     if (lane == 0) {
       for (int i = 0; i < depth; ++i) {
@@ -31,7 +31,7 @@ struct CopyRing {
     }
     __syncwarp();
   }
-  // The same for a depth that is known, within one thread block.
+  // The same for a known depth, within one thread block.
   template <int kDepth>
   __device__ __forceinline__ void init(int lane) const {
     if (lane == 0) {
@@ -42,13 +42,13 @@ struct CopyRing {
     }
     __syncwarp();
   }
-  // Fills the slot; completes on the slot's barrier. row: read by many, of 0 bytes where there is none.
+  // Fills the slot; completes on the slot's barrier. row: data that many warps read; 0 bytes if there is none.
   __device__ __forceinline__ void copy(int lane, int slot, const CopyPart& data, const CopyPart& row = {}) const {
     if (lane == 0) {
       asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier + 8 * slot),
                    "r"(data.bytes + row.bytes)
                    : "memory");
-      if (data.bytes > 0) {  // pages of a layout without codes
+      if (data.bytes > 0) {  // a layout's pages may have no codes
         asm volatile(
             "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], "
             "%4;" ::"r"(data.destination),
@@ -64,7 +64,7 @@ struct CopyRing {
     }
   }
   __device__ __forceinline__ void commit() const {}
-  // Waits until the copy into `slot` of the given phase has landed.
+  // Waits until the copy of the given phase into `slot` has landed.
   __device__ __forceinline__ void wait(int slot, int phase, int) const {
     std::uint32_t done = 0;
     while (!done) {
@@ -93,7 +93,7 @@ struct CopyRing {
     }
   }
   __device__ __forceinline__ void commit() const { asm volatile("cp.async.commit_group;" ::: "memory"); }
-  // Copies land in order; `depth - 1` groups may still be under way.
+  // Copies land in order; `depth - 1` groups may still be in flight.
   __device__ __forceinline__ void wait(int, int, int depth) const {
     if (depth <= 1) asm volatile("cp.async.wait_group 0;" ::: "memory");
     if (depth == 2) asm volatile("cp.async.wait_group 1;" ::: "memory");

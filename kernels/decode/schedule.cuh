@@ -1,9 +1,9 @@
-// Work split of one launch. Every (sequence, KV head) is an item of units in a fixed order: BF16 tiles (two units each,
-// they carry twice the bytes), then code pages.
-// Items up to the number of blocks: every item is cut into equal parts, one for each of a whole number of blocks, so
-// that no block pays the start and the merge of two items. More items than blocks: all items' units form one line, cut
-// into equal ranges; a block covers the end of an item, whole items and the start of another.
-// Parts of one item are merged by the block arriving last, in block order, so the result does not depend on timing.
+// Division of a launch's work. Every (sequence, KV head) is an item of units in a fixed order: first BF16 tiles (two
+// units each, since they have twice the bytes), then code pages. If there are at most as many items as blocks, every
+// item is cut into equal parts, one for each of a whole number of blocks. Then no block pays the start and the merge of
+// two items. With more items than blocks, the units of all items form one line, cut into equal ranges. A block covers
+// the end of an item, complete items and the start of another. The last block to arrive merges the parts of an item in
+// block order, so the result does not depend on timing.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@
 
 namespace oscar::kernels {
 
-// The tokens of one sequence, from its length: which positions each tier holds and which tiles are worth reading.
+// The tokens of one sequence, derived from its length: positions in each tier, and the tiles that must be read.
 struct SequencePlan {
-  int length;                // tokens, the current one included
-  int first_visible;         // sliding window: first position that is seen
+  int length;                // tokens, including the current one
+  int first_visible;         // sliding window: first visible position
   int body_begin, body_end;  // positions of the quantized body
   int page_begin, page_end;  // pages of the body with a visible token
   int sink_tiles, ring_tiles;
@@ -24,7 +24,7 @@ struct SequencePlan {
 
   __device__ int window_tiles() const { return sink_tiles + ring_tiles; }
   __device__ int units() const { return 2 * window_tiles() + (page_end - page_begin); }
-  // Position of the first token of a BF16 tile: those of the sink, then those of the ring.
+  // Position of the first token of a BF16 tile: sink tiles first, then ring tiles.
   __device__ int tile_position(int tile) const {
     return tile < sink_tiles ? tile * kTileTokens : ring_position + (tile - sink_tiles) * kTileTokens;
   }
@@ -46,7 +46,7 @@ struct SequencePlan {
     s.page_begin = min(pages, max(0, s.first_visible - s.body_begin) / kPageTokens);
     const int sink_tokens = min(p.sink, length);
     s.sink_tiles = s.first_visible >= sink_tokens ? 0 : (sink_tokens + kTileTokens - 1) / kTileTokens;
-    // Token p sits in ring slot p % slots and the slots are a multiple of 16, so tiles follow the positions.
+    // Token p is in ring slot p % slots, and the slots are a multiple of 16, so tiles follow the positions.
     const int recent_begin = max(s.body_end, s.first_visible);
     s.ring_position = recent_begin / kTileTokens * kTileTokens;
     s.ring_tiles = length <= recent_begin ? 0 : (length - s.ring_position + kTileTokens - 1) / kTileTokens;
@@ -54,7 +54,8 @@ struct SequencePlan {
   }
 };
 
-// Equal contiguous ranges of a line of units: block c takes [begin(c), begin(c + 1)), the first `longer` one unit more.
+// Equal contiguous ranges of a line of units: block c takes [begin(c), begin(c + 1)); the first `longer` blocks take
+// one unit more.
 struct Ranges {
   unsigned blocks, length, longer;
 
@@ -70,16 +71,16 @@ struct Ranges {
   }
 };
 
-// Units of one sequence. A call and not inlined: the walks below need it in several places, and a cold launch reads
-// every instruction from memory.
+// Units of one sequence. Not inlined: the walks below use it in several places, and a cold launch reads every
+// instruction from memory.
 static __device__ __noinline__ int sequence_units(const PagedDecodeParams& p, int sequence) {
   return SequencePlan::make(p, p.lengths[sequence]).units();
 }
 
-// A warp's walk over the batch, 32 sequences at a time. f(b): share of sequence b. Returns the sum of all shares; with
-// target >= 0 it stops at the sequence in which `target` lies and fills `found`.
+// A warp's walk over the batch, 32 sequences at a time. f(b): share of sequence b. Returns the sum of all shares. With
+// target >= 0 it stops at the sequence that contains `target` and fills `found`.
 struct Found {
-  int sequence, begin;  // the sequence and the sum before it
+  int sequence, begin;  // the sequence, and the sum before it
 };
 template <class F>
 __device__ __forceinline__ int walk_batch(int batch, int target, Found& found, F&& f) {
@@ -105,22 +106,22 @@ __device__ __forceinline__ int walk_batch(int batch, int target, Found& found, F
   return base;
 }
 
-// One item, or the part of it that belongs to this block.
+// One item, or this block's part of it.
 struct ItemRange {
   SequencePlan plan;
   int sequence, kv_head;
-  int from, to;            // units of the item
+  int from, to;            // range of units of the item
   int first_block, parts;  // blocks that share the item
-  bool second;             // the item's first block holds it as its second result
+  bool second;             // true if the item is the second result of its first block
 };
 
-// What this block does. Every warp finds it alone, so no barrier is needed.
+// The work of this block. Every warp computes it itself, so no barrier is needed.
 struct BlockWork {
   bool empty;
-  bool split;         // every item is cut into whole blocks (few items); else the line of all units
-  int part_units;     // split: units of the largest part
-  Ranges line;        // not split
-  int position, end;  // not split: the block's range of the line
+  bool split;         // true: every item is cut into whole blocks (few items); else the line of all units
+  int part_units;     // if split: units of the largest part
+  Ranges line;        // if not split
+  int position, end;  // if not split: the block's range of the line
   Found at;           // sequence, and its first block (split) or first unit (line)
 
   __device__ BlockWork(const PagedDecodeParams& p, int least) {
@@ -131,7 +132,7 @@ struct BlockWork {
     if (empty) return;
     split = p.batch * p.kv_heads <= blocks;
     if (split) {
-      // The smallest part for which all parts fit the grid, by small steps up from the lower bound.
+      // Finds the smallest part for which all parts fit the grid, by small steps up from the lower bound.
       part_units = max(least, (total + blocks - 1) / blocks);
 #pragma unroll 1
       while (walk_batch(p.batch, -1, at, [&](int b) { return parts_of(units(b)); }) * p.kv_heads > blocks) {
@@ -152,7 +153,7 @@ struct BlockWork {
     return static_cast<int>(static_cast<unsigned>(units + part_units - 1) / static_cast<unsigned>(part_units));
   }
 
-  // What the block does next; `at` goes on to its sequence.
+  // The block's next item; `at` moves to its sequence.
   __device__ __forceinline__ ItemRange next_item(const PagedDecodeParams& p) {
     ItemRange item;
     item.plan = SequencePlan::make(p, p.lengths[at.sequence]);
@@ -178,7 +179,7 @@ struct BlockWork {
   __device__ __forceinline__ void line_item(const PagedDecodeParams& p, ItemRange& item) {
 #pragma unroll 1
     while (position >= at.begin + item.plan.units() * p.kv_heads) {
-      // On to the next sequence with work; there is one, because position < end <= total.
+      // Moves to the next sequence with work; there is one, because position < end <= total.
       at.begin += item.plan.units() * p.kv_heads;
       item.plan = SequencePlan::make(p, p.lengths[++at.sequence]);
     }
@@ -190,7 +191,7 @@ struct BlockWork {
     item.to = min(end, item_end) - item_begin;
     item.first_block = line.owner(item_begin);
     item.parts = line.owner(item_end - 1) - item.first_block + 1;
-    // Only the first block can hold the item as its second result; the others began in its middle.
+    // Only for the first block can the item be its second result; the other blocks began in the middle of the item.
     item.second = line.begin(item.first_block) < item_begin;
   }
 };

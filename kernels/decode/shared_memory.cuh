@@ -1,5 +1,5 @@
-// Shared memory by its 32-bit addresses. Through pointers the compiler makes the addresses again wherever it is short
-// of registers, which is everywhere in the decode kernels: a tenth of a page's instructions.
+// Access to shared memory by 32-bit addresses. With pointers the compiler recomputes addresses wherever registers are
+// short, which is everywhere in the decode kernels: a tenth of a page's instructions.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@ using SharedAddress = std::uint32_t;
 __device__ __forceinline__ SharedAddress shared_address(const void* p) {
   return static_cast<SharedAddress>(__cvta_generic_to_shared(p));
 }
-// A value that is kept in its register and not made again.
+// Keeps a value in its register instead of recomputing it.
 template <class T>
 __device__ __forceinline__ void keep(T& x) {
   static_assert(sizeof(T) == 4);
   asm volatile("" : "+r"(x));
 }
-// The same where the assembler too would make it again, or move it to the registers of the warp, whose branches are
-// slower: it does not look through a shuffle. Called by all lanes.
+// The same if the assembler would also recompute the value, or move it to the warp's uniform registers, whose branches
+// are slower. The assembler does not see through a shuffle. All lanes must call it.
 template <class T>
 __device__ __forceinline__ T pinned(T x, int lane) {
   return __shfl_sync(0xffffffffu, x, lane);
@@ -39,7 +39,7 @@ __device__ __forceinline__ uint4 load_shared_16(SharedAddress at) {
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(at));
   return x;
 }
-// N floats, four at a time; stride: bytes from four to the next.
+// N floats, four at a time; stride: bytes between groups of four.
 template <int N>
 __device__ __forceinline__ void load_shared_floats(float (&to)[N], SharedAddress at, int stride = 16) {
   static_assert(N % 4 == 0);

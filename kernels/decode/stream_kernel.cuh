@@ -1,5 +1,5 @@
-// The streaming kernel: a grid of resident blocks shares the batch out by cost (schedule.cuh); parts of one item meet
-// in global memory and the block arriving last merges them. Serves every shape and ragged batches.
+// The streaming kernel: a grid of resident blocks divides the batch by cost (schedule.cuh). Parts of one item meet in
+// global memory, and the last block to arrive merges them. Supports every shape and ragged batches.
 #pragma once
 
 #include "kernels/decode/merge.cuh"
@@ -7,7 +7,7 @@
 
 namespace oscar::kernels {
 
-// Units of an item -> a warp's BF16 tiles (two units each, they come first) and pages.
+// Converts units of an item to a warp's BF16 tiles (two units each, they come first) and pages.
 __device__ __forceinline__ WarpShare warp_share(const ItemRange& item, int warp, int warps) {
   const int window_units = 2 * item.plan.window_tiles();
   return WarpShare::make(item.plan.page_begin + max(0, item.from - window_units),
@@ -15,7 +15,7 @@ __device__ __forceinline__ WarpShare warp_share(const ItemRange& item, int warp,
                          min(window_units, item.to + 1) / 2, warp, warps);
 }
 
-// The block's result: to the output, or to its partial result where other blocks share the item.
+// Writes the block's result: to the output, or to its partial result if other blocks share the item.
 template <class C>
 __device__ __forceinline__ void write_item(const PagedDecodeParams& p, const BlockMerge<C>& merge,
                                            const ItemRange& item, int gqa_group, Partial<C>& partial) {
@@ -77,12 +77,12 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) stream_kernel(co
     work.run(a, plan, sequence, kv_head, share, ids, windows, shared, query, ring, at, scratch, item_shared, warp, lane,
              [] {});
 
-    // Merge the warps through shared memory. Every copy this warp issued has been consumed, so the ring is free.
+    // Merges the warps through shared memory. Every copy of this warp has been consumed, so the ring is free.
     __syncthreads();
     const BlockMerge<C> merge(pool);
     merge.put(a, work.state, gqa_group, warp, lane);
 
-    // A block cuts at most two items: the one it begins in the middle of, and the one it leaves unfinished.
+    // A block cuts at most two items: the item in whose middle it begins, and the item that it leaves unfinished.
     Partial<C>& partial = partials[2 * blockIdx.x + (first_item ? 0 : 1)];
     write_item<C>(p, merge, item, gqa_group, partial);
     if (item.parts > 1 && last_to_arrive(&arrivals[sequence * p.kv_heads + kv_head], item.parts, shared.last_arriver)) {

@@ -19,15 +19,15 @@ double dot(const Column& x, const Column& y) {
 }
 
 // An orthonormal basis of the columns of C by Gram-Schmidt, the longest remainder first; columns become their
-// remainders. The matrix is small and its rank falls so fast that a singular value decomposition would give a basis no
-// better.
+// remainders. The matrix is small and its rank falls fast, so a singular value decomposition would give no better
+// basis.
 std::vector<Column> basis_of(std::vector<Column>& columns) {
   std::vector<Column> basis(kPageRank, Column{});
   for (Column& direction : basis) {
     const auto longest = std::max_element(columns.begin(), columns.end(),
                                           [](const Column& x, const Column& y) { return dot(x, x) < dot(y, y); });
     direction = *longest;
-    for (const Column& other : basis) {  // once more against rounding; those to come are zero
+    for (const Column& other : basis) {  // once more against rounding; later directions are zero
       if (&other == &direction) break;
       const double shared = dot(other, direction);
       for (int j = 0; j < kPageTokens; ++j) direction[j] -= shared * other[j];
@@ -48,7 +48,7 @@ std::vector<Column> basis_of(std::vector<Column>& columns) {
 
 std::uint16_t half_bits(double x) { return __half_as_ushort(__float2half_rn(static_cast<float>(x))); }
 
-// element(row, column) of a matrix of 16 `tiles` rows and 16 `steps` columns as operand A: fragment_pages.h.
+// Fills operand A with element(row, column) of a matrix of 16 `tiles` rows and 16 `steps` columns: fragment_pages.h.
 template <class F>
 void fill_operand(int tiles, int steps, std::uint16_t* table, F&& element) {
   for (int tile = 0; tile < tiles; ++tile)

@@ -1,10 +1,10 @@
-// Pages of layout `uniform`: two-bit codes, one scale and zero point for each token, keys and values apart.
+// Pages of layout `uniform`: two-bit codes, one scale and zero point per token, separate for keys and values.
 //
 // Algebra (K and V rows are s (c - z)):   q.k = s_k (q.c - z_k Q1),  Q1 = sum of q;
 //   O = sum_t w_t c_t - sum_t w_t z_t,  w_t = p_t s_v rounded to FP16, the same in both sums, so that its rounding
-// error multiplies (c - z) and not c and z apart. Codes are read as FP16 subnormals c 4^f 2^-24 by a mask alone; keys
-// absorb 4^-f in the query operand, values in the accumulator's last step. The second sum is one more MMA whose first
-// row holds z.
+// error multiplies (c - z) and not c and z separately.
+// Codes are read as FP16 subnormals c 4^f 2^-24 by only a mask. Keys absorb 4^-f in the query operand, values in the
+// accumulator's last step. The second sum is one more MMA whose first row holds z.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -42,18 +42,18 @@ struct CodeWords {
   }
 };
 
-// kShared: the query is made once by a thread block, else by every warp.
+// kShared: a thread block makes the query once; else every warp makes it.
 template <int D_, int NT_, bool kShared>
 struct UniformCodes {
   static constexpr int D = D_, NT = NT_;
   static constexpr CodePage kPage{D};
-  static constexpr int kTiles = 2;         // tiles worked on together
-  static constexpr int kScratchBytes = 0;  // shared memory of a warp beside its ring
+  static constexpr int kTiles = 2;         // tiles processed together
+  static constexpr int kScratchBytes = 0;  // shared memory of a warp in addition to its ring
   static constexpr WeightRange kWeights{32768.0f, 8.0f};
   static constexpr bool kLean = false;       // of softmax_weights()
   static constexpr bool kPositions = false;  // logits do not depend on the position of the key
 
-  // What a warp reads of global memory before anything waits.
+  // What a warp reads from global memory before it waits for anything.
   struct OwnQuery : QueryPairs<D, NT> {
     __device__ __forceinline__ void load(const DecodeLaunch& a, const std::uint32_t* q, int, int, int lane) {
       QueryPairs<D, NT>::load(q, D / 2, 0, a.gqa_group, lane);
@@ -61,14 +61,15 @@ struct UniformCodes {
   };
   using Shared = UniformQuery<D, NT>;
   using Query = std::conditional_t<kShared, typename Shared::Source, OwnQuery>;
-  static constexpr int kItemBytes = kShared ? sizeof(Shared) : 0;  // shared memory of a thread block beside its warps'
+  static constexpr int kItemBytes = kShared ? sizeof(Shared) : 0;  // shared memory per thread block, in addition to its
+                                                                   // warps'
 
   using Head = HeadFragment<NT>;
   std::uint32_t query[D / 16][Head::kWords];  // FP16: q 2^exponent 4^-field
   float query_sum[2];                         // 2^-24 sum of the scaled query, for the lane's two heads
-  float score_scale;                          // undoes both scalings, times softmax scale and log2 e
+  float score_scale;                          // undoes both scalings; includes softmax scale and log2 e
 
-  // scale: softmax scale and log2 e. kShared: called by all threads of the block.
+  // scale: softmax scale times log2 e. kShared: all threads of the block call it.
   __device__ __forceinline__ void prepare(const DecodeLaunch&, const Query& q, float scale, std::uint8_t* item,
                                           SharedAddress, int warp, int lane) {
     if constexpr (kShared) {
@@ -110,8 +111,8 @@ struct UniformCodes {
     CodeWords<D> words[M];
 #pragma unroll
     for (int m = 0; m < M; ++m) words[m].load(page + kPage.key_codes() + (tile + m) * (kTileTokens * D / 4), lane);
-    // Accumulators start at what the zero points take away. With one head tile a second chain of MMAs halves the
-    // latency; with two there are two anyway.
+    // Accumulators start at the zero-point term. With one head tile, a second chain of MMAs halves the latency; with
+    // two head tiles there are two chains anyway.
     constexpr int kChains = NT == 1 ? 2 : 1;
     float chain[kChains][M][Head::kSize];
 #pragma unroll
@@ -162,7 +163,8 @@ struct UniformCodes {
         for (int r = 0; r < 4; ++r) a[r] = words[m].expand(value_field(step, r));
         Head::mma(state.o[step], a, b[m]);
       }
-      // All sums alike: the zero points of tokens 2t, 2t + 1 (and 8 more) are the high halves of their pairs.
+      // All sums are computed in the same way: zero points of tokens 2t, 2t + 1 (and 8 more) are the high halves of
+      // their pairs.
 #pragma unroll
     for (int m = 0; m < M; ++m) {
       const SharedAddress params = page + kPage.value_params() + 8 * ((tile + m) * (kTileTokens / 2) + t);
@@ -195,7 +197,7 @@ struct UniformCodes {
   }
 
   __device__ __forceinline__ static int channel_step(const DecodeLaunch&, int step) { return step; }
-  // What one unit of the accumulator's row half `upper` of a channel step is worth in the output.
+  // The output value of one accumulator unit in row half `upper` of a channel step.
   __device__ __forceinline__ float unit(int step, int upper) const {
     return static_cast<float>(1 << (24 - 2 * field_exponent(value_field(step, upper).field)));
   }
@@ -203,7 +205,7 @@ struct UniformCodes {
     return 1.0f / unit(step, upper);
   }
 
-  // state.o in units of the output.
+  // Converts state.o to units of the output.
   __device__ __forceinline__ void finish(const DecodeLaunch&, WarpState<D, NT>& state, int lane) const {
     const float zeros[2] = {Head::sum_of(state.zeros, 0, 0, lane), Head::sum_of(state.zeros, 0, 1, lane)};
 #pragma unroll

@@ -1,6 +1,6 @@
-// The query of a (sequence, KV head) as `uniform` pages need it, made once by a thread block: a quarter of the channels
-// by each of its first warps, read by all from shared memory. Where every warp makes its own, that is a fifth of all
-// instructions of a warp with one page.
+// The query of a (sequence, KV head) in the form for `uniform` pages, made once by a thread block. Each of its first
+// warps makes a quarter of the channels, and all warps read them from shared memory. If every warp made its own, that
+// would be a fifth of all instructions of a warp with one page.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -15,17 +15,17 @@ namespace oscar::kernels {
 
 template <int D, int NT>
 struct UniformQuery {
-  static constexpr int kMakers = 4, kSteps = D / 16 / kMakers;  // channel steps of a maker
+  static constexpr int kMakers = 4, kSteps = D / 16 / kMakers;  // channel steps per maker
   using Head = HeadFragment<NT>;
   static constexpr int kWords = kSteps * Head::kWords, kVectors = (kWords + 3) / 4;
 
-  // In shared memory; a vector for each lane.
+  // In shared memory; one vector per lane.
   uint4 pairs[kMakers][kVectors][32];  // FP16: q 2^exponent 4^-field, [channel step][word]
-  float sums[kMakers][8 * NT];         // 2^-24 sum of a maker's scaled channels, for each head
+  float sums[kMakers][8 * NT];         // 2^-24 sum of a maker's scaled channels, per head
   std::uint32_t tops[kMakers];         // largest element of a maker's channels, as bits
   float unscale;                       // undoes both scalings
 
-  // What warp b < 4 reads of global memory before anything waits.
+  // What warp b < 4 reads from global memory before it waits for anything.
   struct Source {
     QueryPairs<D / kMakers, NT> query;
 
@@ -35,7 +35,7 @@ struct UniformQuery {
     }
   };
 
-  // Called by all warps; the caller synchronizes before anybody reads.
+  // All warps call it; the caller synchronizes before any warp reads.
   __device__ __forceinline__ void make(const Source& source, int warp, int lane) {
     if (warp >= kMakers) return;
     // One power of two brings the largest element of all heads and channels into FP16's range.
@@ -69,7 +69,7 @@ struct UniformQuery {
     if (warp == 0 && lane == 0) unscale = query_unscale(factor);
   }
 
-  // The operand of all channels, and its sum for the lane's two heads.
+  // Reads the operand of all channels, and its sum for the lane's two heads.
   __device__ __forceinline__ void read(std::uint32_t (&query)[D / 16][Head::kWords], float (&query_sum)[2],
                                        int lane) const {
     query_sum[0] = query_sum[1] = 0.0f;

@@ -1,4 +1,4 @@
-// What one warp does of one (sequence, KV head): its code pages, then its BF16 tiles, through its ring of slots.
+// The work of one warp for one (sequence, KV head): its code pages, then its BF16 tiles, through its ring of slots.
 #pragma once
 
 #include "kernels/decode/band_codes.cuh"
@@ -12,19 +12,19 @@
 
 namespace oscar::kernels {
 
-// Pages page, page + stride, ... of the body and BF16 tiles tile, tile + stride, ... among the sequence's sink and ring
-// tiles.
+// Pages page, page + stride, ... of the body, and BF16 tiles tile, tile + stride, ... among the sink and ring tiles of
+// the sequence.
 struct WarpShare {
   int page, page_end, tile, tile_end, stride;
 
-  // Every `stride`-th of the pages [page_begin, page_end) from `index` on; tiles from the other end, so that the warps
-  // with a page less begin with them.
+  // Every `stride`-th of the pages [page_begin, page_end), starting at `index`. Tiles start from the other end, so that
+  // warps with one page less get the first tiles.
   __device__ static WarpShare make(int page_begin, int page_end, int tile_begin, int tile_end, int index, int stride) {
     return {page_begin + index, page_end, tile_begin + stride - 1 - index, tile_end, stride};
   }
 };
 
-// Page ids read ahead: 32 of the warp's pages at a time, one in each lane.
+// Page ids read ahead: 32 of the warp's pages at a time, one per lane.
 struct PageIds {
   int id;
   __device__ __forceinline__ void load(const std::int32_t* table, const WarpShare& share, int from, int lane) {
@@ -34,7 +34,8 @@ struct PageIds {
   __device__ __forceinline__ int of(int i) const { return __shfl_sync(0xffffffffu, id, i & 31); }
 };
 
-// The sequence's first 32 window pages, read ahead for a warp: from memory with its first loads, then in shared memory.
+// The sequence's first 32 window pages, read ahead for a warp: from global memory with its first loads, then in shared
+// memory.
 struct WindowPages {
   int id;
   __device__ __forceinline__ void load(const PagedDecodeParams& p, int sequence, int lane) {
@@ -52,20 +53,20 @@ struct WindowPages {
   }
 };
 
-// The ring of a warp over a whole launch: a slot is filled again as soon as it has been read.
+// The ring of a warp over a full launch: a slot is filled again as soon as it has been read.
 struct RingPosition {
-  SharedAddress slots;  // the warp's first
+  SharedAddress slots;  // the warp's first slot
   int slot = 0, phase = 0;
 };
 
-// The kernel that writes them may still be at work: launch.cuh.
+// The kernel that writes the page queries may still run: launch.cuh.
 __device__ __forceinline__ void wait_for_page_queries() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// A warp's registers while it works on one item.
+// A warp's registers during one item.
 template <class C>
 struct WarpWork {
   using Codes = typename C::Codes;
@@ -88,7 +89,7 @@ struct WarpWork {
            tile % kTilesPerPage * window_tile_bytes(D) + half * (window_tile_bytes(D) / 2);
   }
 
-  // What the logits of the M tiles in a slot have before the codes. queries: the slot's page queries.
+  // The part of the logits before the codes, for the M tiles in a slot. queries: the slot's page queries.
   template <int M>
   __device__ __forceinline__ static void position_logits(const DecodeLaunch& a, float (&s)[M][Head::kSize],
                                                          SharedAddress queries, int lane) {
@@ -133,7 +134,7 @@ struct WarpWork {
     }
   }
 
-  // A BF16 tile, whose keys and values land one after the other: landed() waits for a slot, release() gives it back.
+  // A BF16 tile, whose keys and values land one after the other: landed() waits for a slot, release() frees it.
   template <class Landed, class Release>
   __device__ __forceinline__ void attend_window(const DecodeLaunch& a, const std::uint32_t* q, TokenRange range,
                                                 float scale, float soft_cap, int lane, const Landed& landed,
@@ -158,7 +159,7 @@ struct WarpWork {
     release();
   }
 
-  // What a warp copies of an item: pages, and the page queries that go behind each in its slot.
+  // The data that a warp copies for an item: pages, and after each page in its slot the page queries.
   struct Sources {
     const std::uint8_t *pages, *page_queries;
     long long page_stride;
@@ -172,7 +173,7 @@ struct WarpWork {
           query_bytes(a.gqa_group * kPageQueryBytes),
           row_offset(a.row_offset) {}
 
-    // The page queries of page `index`, or of BF16 tile index - max_pages; nothing where they are not needed.
+    // The page queries of page `index`, or of BF16 tile index - max_pages; empty if not needed.
     __device__ __forceinline__ CopyPart queries(SharedAddress slot, int index, bool needed) const {
       if constexpr (!Codes::kPositions) return CopyPart{};
       return CopyPart{slot + row_offset, page_queries + static_cast<long long>(index) * query_bytes,
@@ -180,7 +181,7 @@ struct WarpWork {
     }
   };
 
-  // ids: loaded for the share's first 32 pages. after_issue: called once the first page is on its way.
+  // ids: already loaded for the share's first 32 pages. after_issue: called once the first page is in flight.
   template <class AfterIssue>
   __device__ __forceinline__ void run(const DecodeLaunch& a, const SequencePlan& plan, int sequence, int kv_head,
                                       const WarpShare& share, PageIds ids, const WindowPages& windows,
@@ -192,7 +193,7 @@ struct WarpWork {
     const float scale = p.soft_cap > 0.0f ? p.scale / p.soft_cap : p.scale * kLog2E;
     const float soft_cap = p.soft_cap * kLog2E;
     const Sources sources(a, sequence, kv_head);
-    // What is next to be copied.
+    // The next data to copy.
     int issued = 0, issue_page = share.page, issue_tile = share.tile, half = 0;
     const auto issue = [&](int slot) {
       if (issue_page < share.page_end) {
@@ -225,7 +226,7 @@ struct WarpWork {
       if (at.slot == 0) at.phase ^= 1;
     };
     if constexpr (Codes::kPositions) wait_for_page_queries();
-    // Every warp's first page before any warp's second.
+    // Every warp's first page is issued before any warp's second.
     const bool any_page = share.page < share.page_end;
     if (any_page) issue(at.slot);
     after_issue();

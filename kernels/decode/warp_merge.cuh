@@ -1,5 +1,5 @@
-// The merge of the parts kernel: softmax sums by several references, one in each lane, become one. Both of its levels,
-// the warps of a block and the parts of an item, are that.
+// The merge of the parts kernel: softmax sums relative to several references, one per lane, become one sum. It is used
+// at both levels: for the warps of a block and for the parts of an item.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -9,15 +9,15 @@
 
 namespace oscar::kernels {
 
-// What a block of the parts kernel has in shared memory beside its pool.
+// Shared memory of a block of the parts kernel in addition to its pool.
 template <class C>
 struct PartsShared : DecodeShared<C> {
-  float m[C::kHeads][C::kWarps], l[C::kHeads][C::kWarps];  // what the warps tell each other of their sums
+  float m[C::kHeads][C::kWarps], l[C::kHeads][C::kWarps];  // sums that the warps exchange
   alignas(16) float factors[C::kWarps][16];                // JoinedSums::share_factors()
   std::uint32_t any_parameter;
 };
 
-// Outputs `channel` and the next from their sums by reference m.
+// Writes outputs `channel` and `channel` + 1 from their sums relative to reference m.
 template <class C>
 __device__ __forceinline__ void write_output(const PagedDecodeParams& p, int sequence, int query_head, int channel,
                                              float m, float l, float2 o) {
@@ -32,13 +32,13 @@ __device__ __forceinline__ void write_output(const PagedDecodeParams& p, int seq
   }
 }
 
-// Softmax sums by several references, one in each lane, brought to their common one.
-inline constexpr int kJoinedSums = 16;  // whose factors are shared
+// Softmax sums relative to several references, one per lane, converted to a common reference.
+inline constexpr int kJoinedSums = 16;  // number of sums whose factors are shared
 struct JoinedSums {
-  float factor;  // of this lane's
+  float factor;  // factor of this lane's sum
   float m, l;    // common reference and sum
 
-  // Called by all lanes; those without a sum have m = kNoReference.
+  // All lanes call it; lanes without a sum have m = kNoReference.
   __device__ __forceinline__ JoinedSums(float lane_m, float lane_l) {
     m = warp_max(lane_m);
     factor = exp2_approx(lane_m - m);
@@ -46,12 +46,12 @@ struct JoinedSums {
 #pragma unroll
     for (int offset = 16; offset > 0; offset /= 2) l += __shfl_xor_sync(0xffffffffu, l, offset);
   }
-  // By one instruction for integers, which floats are but for the order of the negative ones.
+  // Uses one instruction for integers; as integers, floats keep their order except among negative ones.
   __device__ __forceinline__ static float warp_max(float x) {
     const auto turned = [](int bits) { return bits ^ (bits >> 31 & 0x7fffffff); };
     return __int_as_float(turned(__reduce_max_sync(0xffffffffu, turned(__float_as_int(x)))));
   }
-  // The factors of the first lanes, through shared memory of the warp.
+  // Shares the factors of the first lanes through shared memory of the warp.
   __device__ __forceinline__ void share_factors(float (&factors)[kJoinedSums], SharedAddress at, int lane) const {
     __syncwarp();
     if (lane < kJoinedSums) store_shared_4(at + 4 * lane, __float_as_uint(factor));
@@ -60,18 +60,18 @@ struct JoinedSums {
   }
 };
 
-// The warps of a block meet in shared memory: each leaves what it has in its own ring, whose copies it has consumed, so
-// one barrier is enough. A warp then adds up 64 channels of a head.
+// Merges the warps of a block in shared memory. Each warp leaves its results in its own ring, whose copies it has
+// consumed, so one barrier is enough. A warp then adds up 64 channels of a head.
 template <class C>
 struct WarpMerge {
   PartsShared<C>& sums;
   float* o;    // [warp][kHeads][kMergeRow]
-  int stride;  // floats of a warp
+  int stride;  // floats per warp
 
   __device__ __forceinline__ WarpMerge(PartsShared<C>& sums_, std::uint8_t* pool, int warp_bytes)
       : sums(sums_), o(reinterpret_cast<float*>(pool)), stride(warp_bytes / 4) {}
 
-  // Called by all threads. Ends with a barrier.
+  // All threads call it. Ends with a barrier.
   __device__ __forceinline__ void put(const DecodeLaunch& a, const WarpState<C::D, C::NT>& state, int gqa_group,
                                       int warp, int lane) const {
     using Head = HeadFragment<C::NT>;
@@ -99,9 +99,8 @@ struct WarpMerge {
     __syncthreads();
   }
 
-  // Calls f(head, channel, m, l, o) by whole warps: o are the sums of outputs `channel` and the next, by reference m,
-  // and l is the sum of the head's weights. channel: 64 k + 2 lane.
-  // factors: shared memory of the warp.
+  // Full warps call f(head, channel, m, l, o): o are the sums of outputs `channel` and `channel` + 1 relative to
+  // reference m, and l is the sum of the head's weights. channel: 64 k + 2 lane. factors: shared memory of the warp.
   template <class F>
   __device__ __forceinline__ void each_sum(int gqa_group, int warp, int lane, SharedAddress factors, F&& f) const {
     constexpr int kSpans = C::D / 64;

@@ -1,5 +1,5 @@
 // The softmax state of a warp over up to 8 NT query heads, and its update by the scores of M tiles of 16 tokens. The
-// running reference m, the sum l and the output accumulator are private to the warp: warps meet at the end of an item.
+// running reference m, the sum l and the output accumulator are private to the warp; warps merge at the end of an item.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@ template <int D, int NT>
 struct WarpState {
   using Head = HeadFragment<NT>;
   static constexpr int kSteps = D / 16;
-  float m[2], l[2];              // of the lane's two heads
+  float m[2], l[2];              // for the lane's two heads
   float o[kSteps][Head::kSize];  // [channel step], in units of the codes
-  float zeros[4];                // sum b: what the zero points of band b (uniform: band 0) take away
+  float zeros[4];                // sum b: the zero-point term of block b (uniform: block 0)
 
   __device__ __forceinline__ void clear() {
     m[0] = m[1] = kNoReference;
@@ -29,7 +29,7 @@ struct WarpState {
 #pragma unroll
       for (int k = 0; k < Head::kSize; ++k) o[s][k] = 0.0f;
   }
-  // The lane's head i, to another reference.
+  // Converts the lane's head i to another reference.
   __device__ __forceinline__ void rescale(int i, float factor) {
     l[i] *= factor;
     Head::scale_sums(zeros, i, factor);
@@ -41,12 +41,12 @@ struct WarpState {
   }
 };
 
-// What the softmax needs to know of the lane's tokens of each tile.
+// Factors that the softmax needs for the lane's tokens of each tile.
 template <int M, int NT>
 struct TokenScales {
   float key[M]
            [HeadFragment<NT>::kRows];  // factor of the score, times softmax scale and log2 e (soft cap: over the cap)
-  float value[M][HeadFragment<NT>::kRows];  // factor between the probability and the weight that multiplies codes
+  float value[M][HeadFragment<NT>::kRows];  // factor from the probability to the weight that multiplies codes
 };
 
 // Tokens of the tiles that take part, counted from the first tile's first token.
@@ -55,14 +55,15 @@ struct TokenRange {
   __device__ __forceinline__ bool all(int tokens) const { return first <= 0 && last >= tokens; }
 };
 
-// Weights are FP16: the reference m moves only when one would leave its range, and then far enough to stay for long.
+// Weights are FP16. The reference m moves only when a weight would leave the range, and then far enough to stay for
+// long.
 struct WeightRange {
-  float limit;  // of the sum of a lane's weights
+  float limit;  // for the sum of a lane's weights
   float top;    // log2 of the largest weight after a move
 };
 
-// Applies key factors, cap and (kLean) mask to the scores ahead of the exponentials, which then find factors of 1.
-// out(m, k): whether the token of element k of tile m takes no part.
+// Applies key factors, cap and (kLean) mask to the scores before the exponentials, which then see factors of 1. out(m,
+// k): true if the token of element k of tile m does not take part.
 template <bool kLean, int NT, int M, class Out>
 __device__ __forceinline__ void cap_scores(float (&s)[M][4 * NT], TokenScales<M, NT>& token, float soft_cap,
                                            const Out& out) {
@@ -82,10 +83,10 @@ __device__ __forceinline__ void cap_scores(float (&s)[M][4 * NT], TokenScales<M,
   }
 }
 
-// Scores s -> weights w = p value_scale; l and, where a weight leaves its range, m, l and the accumulators move.
-// soft_cap: times log2 e; 0: none. take(): is to take the weights from w; called again where the reference has moved.
-// kLean: for many tiles and few registers. Cap and mask are one branch before the exponentials, and what comes after
-// them does not wait for the vote. Slower where registers suffice (H200: `uniform` 8 % with two head tiles).
+// Scores s -> weights w = p value_scale; also updates l and, if a weight leaves its range, m, l and the accumulators.
+// soft_cap: times log2 e; 0: none. take() must read the weights from w; it is called again if the reference has moved.
+// kLean: for many tiles and few registers. Cap and mask are one branch before the exponentials, and later steps do not
+// wait for the vote. It is slower if there are enough registers (H200: `uniform` 8 % with two head tiles).
 template <bool kLean, int D, int NT, int M, class Take>
 __device__ __forceinline__ void softmax_weights(WarpState<D, NT>& state, float (&s)[M][4 * NT], float (&w)[M][4 * NT],
                                                 TokenScales<M, NT>& token, float soft_cap, const TokenRange& range,
@@ -115,9 +116,8 @@ __device__ __forceinline__ void softmax_weights(WarpState<D, NT>& state, float (
   for (int m = 0; m < M; ++m)
 #pragma unroll
     for (int k = 0; k < K; ++k) w[m][k] = p[m][k] * token.value[m][Head::row_of(k)];
-  // Weights are not negative: none leaves the range while their sum does not. (Sums and not maxima, because maxima
-  // would go to the integer pipe, which the expansion of codes keeps busy.) Without a reference they are infinite, or
-  // no numbers.
+  // Weights are not negative, so none leaves the range while their sum does not. (Maxima would use the integer pipe,
+  // which is busy with the expansion of codes, so sums are used.) Without a reference the weights are infinite or NaN.
   const float total = Head::lane_sum(w, 0) + Head::lane_sum(w, 1);
   float sums[2];
   if constexpr (kLean) {

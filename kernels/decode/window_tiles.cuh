@@ -1,4 +1,4 @@
-// Tiles of 16 BF16 tokens of the sink and recent tiers.
+// Tiles of 16 BF16 tokens of the sink and recent windows.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ __device__ __forceinline__ void score_window(float (&s)[1][4 * NT], const QueryP
   for (int k = 0; k < Head::kSize; ++k) s[0][k] += odd[k];
 }
 
-// Weights are split in two BF16 parts, so that the tile is as exact as its values, and the products are scaled to join
+// Weights are split into two BF16 parts, so that the tile is as exact as its values. The products are scaled to match
 // the accumulator of the codes.
 template <int D, int NT, class Codes>
 __device__ __forceinline__ void accumulate_window(WarpState<D, NT>& state, const float (&p)[1][4 * NT],

@@ -1,4 +1,4 @@
-// One block for each (run, KV head): codes are spread over shared memory word by word, then rows are written in order.
+// One block per (run, KV head): codes are unpacked to shared memory word by word, then rows are written in order.
 #include "kernels/common/code_place.h"
 #include "kernels/dequantize/dequantize_pages.h"
 #include "kernels/quantize/blocks.cuh"

@@ -1,5 +1,5 @@
-// Decode attention over any cache: a grid of parts of 128 tokens, then their merge. Simple on purpose: a warp for each
-// key, a thread for one channel of the values, or two, every element decoded where it is needed.
+// Decode attention over any cache: a grid of parts of 64 tokens, then their merge. Simple on purpose: one warp per key,
+// one thread for one or two channels of the values, and every element is decoded where it is needed.
 #include "kernels/fallback/fallback_attention.h"
 
 #include <algorithm>
@@ -11,25 +11,25 @@ namespace oscar::kernels {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
-constexpr int kHeads = 8;  // query heads of a block: one softmax in each warp
-constexpr int kTile = 32;  // tokens between two steps of the softmax: one in each lane
-constexpr int kPart = 64;  // tokens of a block
+constexpr int kHeads = 8;  // query heads per block: one softmax per warp
+constexpr int kTile = 32;  // tokens between two steps of the softmax: one per lane
+constexpr int kPart = 64;  // tokens per block
 constexpr int kMaxDim = 2 * kThreads;
 static_assert(kHeads == kWarps && kTile == 32 && kPart % kTile == 0);
 
 // Floats of a part in the workspace, [B, Hq, parts] of them: largest logit, sum of weights, then the sums of weighted
-// values, BF16 ones [D] and coded ones [D].
+// BF16 values [D] and of weighted coded values [D].
 __host__ __device__ constexpr long long part_floats(int head_dim) { return 2 + 2 * static_cast<long long>(head_dim); }
 
 int part_count(const FallbackAttentionParams& p) { return std::max(1, (p.max_tokens + kPart - 1) / kPart); }
 int head_tiles(const FallbackAttentionParams& p) { return (p.query_heads / p.kv_heads + kHeads - 1) / kHeads; }
 
-// The query heads of a block, of one sequence and one KV head.
+// The query heads of a block, all of one sequence and one KV head.
 struct Block {
   int sequence, kv_head, first_head, heads;
 };
 
-// logits[h][t] of tokens first + t, t < tokens: a warp for each token, lanes over the channels.
+// logits[h][t] of tokens first + t, t < tokens: one warp per token, lanes over the channels.
 __device__ __forceinline__ void key_logits(const FallbackAttentionParams& p, const Block& b, int first, int tokens,
                                            const TokenPlace* places, float (*logits)[kTile]) {
   const int lane = threadIdx.x % 32, d = p.head_dim;
@@ -69,11 +69,11 @@ __device__ __forceinline__ void key_logits(const FallbackAttentionParams& p, con
   }
 }
 
-// Running softmax of one head, the same in all lanes of its warp. A NaN among the logits stays in `sum`.
+// Running softmax of one head, equal in all lanes of its warp. A NaN among the logits persists in `sum`.
 struct Softmax {
   float largest = -INFINITY, sum = 0.0f;
 
-  // x: logit of the lane's token, -inf for none. Returns its weight; *factor: what earlier sums are multiplied by.
+  // x: logit of the lane's token, -inf for none. Returns its weight; *factor: factor of earlier sums.
   __device__ __forceinline__ float add(float x, float* factor) {
     float top = x;
 #pragma unroll
@@ -94,9 +94,9 @@ struct Softmax {
 // Grid: (parts, KV heads x tiles of 8 query heads, batch). A thread has the channels threadIdx.x + 256 i, i < kSpans.
 template <int kSpans>
 __global__ void __launch_bounds__(kThreads) parts_kernel(const __grid_constant__ FallbackAttentionParams p) {
-  __shared__ float logits[kHeads][kTile];  // then the weights
+  __shared__ float logits[kHeads][kTile];  // later holds the weights
   __shared__ float factors[kHeads];
-  __shared__ TokenPlace places[2][kTile];  // of keys, of values
+  __shared__ TokenPlace places[2][kTile];  // for keys, for values
   const int gqa_group = p.query_heads / p.kv_heads, tiles = (gqa_group + kHeads - 1) / kHeads, d = p.head_dim;
   const int in_group = static_cast<int>(blockIdx.y) % tiles * kHeads, kv_head = static_cast<int>(blockIdx.y) / tiles;
   const Block b{static_cast<int>(blockIdx.z), kv_head, kv_head * gqa_group + in_group,
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kThreads) parts_kernel(const __grid_constant__
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
   Softmax softmax;
-  float plain[kSpans][kHeads] = {}, coded[kSpans][kHeads] = {};  // of the thread's channels
+  float plain[kSpans][kHeads] = {}, coded[kSpans][kHeads] = {};  // for the thread's channels
   for (int first = begin; first < end; first += kTile) {
     const int tokens = min(kTile, end - first);
     if (warp < 2 && lane < tokens) {
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(kThreads) parts_kernel(const __grid_constant__
   }
 }
 
-// Grid: (query heads, batch). A part with no tokens has the sum 0 and is left out.
+// Grid: (query heads, batch). A part without tokens has sum 0 and is skipped.
 __global__ void __launch_bounds__(kThreads) merge_kernel(const __grid_constant__ FallbackAttentionParams p, int parts) {
   const int d = p.head_dim;
   const long long head = static_cast<long long>(blockIdx.y) * p.query_heads + blockIdx.x;

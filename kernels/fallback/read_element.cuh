@@ -1,4 +1,4 @@
-// One element of a cached key or value, from whichever tier and page layout holds its token.
+// One element of a cached key or value, from any tier and page layout.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -7,10 +7,10 @@
 
 namespace oscar::kernels {
 
-// Where one token of one KV head is: a row of BF16, or a slot of a page.
+// Storage of one token of one KV head: a BF16 row, or a slot of a page.
 struct TokenPlace {
   const std::uint16_t* row;  // [D] BF16; null: the token is coded
-  const std::uint8_t* page;  // of the KV head
+  const std::uint8_t* page;  // page of the KV head
   int slot;
   float norm;
 };
@@ -19,12 +19,12 @@ __device__ __forceinline__ float bfloat16_float(unsigned bits) { return __uint_a
 __device__ __forceinline__ float float16_float(unsigned bits) {
   return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
 }
-// Two 16-bit parameters; their place is a multiple of 4 bytes.
+// Two 16-bit parameters; their position is a multiple of 4 bytes.
 __device__ __forceinline__ std::uint32_t param_pair(const std::uint8_t* at) {
   return *reinterpret_cast<const std::uint32_t*>(at);
 }
 
-// Token j of the sequence, j below its length.
+// Token j of the sequence; j must be below its length.
 __device__ inline TokenPlace place_of(const FallbackSide& side, const FallbackSequenceSide& s, int j, int kv_heads,
                                       int head_dim, int kv_head) {
   const int behind = j - s.sink_tokens;
@@ -60,7 +60,7 @@ __device__ inline float plane_element(const FallbackSide& side, const float* sig
     const float z = half ? float16_float(pair >> 16) : bfloat16_float(pair >> 16);
     return s * (static_cast<float>(code) - z);
   }
-  return 0.0f;  // a band of width 0
+  return 0.0f;  // a block of width 0
 }
 
 // xhat of a LineLayout (kivi_pages.h).

@@ -1,6 +1,6 @@
-// A block takes 128 queries of one head, a warp 32 of them. It goes twice over the keys: once for the logarithm of the
-// sum of each softmax, once for squares of weights and their products with values. Products as FlashAttention-2 makes
-// them (arXiv 2307.08691): scores stay in registers and become the operand of the next product.
+// A block takes 128 queries of one head, a warp 32 of them. It makes two passes over the keys: one for the logarithm of
+// each softmax sum, one for squares of weights and their products with values. Products are as in FlashAttention-2
+// (arXiv 2307.08691): scores stay in registers and become the operand of the next product.
 #include "kernels/far_pairs/far_pairs.h"
 
 #include <cstddef>
@@ -23,7 +23,7 @@ struct Shared {
   float norm[kStages][kKeys];
 };
 
-// What a warp knows of its rows: tile m of 16 has rows lane / 4 and lane / 4 + 8 in each lane, four lanes share a row.
+// A warp's view of its rows: tile m of 16 has rows lane / 4 and lane / 4 + 8 in each lane, and four lanes share a row.
 template <int D>
 struct Warp {
   const FarPairsParams& p;
@@ -63,7 +63,7 @@ struct Warp {
   }
 };
 
-// Logarithms (base 2) of the sums of each softmax, of the rows that a lane shares: keys [0, query].
+// Logarithms (base 2) of the softmax sums over keys [0, query], for the rows that a lane shares.
 template <int D>
 __device__ __forceinline__ void log_sums(const Warp<D>& warp, int last_query, float (&log_sum)[2][2]) {
   const FarPairsParams& p = warp.p;
@@ -99,7 +99,7 @@ __device__ __forceinline__ void log_sums(const Warp<D>& warp, int last_query, fl
             x = tile * kKeys + 8 * n + warp.lane % 4 * 2 + i <= query ? x * scale : -INFINITY;
             high = fmaxf(high, x);
           }
-        high = row_max(high);  // key 0 is seen by all, so it is finite from the first tile on
+        high = row_max(high);  // every query sees key 0, so it is finite from the first tile on
         float part = sum[m][h] * exp2f(top[m][h] - high);
 #pragma unroll
         for (int n = 0; n < 4; ++n) part += exp2f(c[m][n][2 * h] - high) + exp2f(c[m][n][2 * h + 1] - high);
@@ -122,7 +122,7 @@ __device__ __forceinline__ void log_sums(const Warp<D>& warp, int last_query, fl
     }
 }
 
-// Copies what the second pass reads of one tile.
+// Copies the data of one tile for the second pass.
 template <int D>
 __device__ __forceinline__ void copy_tile(const FarPairsParams& p, Shared<D>& s, int head, int tile, int stage) {
   const std::int64_t plane = static_cast<std::int64_t>(head) * p.tokens;
@@ -135,7 +135,8 @@ __device__ __forceinline__ void copy_tile(const FarPairsParams& p, Shared<D>& s,
   }
 }
 
-// Sums over the far keys: of p^2 u, [m][D / 8] as mma lays them out; of p^2 and p^2 |u|^2, of the lane's own columns.
+// Sums over the keys outside the windows: of p^2 u, [m][D / 8] as mma lays them out; of p^2 and p^2 |u|^2, over the
+// lane's own columns.
 template <int D>
 struct Sums {
   float values[2][D / 8][4] = {};
@@ -166,7 +167,7 @@ struct Sums {
   }
 };
 
-// p^2 of a tile as high and low BF16 operands, 0 where the pair is not far.
+// p^2 of a tile as high and low BF16 operands, 0 for pairs inside the windows.
 template <int D>
 __device__ __forceinline__ void squares(const Warp<D>& warp, int tile, int stage, const float (&log_sum)[2][2],
                                         Sums<D>& sums, std::uint32_t (&high)[2][2][4], std::uint32_t (&low)[2][2][4]) {
@@ -202,11 +203,11 @@ template <int D>
 __global__ void __launch_bounds__(kThreads) far_kernel(const __grid_constant__ FarPairsParams p) {
   extern __shared__ __align__(16) unsigned char memory[];
   Shared<D>& s = *reinterpret_cast<Shared<D>*>(memory);
-  // The last queries see most keys: their blocks begin first.
+  // The last queries see the most keys, so their blocks begin first.
   const int block = static_cast<int>(gridDim.x - 1 - blockIdx.x), first = p.first + block * kQueries;
   const int end = min(p.first + p.count, first + kQueries);
   const Warp<D> warp(p, s, first);
-  copy_rows<D, kQueries>(s.q, p.q + warp.head * D, p.q_stride, first, end);  // of the first group of copies
+  copy_rows<D, kQueries>(s.q, p.q + warp.head * D, p.q_stride, first, end);  // belongs to the first group of copies
   float log_sum[2][2];
   log_sums(warp, end - 1, log_sum);
 
@@ -251,7 +252,7 @@ __global__ void __launch_bounds__(kThreads) far_kernel(const __grid_constant__ F
     }
 }
 
-// A warp takes a row.
+// One warp per row.
 template <int D>
 __global__ void __launch_bounds__(256) split_kernel(const __grid_constant__ SplitRowsParams p) {
   const std::int64_t row = blockIdx.x * std::int64_t{8} + threadIdx.x / 32;
@@ -283,7 +284,7 @@ cudaError_t launch(const FarPairsParams& p, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
-// Whether the current device is the one that far_pairs_hopper.cu is for.
+// True if the current device is the kind that far_pairs_hopper.cu is built for.
 bool on_hopper() {
   int device = 0, major = 0;
   return cudaGetDevice(&device) == cudaSuccess &&

@@ -1,5 +1,6 @@
-// far_pairs.cu for Hopper, and the same bits: the same sums in the same order, by products of warpgroups that read
-// shared memory themselves. A warpgroup takes 64 queries; four more warps copy tiles of 64 keys ahead of them all.
+// far_pairs.cu for Hopper, with the same bits: the same sums in the same order, by products of warpgroups that read
+// shared memory themselves. A warpgroup takes 64 queries; four more warps copy tiles of 64 keys ahead of all
+// warpgroups.
 #include <cstddef>
 
 #include "kernels/common/shared_memory_limit.h"
@@ -12,8 +13,8 @@ namespace {
 
 using namespace hopper;
 
-// What a warp of a warpgroup knows: it has 16 queries, of which a lane shares lane / 4 and lane / 4 + 8 with three
-// others; of each tile it has the columns 8 n + lane % 4 * 2 and the next.
+// A view of one warp of a warpgroup. It has 16 queries; a lane shares queries lane / 4 and lane / 4 + 8 with three
+// other lanes. In each tile a lane has the columns 8 n + lane % 4 * 2 and the next.
 template <int D>
 struct GroupWarp {
   const FarPairsParams& p;
@@ -29,7 +30,7 @@ struct GroupWarp {
   __device__ __forceinline__ int query(int half) const { return query0 + lane / 4 + 8 * half; }
   __device__ __forceinline__ int column(int n) const { return 8 * n + lane % 4 * 2; }
 
-  // Begins the scores of the warpgroup's queries and the keys of a buffer: c[4 n + 2 half + i].
+  // Starts the scores of the warpgroup's queries and the keys of a buffer: c[4 n + 2 half + i].
   __device__ __forceinline__ void scores(int buffer, float (&c)[32]) const {
     const std::uint32_t q = shared_address(&s.q[0][group * kGroupQueries][0]);
     const std::uint32_t k = shared_address(&s.k[buffer][0][0][0]);
@@ -47,7 +48,7 @@ struct GroupWarp {
   }
 };
 
-// The largest scaled scores of the two queries so far, and the sums of the powers below them.
+// The largest scaled scores of the two queries so far, and the sums of powers relative to them.
 struct Softmax {
   float top[2] = {-INFINITY, -INFINITY}, sum[2] = {};
 
@@ -68,7 +69,7 @@ struct Softmax {
             if (!kSeen) x = tile * kTileKeys + warp.column(n) + i <= warp.query(h) ? x : -INFINITY;
             high = fmaxf(high, x);
           }
-        high = far::row_max(high);  // key 0 is seen by all, so it is finite from the first tile on
+        high = far::row_max(high);  // every query sees key 0, so it is finite from the first tile on
         float total = sum[h] * power(top[h] - high);
 #pragma unroll
         for (int n = part; n < part + 4; ++n)
@@ -79,7 +80,7 @@ struct Softmax {
   }
 };
 
-// Logarithms (base 2) of the sums of each softmax: keys [0, query].
+// Logarithms (base 2) of the softmax sums over keys [0, query].
 template <int D>
 __device__ __forceinline__ void log_sums(const GroupWarp<D>& warp, int tiles, float (&log_sum)[2]) {
   const FarPairsParams& p = warp.p;
@@ -97,7 +98,7 @@ __device__ __forceinline__ void log_sums(const GroupWarp<D>& warp, int tiles, fl
       softmax.add<false>(warp, tile, c);
     }
   };
-  // Tiles that some query of the warpgroup sees: scores of the next one beside the powers of this one.
+  // Tiles that at least one query of the warpgroup sees: scores of the next tile overlap with powers of this one.
   const int seen = min(tiles, (warp.group0 + kGroupQueries - 1) / kTileKeys + 1);
   float even[32], odd[32];
   begin(0, even);
@@ -137,11 +138,11 @@ __device__ __forceinline__ void log_sums(const GroupWarp<D>& warp, int tiles, fl
 
 template <int D>
 struct GroupSums {
-  float values[D / 2] = {};  // of p^2 u: [4 n + 2 half + i]
+  float values[D / 2] = {};  // sums of p^2 u: [4 n + 2 half + i]
   float seen[2] = {}, norms[2] = {};
 };
 
-// p of a tile in place of its scores, 0 where the pair is not far.
+// Replaces the scores of a tile by p, and by 0 for pairs inside the windows.
 template <bool kAllFar, int D>
 __device__ __forceinline__ void powers_of(const GroupWarp<D>& warp, int tile, const float (&log_sum)[2],
                                           float (&c)[32]) {
@@ -159,7 +160,7 @@ __device__ __forceinline__ void powers_of(const GroupWarp<D>& warp, int tile, co
       }
 }
 
-// Squares of these as high and low BF16 operands, and their sums.
+// Squares of p as high and low BF16 operands, and their sums.
 template <int D>
 __device__ __forceinline__ void split(const GroupWarp<D>& warp, int buffer, const float (&c)[32], GroupSums<D>& sums,
                                       std::uint32_t (&high)[4][4], std::uint32_t (&low)[4][4]) {
@@ -184,7 +185,7 @@ __device__ __forceinline__ void split(const GroupWarp<D>& warp, int buffer, cons
   }
 }
 
-// Begins p^2 u of a tile.
+// Starts p^2 u of a tile.
 template <int D>
 __device__ __forceinline__ void add_values(const GroupWarp<D>& warp, int buffer, const std::uint32_t (&high)[4][4],
                                            const std::uint32_t (&low)[4][4], GroupSums<D>& sums) {
@@ -202,12 +203,12 @@ __device__ __forceinline__ void add_values(const GroupWarp<D>& warp, int buffer,
   commit_products();
 }
 
-// The scores of the next tile are begun before the values of this one, so that its powers are taken beside them.
+// Starts the scores of the next tile before the values of this tile, so that they overlap with its powers.
 template <int D>
 __device__ __forceinline__ void add_far(const GroupWarp<D>& warp, const Course& course, const float (&log_sum)[2],
                                         GroupSums<D>& sums) {
   const FarPairsParams& p = warp.p;
-  // Tiles in which some query of the warpgroup has a far key.
+  // Tiles in which at least one query of the warpgroup has a key outside its windows.
   const int last = min(course.end, (warp.group0 + kGroupQueries - 1 - p.recent) / kTileKeys + 1);
   const auto buffer = [&](int tile) { return (course.sums + tile - course.begin) % kBuffers; };
   const auto await = [&](int tile) {
@@ -234,7 +235,7 @@ __device__ __forceinline__ void add_far(const GroupWarp<D>& warp, const Course& 
       await(tile);
       warp.scores(buffer(tile), c);
       add_values(warp, buffer(tile - 1), high, low, sums);
-      wait_products<1>();  // for the scores
+      wait_products<1>();  // waits for the scores
       settle(c);
       powers(tile, c);
       wait_products<0>();
@@ -281,7 +282,7 @@ template <int D>
 __device__ __forceinline__ void run(const FarPairsParams& p) {
   extern __shared__ __align__(16) unsigned char memory[];
   Buffers<D>& s = *reinterpret_cast<Buffers<D>*>(memory + (-shared_address(memory) & 1023));
-  // The last queries see most keys: their blocks begin first.
+  // The last queries see the most keys, so their blocks begin first.
   const int block = static_cast<int>(gridDim.y - 1 - blockIdx.y), first = p.first + block * kBlockQueries;
   const int end = min(p.first + p.count, first + kBlockQueries);
   const Course course(p, end - 1);
@@ -304,7 +305,7 @@ __device__ __forceinline__ void run(const FarPairsParams& p) {
   write(warp, sums, end);
 }
 
-// Code for other GPUs is empty: far_pairs() does not come here on them.
+// Code for other GPUs is empty: far_pairs() does not call it there.
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 constexpr bool kBuilt = true;
 #else

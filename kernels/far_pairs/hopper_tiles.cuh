@@ -1,4 +1,4 @@
-// Tiles of far_pairs_hopper.cu in shared memory, and the warps that copy them there ahead of those that multiply.
+// Tiles of far_pairs_hopper.cu in shared memory, and the warps that copy them ahead of the warps that multiply.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace oscar::kernels::hopper {
 
-constexpr int kGroups = 2, kGroupQueries = 64, kTileKeys = 64;  // of a block, a warpgroup, a tile
+constexpr int kGroups = 2, kGroupQueries = 64, kTileKeys = 64;  // per block; per warpgroup; per tile
 constexpr int kBlockQueries = kGroups * kGroupQueries, kMultipliers = 128 * kGroups, kCopiers = 128,
               kAll = kMultipliers + kCopiers;
 constexpr int kBuffers = 3;
@@ -24,8 +24,8 @@ struct Buffers {
   std::uint64_t full[kBuffers], empty[kBuffers];
 };
 
-// Rows [first, first + kRows) of D numbers, swizzled; zeros from row `end` on. By kCopiers threads, this the
-// `thread`-th: it copies one part of each kStep-th row.
+// Copies rows [first, first + kRows) of D numbers, swizzled; zeros from row `end` on. kCopiers threads call it, this
+// one is number `thread`: it copies one part of each kStep-th row.
 template <int D, int kRows>
 __device__ __forceinline__ void copy_swizzled(std::uint16_t (*to)[kRows][64], const std::uint16_t* from,
                                               std::int64_t stride, int first, int end, int thread) {
@@ -40,9 +40,9 @@ __device__ __forceinline__ void copy_swizzled(std::uint16_t (*to)[kRows][64], co
   }
 }
 
-// Tiles in the order that they are read: keys alone for the logarithms, then all that belongs to the far ones.
+// Tiles in reading order: only keys for the logarithms, then all data of the tiles with pairs outside the windows.
 struct Course {
-  int sums, begin, end;  // tiles of the first pass; of the second
+  int sums, begin, end;  // tiles of the first pass; range of the second
   __device__ __forceinline__ Course(const FarPairsParams& p, int last_query)
       : sums(last_query / kTileKeys + 1), begin(p.sink / kTileKeys), end((last_query - p.recent) / kTileKeys + 1) {}
 };

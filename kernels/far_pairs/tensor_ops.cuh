@@ -1,4 +1,4 @@
-// Tiles of far_pairs.cu: rows of D BF16 numbers in shared memory, padded so that ldmatrix meets no bank twice.
+// Tiles of far_pairs.cu: rows of D BF16 numbers in shared memory, padded so that ldmatrix has no bank conflicts.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -12,13 +12,13 @@ namespace oscar::kernels::far {
 using namespace bf16;
 
 constexpr float kLog2E = 1.4426950408889634f;
-constexpr int kThreads = 128, kWarpQueries = 32, kQueries = kThreads / 32 * kWarpQueries;  // of a block
-constexpr int kKeys = 32;                                                                  // of a tile
+constexpr int kThreads = 128, kWarpQueries = 32, kQueries = kThreads / 32 * kWarpQueries;  // per block
+constexpr int kKeys = 32;                                                                  // per tile
 
 template <int D>
 using Tile = std::uint16_t[kKeys][D + 8];
 
-// Rows [first, first + kRows) of a tensor with `stride` elements between rows; zeros from row `end` on.
+// Copies rows [first, first + kRows) of a tensor with `stride` elements between rows; zeros from row `end` on.
 template <int D, int kRows>
 __device__ __forceinline__ void copy_rows(std::uint16_t (*to)[D + 8], const std::uint16_t* from, std::int64_t stride,
                                           int first, int end) {

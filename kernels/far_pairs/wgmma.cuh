@@ -1,6 +1,6 @@
-// Products of a warpgroup on Hopper (wgmma) and the barriers between warps that copy and warps that multiply: what
-// far_pairs_hopper.cu is made of. Operands lie in shared memory as rows of 64 BF16 numbers whose 16-byte parts are
-// swizzled: part c of row r is at part c ^ (r % 8). Tiles begin at a multiple of 1024 bytes.
+// Products of a warpgroup on Hopper (wgmma), and the barriers between copying and multiplying warps, for
+// far_pairs_hopper.cu. Operands are in shared memory as rows of 64 BF16 numbers whose 16-byte parts are swizzled: part
+// c of row r is at part c ^ (r % 8). Tiles begin at a multiple of 1024 bytes.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@ namespace oscar::kernels::hopper {
 
 using bf16::shared_address;
 
-// Matrices of 64 columns: `along` bytes from one to the next such matrix where an operand has more columns, read
-// transposed; otherwise unused.
+// Descriptor of matrices of 64 columns. along: bytes between two such matrices, for a transposed operand with more
+// columns; otherwise unused.
 __device__ __forceinline__ std::uint64_t operand(std::uint32_t address, int along = 16) {
   constexpr std::uint64_t kSwizzle128 = std::uint64_t{1} << 62, kEightRows = 1024 >> 4;
   return kSwizzle128 | kEightRows << 32 | static_cast<std::uint64_t>(along >> 4) << 16 | (address & 0x3ffff) >> 4;
@@ -24,7 +24,7 @@ template <int kLeft>
 __device__ __forceinline__ void wait_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kLeft) : "memory");
 }
-// Values that a product wrote are read after the wait, and not before.
+// Values written by a product may be read only after the wait, not before.
 template <int N>
 __device__ __forceinline__ void settle(float (&x)[N]) {
 #pragma unroll
@@ -45,7 +45,7 @@ __device__ __forceinline__ void multiply64(float (&c)[32], std::uint64_t a, std:
       : "l"(a), "l"(b), "r"(static_cast<int>(adds)));
 }
 
-// c [64, 64] += A B: A in registers, B [16, 64] in shared memory, row after row.
+// c [64, 64] += A B: A in registers, B [16, 64] row by row in shared memory.
 __device__ __forceinline__ void multiply_rows(float (&c)[32], const std::uint32_t (&a)[4], std::uint64_t b) {
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, "
@@ -76,10 +76,10 @@ __device__ __forceinline__ void multiply_rows(float (&c)[64], const std::uint32_
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-// What ordinary writes to shared memory left is seen by products after this.
+// After this, products see ordinary writes to shared memory.
 __device__ __forceinline__ void fence_writes() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// A barrier in shared memory. Waiters name the parity of the phase that they wait for: of the first, 0.
+// A barrier in shared memory. Waiters name the parity of the phase that they wait for; the first phase is 0.
 __device__ __forceinline__ void init(std::uint64_t* barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
 }
@@ -94,13 +94,13 @@ __device__ __forceinline__ void wait_for(std::uint64_t* barrier, int parity) {
       : "memory");
 }
 
-// Begins to copy a number, or zero.
+// Starts a copy of one number, or of zero.
 __device__ __forceinline__ void copy4(float* to, const float* from, bool live) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(live ? 4 : 0)
                : "memory");
 }
 
-// 2^x, and 0 where exp2f() is below the normal numbers: nothing that is added to 1 or squared tells them apart.
+// 2^x, but 0 if exp2f() is below the normal numbers: added to 1 or squared, both give the same.
 __device__ __forceinline__ float power(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

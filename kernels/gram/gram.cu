@@ -1,5 +1,5 @@
-// A block takes one KV head and one run of its rows: BF16 tensor-core products, added in FP32 over 128 rows and then to
-// FP64 sums in registers; a second kernel adds the runs in order. The products X^T X read the same rows as both
+// A block takes one KV head and one run of its rows. BF16 tensor-core products are added in FP32 over 128 rows and then
+// to FP64 sums in registers; a second kernel adds the runs in order. The products X^T X read the same rows as both
 // operands. With a shift each row is two operands, a high and a low part.
 #include <cuda_bf16.h>
 
@@ -16,10 +16,10 @@ using namespace gram;
 constexpr int kStages = 4;
 constexpr int kChunksInFloat = 4;  // 128 rows
 
-// Runs of rows of a head: enough blocks for a GPU.
+// Runs of rows per head: enough blocks for a GPU.
 __host__ __device__ constexpr int splits(bool shifted) { return shifted ? 8 : 16; }
 
-// Eight BF16 values less their shifts: high parts in place, low parts, and their sum into `sum`.
+// Eight BF16 values minus their shifts: high parts in place, low parts, and their sum into `sum`.
 __device__ __forceinline__ void split_rows(std::uint16_t* high, std::uint16_t* low, const float (&shift)[8],
                                            double (&sum)[8]) {
   __nv_bfloat162 x[4], rest[4];
@@ -37,7 +37,7 @@ __device__ __forceinline__ void split_rows(std::uint16_t* high, std::uint16_t* l
   *reinterpret_cast<uint4*>(low) = *reinterpret_cast<const uint4*>(rest);
 }
 
-// What a block adds up: of the rows of one KV head, the chunks [begin, end).
+// The range that a block adds up: chunks [begin, end) of the rows of one KV head.
 template <int D, bool kShifted>
 struct Run {
   int head, gqa_group;
@@ -50,7 +50,7 @@ struct Run {
     begin = blockIdx.x * each, end = min(chunks, begin + each);
   }
 
-  // Begins a group of asynchronous copies: one chunk, with zeros where the run has no rows.
+  // Starts a group of asynchronous copies: one chunk, with zeros after the end of the run.
   __device__ __forceinline__ void copy(const GramParams& p, std::int64_t chunk, Chunk<D>& to) const {
     for (int i = threadIdx.x; i < kChunk * D / 8; i += kThreads) {
       const int r = i / (D / 8), c = i % (D / 8) * 8;
@@ -65,11 +65,11 @@ struct Run {
   }
 };
 
-// Rows with a shift: a thread splits the same eight channels of every kSharers-th row, and adds them up.
+// Rows with a shift: a thread splits the same eight channels of every kSharers-th row, and sums them.
 template <int D>
 struct ShiftedRows {
   static constexpr int kSharers = kThreads / (D / 8);
-  int channels = 0;  // the first of the eight
+  int channels = 0;  // first of the eight channels
   float shift[8] = {};
   double sum[8] = {};
 
@@ -79,18 +79,19 @@ struct ShiftedRows {
     for (int i = 0; i < 8; ++i) shift[i] = __uint_as_float(std::uint32_t{p.shift[head * D + channels + i]} << 16);
   }
 
-  // A chunk into high and low parts. Its first row is `first` of the run's head, which has `end` rows.
+  // Splits a chunk into high and low parts. Its first row is `first` of the run's head, which has `end` rows.
   __device__ __forceinline__ void split(Chunk<D>& rows, Chunk<D>& low, std::int64_t first, std::int64_t end) {
     for (int r = threadIdx.x / (D / 8); r < kChunk; r += kSharers) {
       if (first + r < end) {
         split_rows(&rows[r][channels], &low[r][channels], shift, sum);
       } else {
-        *reinterpret_cast<uint4*>(&low[r][channels]) = uint4{};  // the high parts are zeros already
+        *reinterpret_cast<uint4*>(&low[r][channels]) = uint4{};  // the high parts are already zero
       }
     }
   }
 
-  // The sums of all threads, in order. scratch: shared memory that every thread has done with after a barrier.
+  // Writes the sums of all threads, in order. scratch: shared memory that all threads have finished using after a
+  // barrier.
   __device__ __forceinline__ void write(double* out, double (*scratch)[D]) const {
     __syncthreads();
 #pragma unroll
@@ -108,7 +109,7 @@ struct ShiftedRows {
 template <int D, bool kShifted>
 __global__ void __launch_bounds__(kThreads, 1) gram_kernel(const __grid_constant__ GramParams p) {
   __shared__ __align__(16) Chunk<D> rows[kStages];
-  __shared__ __align__(16) Chunk<D> low;  // with a shift
+  __shared__ __align__(16) Chunk<D> low;  // used with a shift
   Products<D, kShifted> products;
   const Run<D, kShifted> run(p);
   ShiftedRows<D> shifted;
@@ -130,7 +131,7 @@ __global__ void __launch_bounds__(kThreads, 1) gram_kernel(const __grid_constant
   }
   products.flush();
   wait<0>();
-  constexpr int kResult = D * D + (kShifted ? D : 0);  // numbers of a head and run
+  constexpr int kResult = D * D + (kShifted ? D : 0);  // numbers per head and run
   double* out = p.workspace + (static_cast<std::int64_t>(blockIdx.x) * p.kv_heads + run.head) * kResult;
   products.write(out);
   if constexpr (kShifted) {

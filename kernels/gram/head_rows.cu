@@ -14,13 +14,13 @@ __device__ __forceinline__ void store4(float* to, const float (&from)[4]) {
   *reinterpret_cast<float4*>(to) = make_float4(from[0], from[1], from[2], from[3]);
 }
 
-// ATen's addcmul_ on the product before: one rounding where it adds, two where it subtracts.
+// ATen's addcmul_ after a product: one rounding for an addition, two for a subtraction.
 __device__ __forceinline__ float plus(float a, float c, float b, float s) { return __fmaf_rn(b, s, __fmul_rn(a, c)); }
 __device__ __forceinline__ float minus(float a, float c, float b, float s) {
   return __fsub_rn(__fmul_rn(a, c), __fmul_rn(b, s));
 }
 
-// A thread takes four pairs of channels of a row, or four channels that do not turn.
+// A thread takes four pairs of channels of a row, or four channels that RoPE does not rotate.
 __global__ void __launch_bounds__(kThreads) rows_kernel(const __grid_constant__ HeadRowsParams p) {
   const int d = p.head_dim, pairs = p.pairs, lanes = (d - pairs) / 4;
   const std::int64_t i = blockIdx.x * std::int64_t{kThreads} + threadIdx.x, row = i / lanes;

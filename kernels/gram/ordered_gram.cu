@@ -1,5 +1,5 @@
-// A warp makes one tile of a product, which lies on or above the diagonal; the rows come to shared memory by
-// asynchronous copies, a chunk ahead.
+// A warp computes one tile of a product, on or above the diagonal. Asynchronous copies bring the rows to shared memory,
+// one chunk ahead.
 #include "kernels/gram/ordered_gram.h"
 
 #include <algorithm>
@@ -7,10 +7,10 @@
 namespace oscar::kernels {
 namespace {
 
-constexpr int kChunk = 32, kStages = 3, kLongStages = 4;  // rows of a chunk; chunks in shared memory
-constexpr int kRows = 32;                                 // of a tile
+constexpr int kChunk = 32, kStages = 3, kLongStages = 4;  // rows per chunk; chunks in shared memory
+constexpr int kRows = 32;                                 // rows per tile
 
-// Tiles of kRows x kColumns that hold a part of the upper triangle, row after row.
+// Tiles of kRows x kColumns that contain a part of the upper triangle, row by row.
 template <int D, int kColumns>
 struct Tiles {
   __host__ __device__ static constexpr int first(int row) { return row * kRows / kColumns; }
@@ -19,7 +19,7 @@ struct Tiles {
     for (int row = 0; row < D / kRows; ++row) n += D / kColumns - first(row);
     return n;
   }
-  int row = 0, column = 0;  // of the first element
+  int row = 0, column = 0;  // of the tile's first element
 
   __device__ __forceinline__ explicit Tiles(int tile) {
     while (tile >= D / kColumns - first(row)) tile -= D / kColumns - first(row), ++row;
@@ -39,7 +39,7 @@ __device__ __forceinline__ void wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
 }
 
-// Begins to copy the columns [0, kColumns) of a chunk of rows, with zeros behind the last row.
+// Starts copies of the columns [0, kColumns) of a chunk of rows, with zeros after the last row.
 template <int D, int kColumns, int kThreads>
 __device__ __forceinline__ void copy_rows(float (*to)[kColumns], const float* from, std::int64_t row,
                                           std::int64_t end) {
@@ -77,9 +77,9 @@ struct Part {
   __device__ __forceinline__ int row_of(int i) const { return row + i / 4 * 16 + i % 4; }
 };
 
-constexpr int kColumns = 64;  // of a tile of block_products
+constexpr int kColumns = 64;  // columns per tile of block_products
 
-// A block of threads takes a run of rows of one matrix. A zero row behind them changes no bit.
+// A block of threads takes a run of rows of one matrix. Zero rows after them change no bit.
 template <int D>
 __global__ void __launch_bounds__(32 * Tiles<D, kColumns>::count(), 2)
     block_products(const __grid_constant__ OrderedGramParams p) {
@@ -114,8 +114,8 @@ __global__ void __launch_bounds__(32 * Tiles<D, kColumns>::count(), 2)
     }
 }
 
-// FP64 sums of the blocks in the order of ATen's reduction, whose bits they keep: from 64 blocks on in four parts, each
-// of them (and less than 64) in four sums by turns.
+// FP64 sums of the blocks in the order of ATen's reduction, so the bits are equal: from 64 blocks on in four parts;
+// each part (and fewer than 64 blocks) in four interleaved sums.
 template <int D>
 __global__ void __launch_bounds__(256) add_blocks(const __grid_constant__ OrderedGramParams p) {
   constexpr int kElements = Tiles<D, kColumns>::count() * kRows * kColumns;
@@ -152,9 +152,9 @@ __global__ void __launch_bounds__(256) add_blocks(const __grid_constant__ Ordere
   if (row != column) out[column * D + row] += total;
 }
 
-constexpr int kLongThreads = 64, kLaneRows = 8 / (kLongThreads / 32);  // of a tile; of a lane
+constexpr int kLongThreads = 64, kLaneRows = 8 / (kLongThreads / 32);  // threads per tile; rows per lane
 
-// Two warps for each tile: few matrices, and many rows.
+// Two warps per tile, for few matrices with many rows.
 template <int D>
 __global__ void __launch_bounds__(kLongThreads) long_products(const __grid_constant__ LongGramParams p) {
   __shared__ __align__(16) float left[kLongStages][kChunk][kRows], right[kLongStages][kChunk][kRows];

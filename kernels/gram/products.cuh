@@ -1,4 +1,4 @@
-// The tensor-core products of gram.cu: X^T X of the rows in shared memory, in the registers of a block's warps.
+// The tensor-core products of gram.cu: X^T X of the rows in shared memory, kept in the registers of a block's warps.
 #pragma once
 
 #include <cstdint>
@@ -9,19 +9,19 @@ namespace oscar::kernels::gram {
 
 using namespace bf16;
 
-constexpr int kThreads = 256, kChunk = 32;  // of a block; rows that are copied at a time
+constexpr int kThreads = 256, kChunk = 32;  // threads per block; rows copied at a time
 
 // Rows of one chunk in shared memory; the padding keeps ldmatrix free of bank conflicts.
 template <int D>
 using Chunk = std::uint16_t[kChunk][D + 8];
 
-// A warp's part of the D x D products of a block, in registers: 16 kTiles of their rows by 8 kColumns of their columns.
+// A warp's part of the D x D products of a block, in registers: 16 kTiles rows by 8 kColumns columns.
 template <int D, bool kShifted>
 struct Products {
   static constexpr int kTiles = D / 64, kColumns = D / 2 / 8;
   int lane, first_row, first_column;
   double sum[kTiles][kColumns][4];
-  float part[kTiles][kColumns][4] = {};  // not yet in the sum: 128 rows at most
+  float part[kTiles][kColumns][4] = {};  // not yet in the sum: at most 128 rows
 
   __device__ __forceinline__ Products() {
     const int warp = threadIdx.x / 32;
@@ -43,8 +43,8 @@ struct Products {
         for (int i = 0; i < 4; ++i) sum[m][n][i] += static_cast<double>(part[m][n][i]), part[m][n][i] = 0.0f;
   }
 
-  // Operands of rows k to k + 15. Matrices of the first: (k, m), (k, m + 8), (k + 8, m), (k + 8, m + 8); of the second:
-  // (k, n), (k + 8, n), (k, n + 8), (k + 8, n + 8).
+  // Operands of rows k to k + 15. Matrices of the first operand: (k, m), (k, m + 8), (k + 8, m), (k + 8, m + 8). Of the
+  // second: (k, n), (k + 8, n), (k, n + 8), (k + 8, n + 8).
   __device__ __forceinline__ void first(std::uint32_t (&a)[4], const Chunk<D>& from, int k, int m) const {
     load_transposed(a, &from[k + lane % 8 + lane / 16 * 8][first_row + 16 * m + lane / 8 % 2 * 8]);
   }
@@ -52,7 +52,7 @@ struct Products {
     load_transposed(b, &from[k + lane % 8 + lane / 8 % 2 * 8][first_column + 8 * n + lane / 16 * 8]);
   }
 
-  // Adds the products of one chunk; low is read with a shift only.
+  // Adds the products of one chunk; low is read only with a shift.
   __device__ __forceinline__ void add(const Chunk<D>& rows, const Chunk<D>& low) {
 #pragma unroll
     for (int k = 0; k < kChunk; k += 16) {

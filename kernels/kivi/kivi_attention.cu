@@ -1,7 +1,7 @@
 // Decode attention over per-channel keys and per-token values: a grid of parts, then their merge.
 //
-// Parts of an item (sequence, 8 query heads of a KV head): blocks whose warps share out the full pages, each warp with
-// its own ring of shared memory (decode/pipeline.cuh), and blocks of 32 loose tokens. Parts merge in order.
+// An item is (sequence, 8 query heads of a KV head). Its parts are blocks whose warps divide the full pages, each warp
+// with its own ring of shared memory (decode/pipeline.cuh), and blocks of 32 loose tokens. Parts merge in order.
 #include "kernels/kivi/kivi_attention.h"
 
 #include <algorithm>
@@ -16,15 +16,15 @@ namespace {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps, kSlots = 2, kHeads = 8;
 
-// What the host derives from the parameters.
+// Values that the host derives from the parameters.
 struct Launch {
   KiviAttentionParams p;
-  int gqa_group, head_tiles;  // query heads of a KV head, and tiles of 8 of them
-  int page_parts, parts;      // blocks of an item for pages, and all
+  int gqa_group, head_tiles;  // query heads per KV head, and tiles of 8 of them
+  int page_parts, parts;      // blocks of an item for pages, and in total
   int slot_bytes;
 };
 
-// Results of a part: [item][part] of these; `plain` is written by the parts of loose tokens alone.
+// Results of a part: [item][part]; only the parts of loose tokens write `plain`.
 template <int D>
 struct Part {
   float m[kHeads], l[kHeads], coded[kHeads][D], plain[kHeads][D];
@@ -39,7 +39,7 @@ struct PageShared {
   float largest[kWarps];
 };
 
-// The power of two below the largest |q| of the item; all threads.
+// The power of two below the largest |q| of the item; all threads call it.
 template <int D>
 __device__ __forceinline__ float query_unit(const Launch& a, const float* q, int heads, PageShared<D>& shared) {
   float top = 0.0f;
@@ -53,7 +53,7 @@ __device__ __forceinline__ float query_unit(const Launch& a, const float* q, int
   return top > 0.0f ? __uint_as_float(__float_as_uint(top) & 0x7f800000u) : 1.0f;
 }
 
-// The item's query heads over `unit` as operand B; all threads.
+// The item's query heads divided by `unit` as operand B; all threads call it.
 template <int D>
 __device__ __forceinline__ void share_query(const float* q, int heads, float inverse, PageShared<D>& shared) {
   for (int i = threadIdx.x; i < D / 16 * 32; i += kThreads) {
@@ -85,7 +85,7 @@ __device__ __forceinline__ void finish_scores(const KiviAttentionParams& p, floa
     }
 }
 
-// The warps meet in shared memory and become the part; all threads.
+// Merges the warps in shared memory into the part; all threads call it.
 template <int D>
 __device__ __forceinline__ void merge_warps(LineState<D>& state, std::uint8_t* pool, int heads, Part<D>& part) {
   const int tid = threadIdx.x, lane = tid & 31, warp = tid >> 5, g = lane >> 2, t = lane & 3;
@@ -141,7 +141,7 @@ __device__ __forceinline__ void attend_pages(const Launch& a, int sequence, int 
   const int count = full > first ? (full - first + stride - 1) / stride : 0;
   std::uint8_t* slots = pool + warp * kSlots * a.slot_bytes;
   const std::uint32_t slots_address = shared_address(slots);
-  const auto issue = [&](int use) {  // keys of a page, its values, keys of the next page, ...
+  const auto issue = [&](int use) {  // order: keys of a page, its values, keys of the next page, ...
     if (use < 2 * count) {
       const int page = first + (use >> 1) * stride;
       const KiviSide& side = use & 1 ? p.value : p.key;
@@ -236,7 +236,7 @@ __global__ void __launch_bounds__(D) merge_kernel(const __grid_constant__ Launch
   p.plain[at] = l > 0.0f ? plain / l : 0.0f;
 }
 
-// Two blocks on each multiprocessor, but no more than give every warp a page.
+// Two blocks per multiprocessor, but at most one page per warp.
 Launch plan(const KiviAttentionParams& p) {
   Launch a{p, p.query_heads / p.kv_heads, 0, 0, 0, std::max(p.key.head_bytes, p.value.head_bytes)};
   a.head_tiles = (a.gqa_group + kHeads - 1) / kHeads;

@@ -1,9 +1,9 @@
-// What a warp does of one full page of 128 tokens: the scores from codes of channels, the sums from codes of tokens.
+// The work of a warp for one full page of 128 tokens: scores from codes of channels, sums from codes of tokens.
 //
-// A line is the codes that belong together: 128 tokens of a channel (keys), D channels of a token (values). Field f of
-// byte i of a line of n codes is code i + f n / 4, so two bytes side by side in a register and one mask give a pair of
-// FP16 subnormals c 4^f 2^-24: operand A of the MMA without a shift. A lane (g = lane / 4, t = lane % 4) takes bytes of
-// four lines: keys of channels 16 k + 4 j + t, values of tokens that the transposed weights name.
+// A line holds 128 tokens of a channel (keys) or D channels of a token (values). Field f of byte i of a line of n codes
+// is code i + f n / 4. So two bytes side by side in a register and one mask give a pair of FP16 subnormals c 4^f 2^-24:
+// operand A of the MMA without a shift. A lane (g = lane / 4, t = lane % 4) takes bytes of four lines: keys of channels
+// 16 k + 4 j + t, values of the tokens that the transposed weights require.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,7 @@ __device__ __forceinline__ std::uint32_t offset_pair(std::uint32_t first, std::u
   return __byte_perm(first, second, 0x7632);
 }
 
-// Byte `byte` of two words, one in each half; the bytes above them are masked away later.
+// Byte `byte` of two words, one in each half; later masks remove the bytes above them.
 __device__ __forceinline__ std::uint32_t byte_pair(std::uint32_t first, std::uint32_t second, int byte) {
   return __byte_perm(first, second, 0x4400u + 0x1111u * static_cast<unsigned>(byte));
 }
@@ -52,10 +52,11 @@ __device__ __forceinline__ std::uint32_t byte_pair(std::uint32_t first, std::uin
 // The softmax state of a warp over 8 query heads. A lane has heads 2t and 2t + 1.
 template <int D>
 struct LineState {
-  static constexpr int kPairs = D / 64;  // bytes of a lane in a value line, two by two
+  static constexpr int kPairs = D / 64;  // byte pairs of a lane in a value line
   float m[2], l[2];
-  float o[4][kPairs][4];  // [field][pair of bytes][first byte: two heads, second byte: two heads], units of the codes
-  float zeros[4];         // row f: what the offsets of field f add
+  float o[4][kPairs][4];  // [field][pair of bytes][first byte: two heads, second byte: two heads], in units of the
+                          // codes
+  float zeros[4];         // row f: the sum from the offsets of field f
 
   __device__ __forceinline__ void clear() {
     m[0] = m[1] = -1e30f, l[0] = l[1] = 0.0f;
@@ -70,18 +71,18 @@ struct LineState {
   }
 };
 
-// A lane's tokens of a page: 32 f + 4 g + line_byte(b, g), b = 0..3. The turn by g / 2 lets the lanes that read the
+// A lane's tokens of a page: 32 f + 4 g + line_byte(b, g), b = 0..3. The rotation by g / 2 lets the lanes that read the
 // values of these tokens start in different banks.
 __device__ __forceinline__ int line_byte(int b, int g) { return (b + (g >> 1)) & 3; }
 
-// scores[f][p][2 u + h]: of token 32 f + 4 g + line_byte(2 p + u, g) and head 2t + h, without norm and scale.
-// query: [D/16][32] pairs of FP16 as operand B, channels 16 k + 4 j + t.
+// scores[f][p][2 u + h]: token 32 f + 4 g + line_byte(2 p + u, g) and head 2t + h, without norm and scale. query:
+// [D/16][32] pairs of FP16 as operand B, channels 16 k + 4 j + t.
 template <int D, int G>
 __device__ __forceinline__ void line_scores(float (&scores)[4][2][4], const std::uint8_t* page, const uint2* query,
                                             int lane) {
   const int g = lane >> 2, t = lane & 3;
   const std::uint8_t* params = page + D * (kLinePageTokens / 4);
-  float offsets[4] = {0.0f, 0.0f, 0.0f, 0.0f};  // row f: of the offsets of field f
+  float offsets[4] = {0.0f, 0.0f, 0.0f, 0.0f};  // row f: from the offsets of field f
 #pragma unroll
   for (int f = 0; f < 4; ++f)
 #pragma unroll
@@ -150,7 +151,7 @@ __device__ __forceinline__ void line_softmax(LineState<D>& state, float (&s)[4][
   for (int h = 0; h < 2; ++h) {
 #pragma unroll
     for (int offset = 4; offset < 32; offset *= 2) top[h] = fmaxf(top[h], __shfl_xor_sync(0xffffffffu, top[h], offset));
-    // Weights up to 2^4: room in FP16 below for small ones, above for scales up to 4,000.
+    // Weights up to 2^4: leaves room in FP16 for small weights, and for scales up to 4,000.
     top[h] = fmaxf(state.m[h], top[h] - 4.0f);
     const float factor = exp2_approx(state.m[h] - top[h]);
     state.m[h] = top[h];
@@ -223,7 +224,7 @@ __device__ __forceinline__ void line_accumulate(LineState<D>& state, const float
     }
 }
 
-// The accumulators in units of the output; channel D/4 f + D/32 g + 2 p + u is o[f][p][2 u + h].
+// Converts the accumulators to units of the output; channel D/4 f + D/32 g + 2 p + u is o[f][p][2 u + h].
 template <int D>
 __device__ __forceinline__ void line_finish(LineState<D>& state, int lane) {
 #pragma unroll

@@ -1,5 +1,5 @@
-// Tokens outside the full pages: BF16 on one side or both, or in a page that is not full. 32 of them at a time in a
-// block: their rows are decoded to FP32 in shared memory, then warp h attends for query head h.
+// Tokens outside the full pages: BF16 on one side or both, or in a page that is not full. A block handles 32 at a time:
+// it decodes their rows to FP32 in shared memory, then warp h attends for query head h.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -19,11 +19,11 @@ inline constexpr int kLooseTokens = 32;
 template <int D>
 struct LooseRows {
   float key[kLooseTokens][D + 4], value[kLooseTokens][D + 4];
-  float query[2][8][D];  // in the model's basis, in that of the codes
+  float query[2][8][D];  // in the model's basis, and in the basis of the codes
   bool key_coded[kLooseTokens], value_coded[kLooseTokens];
 };
 
-// Element `channel` of coded body token `token`: keys of lines of 128 tokens, values of lines of D channels.
+// Element `channel` of coded token `token` after the sink: keys in lines of 128 tokens, values in lines of D channels.
 template <int D>
 __device__ __forceinline__ float coded_key(const KiviSide& side, const std::int32_t* table, int kv_head, int token,
                                            int channel) {
@@ -49,8 +49,8 @@ __device__ __forceinline__ float coded_value(const KiviSide& side, const std::in
   return static_cast<float>(code) * __low2float(pair) + __high2float(pair);
 }
 
-// Queries of the item and rows of loose tokens [first, first + 32) -> shared memory; zeros past the sequence. All
-// threads. position_of(i): position of the i-th loose token.
+// Loads the item's queries and the rows of loose tokens [first, first + 32) into shared memory; zeros after the end of
+// the sequence. All threads call it. position_of(i): position of the i-th loose token.
 template <int D, class PositionOf>
 __device__ __forceinline__ void load_loose(const KiviAttentionParams& p, const KiviSequence& s, int sequence,
                                            int kv_head, int first_head, int heads, int first, LooseRows<D>& rows,
@@ -92,8 +92,8 @@ __device__ __forceinline__ void load_loose(const KiviAttentionParams& p, const K
   }
 }
 
-// Attends to loose tokens [first, first + 32) of a sequence, counted over the sink, then what follows the `full` pages.
-// One head a warp, head < heads; m, l and the sums of the lane's channels lane + 32 i are for the caller to store.
+// Attends to loose tokens [first, first + 32) of a sequence, counted over the sink and then the tokens after the `full`
+// pages. One head per warp, head < heads. The caller stores m, l and the sums of the lane's channels lane + 32 i.
 template <int D>
 struct LooseResult {
   float m = -1e30f, l = 0.0f, plain[D / 32] = {}, coded[D / 32] = {};

@@ -1,4 +1,4 @@
-// Encoder of one band of the layout `blocks` in a warp; reference: lib/codec/blocks.cpp.
+// Encoder of one block of the layout `blocks` in a warp; reference: lib/codec/blocks.cpp.
 #pragma once
 
 #include "kernels/common/scale_grid.h"
@@ -37,7 +37,7 @@ __device__ inline void try_fraction(const float (&x)[P], int width, float fracti
   }
 }
 
-// The best of eight fractions. Lanes 4 k to 4 k + 3 do for fraction k what all of the warp needs once.
+// The best of eight fractions. Lanes 4 k to 4 k + 3 handle fraction k in the steps that are done once per warp.
 template <int P>
 __device__ inline void find_fraction(const float (&x)[P], int n, int width, float largest, float& best_dot,
                                      int& best_squares, float& best_fraction) {

@@ -1,4 +1,4 @@
-// Rows of a run and their codes, by whole warps: what the two kernels of quantize_pages.cu share. The KV head is
+// Rows of a run and their codes, processed by full warps; both kernels of quantize_pages.cu use it. The KV head is
 // blockIdx.y, the layer blockIdx.z.
 #pragma once
 
@@ -12,7 +12,7 @@ namespace oscar::kernels {
 
 __device__ inline std::int64_t layer() { return blockIdx.z; }
 
-// What the block's layer has its pages in; its windows.
+// The pages and the windows of the block's layer.
 __device__ inline std::uint8_t* pages_of_layer(const QuantizePagesParams& p) {
   return p.layer_pages != nullptr ? reinterpret_cast<std::uint8_t*>(p.layer_pages[layer()])
                                   : p.pages + layer() * p.page_layer_bytes;
@@ -49,7 +49,7 @@ __device__ inline float load(const QuantizePagesParams& p, int head, int first_r
                          : static_cast<const float*>(p.rows)[index];
 }
 
-// Channel i of the mean that is taken from the token at `position`.
+// Channel i of the mean that is subtracted from the token at `position`.
 __device__ inline float mean_at(const QuantizePagesParams& p, int head, std::int64_t position, int i) {
   const int d = p.layout.head_dim, half = d / 2;
   const float* mean = p.mean + head * d;
@@ -115,7 +115,7 @@ __device__ inline void encode_blocks(const QuantizePagesParams& p, int head, con
   }
 }
 
-// A warp encodes one token; its clipped row goes back to shared memory because groups cut it differently.
+// A warp encodes one token; its clipped row returns to shared memory because groups divide it differently.
 template <int P>
 __device__ inline void encode(const QuantizePagesParams& p, int head, int position, int slot, float* x,
                               std::uint8_t* codes, std::uint8_t* page) {

@@ -1,4 +1,4 @@
-// The steps of encoder `feedback` on one group or band in a warp; reference: lib/codec/feedback_row.h.
+// The steps of encoder `feedback` for one group or block in a warp; reference: lib/codec/feedback_row.h.
 #pragma once
 
 #include "kernels/quantize/row_ops.cuh"
@@ -6,7 +6,7 @@
 namespace oscar::kernels::feedback {
 
 inline constexpr int kPasses = 2;              // over the channels
-inline constexpr float kLeastGain = 1.00001f;  // smaller ones are rounding
+inline constexpr float kLeastGain = 1.00001f;  // smaller gains are rounding errors
 
 // <x, x>, <x, v>, <v, v> in the metric.
 struct Products {
@@ -33,7 +33,7 @@ __device__ inline void multiply(const float (&x)[P], const float* h, int n, floa
   }
 }
 
-// Where one channel moves to, and what the products are then. All lanes have the same.
+// The move of one channel, and the products after it. Equal in all lanes.
 struct Step {
   float move, a, b;
 };
@@ -54,7 +54,7 @@ __device__ inline Step best_step(float v, float hx, float hv, float self, float 
   return s;
 }
 
-// Channel after channel, v moves by +-step inside [low, high] to wherever xv^2 / vv is largest; it never falls.
+// Channel by channel, moves v by +-step inside [low, high] to the largest xv^2 / vv, which never decreases.
 template <int P>
 __device__ inline Products ascend(const float (&x)[P], const float* h, int n, float step, float low, float high,
                                   float (&v)[P]) {
@@ -92,7 +92,7 @@ __device__ inline Products ascend(const float (&x)[P], const float* h, int n, fl
     p.xv = row::fixed_dot(v, hx, n), p.vv = row::fixed_dot(v, hv, n);
     if (!moved || !p.usable()) break;
   }
-  // The running sums are rounded: what counts is the score of the codes themselves.
+  // The running sums are rounded, so the score is recomputed from the codes themselves.
   if (p.usable() && (p.xv * p.xv) / p.vv >= (start.xv * start.xv) / start.vv) return p;
 #pragma unroll
   for (int j = 0; j < P; ++j) v[j] = before[j];

@@ -1,5 +1,5 @@
-// One block for each (run, KV head): rotates 16 tokens at a time, a warp encodes a token, and at the end each thread
-// assembles whole words of the page.
+// One block per (run, KV head): it rotates 16 tokens at a time, a warp encodes a token, and at the end each thread
+// assembles complete words of the page.
 #include <algorithm>
 
 #include "kernels/common/code_place.h"
@@ -100,8 +100,8 @@ int run_warps_bytes(const QuantizePagesParams& p) {
   return kRunWarps * run_warp_bytes<P>(image_words(p.layout));
 }
 
-// A warp for each run where the source is windows, which tokens leave a few at a time, and there are enough runs: with
-// fewer, a block is done sooner with one that has many tokens.
+// One warp per run if the source is windows, which tokens leave a few at a time, and if there are enough runs. With
+// fewer runs, a full block finishes a run of many tokens sooner.
 template <int P>
 bool has_run_warps(const QuantizePagesParams& p) {
   constexpr std::int64_t kEnough = 2048;
@@ -114,7 +114,7 @@ template <int P>
 cudaError_t launch(const QuantizePagesParams& p, cudaStream_t stream) {
   const bool by_warp = has_run_warps<P>(p);
   const int bytes = by_warp ? run_warps_bytes<P>(p) : static_cast<int>(sizeof(Shared<P>));
-  const int runs = by_warp ? (p.run_count + kRunWarps - 1) / kRunWarps : p.run_count;  // of blocks
+  const int runs = by_warp ? (p.run_count + kRunWarps - 1) / kRunWarps : p.run_count;  // blocks for all runs
   const dim3 grid(static_cast<unsigned>(runs), static_cast<unsigned>(p.kv_heads), static_cast<unsigned>(p.layers));
   const cudaError_t error =
       by_warp ? allow_shared_memory<quantize_runs_kernel<P>>(bytes) : allow_shared_memory<quantize_kernel<P>>(bytes);

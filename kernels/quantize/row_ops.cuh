@@ -1,4 +1,4 @@
-// One row in a warp: element i of a group sits in lane i % 32 as x[i / 32]. The same operations in the same order as
+// One row in a warp: element i of a group is in lane i % 32 as x[i / 32]. The operations and their order equal those of
 // lib/codec/row_math.h; this folder is compiled without contraction.
 #pragma once
 
@@ -11,15 +11,15 @@ namespace oscar::kernels::row {
 
 inline constexpr unsigned kAll = 0xffffffffu;
 
-// Lanes fold 16, 8, 4, 2, 1 apart; every lane gets the sum.
+// Adds lanes 16, 8, 4, 2, 1 apart; every lane gets the sum.
 __device__ inline float fold(float sum) {
 #pragma unroll
   for (int apart = 16; apart > 0; apart /= 2) sum = sum + __shfl_xor_sync(kAll, sum, apart);
   return sum;
 }
 
-// fold() of V values at a time, a power of two up to 32, with fewer exchanges: lane i gets the sum of value i V / 32.
-// The same additions in the same order as fold(): lanes hand on what the other half of them keeps.
+// fold() for V values at once, a power of two up to 32, with fewer exchanges: lane i gets the sum of value i V / 32.
+// The additions and their order equal those of fold(): lanes pass on the values that the other half of them keeps.
 template <int V, int kCount = V>
 __device__ __forceinline__ float fold_each(float (&values)[V]) {
   constexpr int kApart = 16 * kCount / V;
@@ -45,7 +45,7 @@ __device__ inline int first_largest(float score) {
   return __ffs(static_cast<int>(__ballot_sync(kAll, __float_as_uint(score) == most))) - 1;
 }
 
-// What one lane adds to fixed_dot().
+// One lane's part of fixed_dot().
 template <int P>
 __device__ inline float part_of_dot(const float (&x)[P], const float (&y)[P], int n) {
   float sum = 0.0f;
@@ -56,7 +56,7 @@ __device__ inline float part_of_dot(const float (&x)[P], const float (&y)[P], in
   return sum;
 }
 
-// fixed_sum and fixed_dot of n elements; elements beyond n add +0 as the CPU's padded lanes do.
+// fixed_sum and fixed_dot of n elements; elements after the n-th add +0, as the CPU's padded lanes do.
 template <int P>
 __device__ inline float fixed_sum(const float (&x)[P], int n) {
   float sum = 0.0f;

@@ -1,15 +1,15 @@
-// Many runs of a few tokens that leave BF16 windows: a warp codes a run of its own. The kernel with a block for each
-// run, which is right for whole pages, looks at every code of the page for those that are its own; for one token that
-// takes many times as long as the token.
+// Many runs of a few tokens that leave BF16 windows: each warp codes one run. The kernel with one block per run is
+// right for full pages. It checks every code of the page for whether it belongs to the run; for a single token that
+// takes many times as long as coding the token.
 #pragma once
 
 #include "kernels/quantize/encode_row.cuh"
 
 namespace oscar::kernels {
 
-inline constexpr int kRunWarps = 4;  // runs of a block
+inline constexpr int kRunWarps = 4;  // runs per block
 
-// A warp's image of the planes of one side of a page: bits to be written, and which.
+// A warp's image of the planes of one side of a page: the bits to write, and a mask of them.
 struct PlanesImage {
   std::uint32_t *bits, *mine;
   int words;
@@ -18,7 +18,8 @@ struct PlanesImage {
     for (int i = lane; i < words; i += 32) bits[i] = mine[i] = 0;
     __syncwarp();
   }
-  // The codes of one token. A lane takes every eighth channel of 32 in a row, which share a word in most planes.
+  // Puts the codes of one token. A lane takes every eighth channel of 32 consecutive ones, which share a word in most
+  // planes.
   __device__ __forceinline__ void put(const SideLayout& side, bool value_side, int token, const std::uint8_t* codes,
                                       int lane) const {
     for (int b = 0; b < side.planes; ++b) {

@@ -56,7 +56,7 @@ __device__ inline Params encode_minmax(const float (&x)[P], Range range, int (&c
   return {scale, zero};
 }
 
-// Of encoder feedback, for one group; null where there is nothing to weigh.
+// The metric of encoder feedback for one group; null without a metric.
 struct Metric {
   const float *matrix = nullptr, *offset = nullptr;  // [n, n], [n]
 };
@@ -75,7 +75,7 @@ __device__ inline Params encode_search(const float (&x)[P], int n, Range range, 
 
   const float center = 0.5f * range.low + 0.5f * range.high;
   constexpr float kFractions[] = {1.0f, 0.95f, 0.9f, 0.85f, 0.8f, 0.75f, 0.7f, 0.65f, 0.6f, 0.55f};
-  // Lanes 2 f and 2 f + 1 do for fraction f what all of the warp needs once.
+  // Lanes 2 f and 2 f + 1 handle fraction f in the steps that are done once per warp.
   const int lane = static_cast<int>(threadIdx.x % 32);
   float fraction = 1.0f;
 #pragma unroll
@@ -106,14 +106,14 @@ __device__ inline Params encode_search(const float (&x)[P], int n, Range range, 
   if (!(__shfl_sync(row::kAll, score, best) > 0.0f)) return encode_minmax<T>(x, range, codes);
   const float best_dot = __shfl_sync(row::kAll, dot, best), best_spread = __shfl_sync(row::kAll, spread, best);
   const int best_sum = __shfl_sync(row::kAll, sum, best);
-  // The winner's codes once more: cheaper than keeping two sets in registers.
+  // Recomputes the winner's codes: cheaper than keeping two sets in registers.
   fraction = __shfl_sync(row::kAll, fraction, best), inverse = __shfl_sync(row::kAll, inverse, best);
   const float low = center - fraction * (0.5f * width);
 #pragma unroll
   for (int j = 0; j < P; ++j) codes[j] = static_cast<int>(row::clamp((x[j] - low) * inverse + 0.5f, 3.0f));
 
   float ideal = value_side ? (best_dot * count) / best_spread : energy / best_dot;
-  float middle = mean, level = static_cast<float>(best_sum) / count;  // of the row and of its codes
+  float middle = mean, level = static_cast<float>(best_sum) / count;  // means of the row and of its codes
   if (metric.matrix != nullptr) {
     float moved[P], offset[P];
 #pragma unroll

@@ -1,4 +1,4 @@
-// A warp for each group of channels of a token; a thread for each group of tokens of a channel.
+// One warp per group of channels of a token; one thread per group of tokens of a channel.
 #include "kernels/tiles/group_codes.cuh"
 
 namespace oscar::kernels {

@@ -1,5 +1,5 @@
-// Codes of one group of values that share a scale, for a warp that holds it together or a thread that holds it alone.
-// CPU reference: lib/methods/group_codes.cpp and lloyd_max.cpp. Compiled without fused multiply-add: the same bits.
+// Codes of one group of values that share a scale, for a group in the lanes of a warp or in a single thread. CPU
+// references: lib/methods/group_codes.cpp and lloyd_max.cpp. Compiled without fused multiply-add: the same bits.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -10,7 +10,7 @@
 
 namespace oscar::kernels {
 
-// Consecutive values, element lane + 32 i in each lane.
+// Consecutive values; each lane holds elements lane + 32 i.
 struct WarpGroup {
   float* x;
   int n, lane;
@@ -25,7 +25,7 @@ struct WarpGroup {
   }
 };
 
-// One value of each token, all in one thread.
+// One value per token, all in one thread.
 struct ThreadGroup {
   float* x;
   int n;
@@ -39,7 +39,7 @@ struct ThreadGroup {
   }
 };
 
-// Through FP16; beyond its range: its largest finite value.
+// Rounds to FP16; beyond its range: the largest finite value.
 __device__ __forceinline__ float stored_half(float value) {
   return __half2float(__float2half_rn(fminf(fmaxf(value, -65504.0f), 65504.0f)));
 }
@@ -52,7 +52,7 @@ __device__ __forceinline__ void range_of(const G& g, float& low, float& high) {
   high = g.reduce(high, [](float a, float b) { return fmaxf(a, b); });
 }
 
-// What a group of uniform codes shares: xhat = code scale + offset. zero: the code of 0 where that is a whole number.
+// The parameters of a group of uniform codes: xhat = code scale + offset. zero: the code of 0 if it is an integer.
 struct GroupScale {
   float scale, offset, zero;
   bool integer_zero;
@@ -107,7 +107,7 @@ __device__ __forceinline__ float largest_magnitude(const G& g) {
 template <class G>
 __device__ __forceinline__ void code_symmetric4(const G& g) {
   const float largest = largest_magnitude(g);
-  int first = g.n - 1;  // of the values of largest magnitude
+  int first = g.n - 1;  // index of the first value of largest magnitude
   for (int i = g.begin(); i < g.n; i += g.step()) {
     if (fabsf(g.at(i)) == largest) first = min(first, i);
   }
@@ -143,7 +143,7 @@ __device__ __forceinline__ void code_lloyd_max(const G& g, const CodeTilesParams
   const int last = (1 << p.bits) - 1;
   for (int i = g.begin(); i < g.n; i += g.step()) {
     const double y = g.at(i) * up;
-    int above = 0, end = last;  // the first centroid that is not below y, at most the last
+    int above = 0, end = last;  // the first centroid that is not below y, or the last one
     while (above < end) {
       const int middle = (above + end) / 2;
       if (p.centroids[middle] < y) {

@@ -1,4 +1,4 @@
-// A thread for each line of a page: lines do not share bytes, while groups of a line do.
+// One thread per line of a page: lines do not share bytes, but groups of a line do.
 #include "kernels/tiles/group_codes.cuh"
 #include "kernels/tiles/line_pages.h"
 
@@ -7,8 +7,8 @@ namespace {
 
 constexpr int kThreads = 128, kPageTokens = 128;
 
-// Codes [first, first + quant_group) of a line, and what they share. x: the first value; the next ones lie `stride`
-// apart.
+// Writes codes [first, first + quant_group) of a line, and their shared parameters. x: the first value; the next values
+// are `stride` apart.
 __device__ inline void write_group(const LinePagesParams& p, std::uint8_t* head_page, int line, int first,
                                    const float* x, std::int64_t stride) {
   float low = INFINITY, high = -INFINITY;

@@ -1,4 +1,4 @@
-// A block for each Hadamard block; a warp for each token's norm; blocks for each run of rows.
+// One block per Hadamard block; one warp per token norm; several blocks per run of rows.
 #include "kernels/tiles/token_rows.h"
 
 #include <cuda_bf16.h>
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kMostThreads) hadamard_kernel(float* data, int
   for (int i = threadIdx.x; i < order; i += blockDim.x) row[i] = x[i] * scale;
 }
 
-// Squares of floats are exact in FP64, so their sum alone rounds: in the order of the CPU's loop.
+// Squares of floats are exact in FP64, so only their sum rounds, in the order of the CPU's loop.
 __global__ void __launch_bounds__(kNormThreads)
     norm_kernel(const float* rows, std::int64_t tokens, std::int64_t width, float* norms) {
   const std::int64_t token = blockIdx.x * static_cast<std::int64_t>(kNormThreads / 32) + threadIdx.x / 32;

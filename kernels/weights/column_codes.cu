@@ -1,7 +1,6 @@
-// A block makes a tile of the weight in shared memory, turned, so that its rows are written in whole lines. What a
-// thread reads is a word, or several of one row of words, and neighbors read neighboring words: of AWQ a word has
-// eight rows, and a thread makes them for eight columns; of GPTQ a word has columns of one row, and a thread makes 32
-// of them.
+// A block builds a transposed tile of the weight in shared memory, so that its rows are written in full cache lines. A
+// thread reads one word, or several of one row of words, and neighbors read neighboring words. An AWQ word has eight
+// rows, and a thread makes them for eight columns. A GPTQ word has columns of one row, and a thread makes 32 columns.
 #include "kernels/weights/column_codes.h"
 
 #include "kernels/weights/elements.cuh"
@@ -10,23 +9,23 @@ namespace oscar::kernels {
 namespace {
 
 constexpr int kTileRows = 128, kTileColumns = 64, kChunk = 8;
-constexpr int kAwqRows = 8;             // in a word
-constexpr int kGptqThreadColumns = 32;  // of one row
+constexpr int kAwqRows = 8;             // rows per word
+constexpr int kGptqThreadColumns = 32;  // columns of one row
 
 constexpr int bits_of(ColumnCode code) { return code == ColumnCode::kGptq8 ? 8 : 4; }
 constexpr int threads_of(ColumnCode code) {
   return kTileRows * kTileColumns / (code == ColumnCode::kAwq ? kAwqRows * kChunk : kGptqThreadColumns);
 }
 
-// Where the code of row n stands in a word that is packed along N.
+// Bit position of the code of row n in a word that is packed along N.
 template <ColumnCode kCode>
 __device__ __forceinline__ int shift_of(int n) {
   if constexpr (kCode == ColumnCode::kAwq) return (n % 8 / 2 + n % 2 * 4) * 4;
   return n % (32 / bits_of(kCode)) * bits_of(kCode);
 }
 
-// Pieces of 16 bytes change places within a row, so that threads that write the same columns of different rows meet
-// different banks: eight rows in a row of GPTQ, every eighth row of AWQ.
+// 16-byte pieces are permuted within a row, so that threads that write the same columns of different rows use different
+// banks: eight consecutive rows for GPTQ, every eighth row for AWQ.
 template <class T, ColumnCode kCode>
 struct Tile {
   static constexpr int kPiece = 16 / sizeof(T), kPieces = kTileColumns / kPiece;
@@ -39,7 +38,7 @@ struct Tile {
   __device__ __forceinline__ T* at(int row, int column) {
     return reinterpret_cast<T*>(piece(row, column / kPiece)) + column % kPiece;
   }
-  // Columns column .. column + 7, a multiple of 8.
+  // Stores columns column .. column + 7; column is a multiple of 8.
   __device__ __forceinline__ void store(int row, int column, const float (&values)[kChunk]) {
     alignas(16) T elements[kChunk];
     store_eight(elements, values);
@@ -53,7 +52,7 @@ struct Tile {
 // Scale and zero point of one row in the group that was read last.
 template <ColumnCode kCode>
 struct RowGroup {
-  int group = -1, end = 0;  // end: its first column behind it, where columns are in order
+  int group = -1, end = 0;  // end: first column after the group, if columns are in order
   float scale = 0.0f, bias = 0.0f;
 
   __device__ __forceinline__ void read(const ColumnCodesParams& p, int n, std::uint32_t zeros) {
@@ -62,7 +61,7 @@ struct RowGroup {
     scale = scale_value(p.scale, static_cast<std::int64_t>(group) * p.rows + n, p.scale_type);
   }
 
-  // Whether column k is of another group than the last one, which it then is.
+  // True if column k is in another group than the last one; then moves to that group.
   __device__ __forceinline__ bool moves_to(const ColumnCodesParams& p, int k) {
     if (p.groups != nullptr) {
       const int next = p.groups[k];
@@ -76,14 +75,14 @@ struct RowGroup {
     return true;
   }
 
-  // The word of zero points that has row n.
+  // The word of zero points that holds row n.
   __device__ __forceinline__ std::uint32_t zeros(const ColumnCodesParams& p, int n) const {
     constexpr int kPerWord = 32 / bits_of(kCode);
     return p.zeros[static_cast<std::int64_t>(group) * ((p.rows + kPerWord - 1) / kPerWord) + n / kPerWord];
   }
 
-  // (code - zero) scale. The code is the last bits of a float of 2^23, which spares the conversion; the difference of
-  // two such whole numbers is exact.
+  // (code - zero) scale. The code is the last bits of a float of 2^23, which saves the conversion; the difference of
+  // two such integers is exact.
   __device__ __forceinline__ float value(std::uint32_t code) const {
     return (__uint_as_float(__float_as_uint(kWhole) | code) - bias) * scale;
   }
@@ -91,7 +90,7 @@ struct RowGroup {
   static constexpr float kWhole = 8388608.0f;  // 2^23
 };
 
-// Eight columns from a multiple of 8 on are of one group.
+// True if eight columns from a multiple of 8 on are in one group.
 __device__ __forceinline__ bool chunks_are_whole(const ColumnCodesParams& p) {
   return p.groups == nullptr && p.block_columns % kChunk == 0;
 }
@@ -139,7 +138,7 @@ __device__ void fill_gptq(const ColumnCodesParams& p, Tile<T, kCode>& tile, int 
   const int row = static_cast<int>(threadIdx.x) % kTileRows, n = first_row + row;
   const int column = static_cast<int>(threadIdx.x) / kTileRows * kGptqThreadColumns;
   if (n >= p.rows) return;
-  std::uint32_t words[kWords];  // all are asked for before one is used
+  std::uint32_t words[kWords];  // all are requested before one is used
 #pragma unroll
   for (int w = 0; w < kWords; ++w) {
     const int k = first_column + column + w * kPerWord;
@@ -166,7 +165,7 @@ template <class T, ColumnCode kCode>
 __device__ void write_tile(const ColumnCodesParams& p, Tile<T, kCode>& tile, int first_row, int first_column) {
   T* weight = static_cast<T*>(p.weight);
   constexpr int kVector = Tile<T, kCode>::kPiece;
-  const bool whole = p.columns % kVector == 0;  // rows of the weight begin at 16 bytes
+  const bool whole = p.columns % kVector == 0;  // true if rows of the weight begin at multiples of 16 bytes
   const int step = whole ? kVector : 1, per_row = kTileColumns / step;
   for (int index = static_cast<int>(threadIdx.x); index < kTileRows * per_row; index += threads_of(kCode)) {
     const int row = index / per_row, column = index % per_row * step;

@@ -1,4 +1,4 @@
-// Scales as FP32, and eight values in a row as they are stored.
+// Scales as FP32, and stores of eight consecutive values.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -47,7 +47,7 @@ __device__ __forceinline__ __half rounded<__half>(float value) {
   return __float2half_rn(value);
 }
 
-// Eight values in a row; `to` is 16-byte aligned.
+// Stores eight consecutive values; `to` is 16-byte aligned.
 template <class T>
 __device__ __forceinline__ void store_eight(T* to, const float (&values)[8]) {
   union {
@@ -60,7 +60,7 @@ __device__ __forceinline__ void store_eight(T* to, const float (&values)[8]) {
   for (int i = 0; i < static_cast<int>(sizeof(T) / 2); ++i) reinterpret_cast<uint4*>(to)[i] = packed.words[i];
 }
 
-// of(T{}) for the type of the weights that are written.
+// Calls of(T{}) for the type of the written weights.
 template <class Of>
 cudaError_t by_weight_type(WeightType type, Of of) {
   switch (type) {

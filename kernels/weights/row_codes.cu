@@ -1,5 +1,5 @@
-// A thread for eight columns of four rows: codes of all four are under way before the first is used. Where eight
-// columns share no scale, or cannot be read and written at once, it takes them one by one.
+// A thread handles eight columns of four rows; codes of all four are requested before the first is used. If eight
+// columns share no scale, or cannot be read and written at once, it handles them one by one.
 #include "kernels/weights/row_codes.h"
 
 #include <algorithm>
@@ -10,8 +10,8 @@ namespace oscar::kernels {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kChunk = 8;       // columns of a thread
-constexpr int kThreadRows = 4;  // rows of a thread
+constexpr int kChunk = 8;       // columns per thread
+constexpr int kThreadRows = 4;  // rows per thread
 
 constexpr int bits_of(RowCode code) { return code == RowCode::kE2M1 || code == RowCode::kUnsigned4 ? 4 : 8; }
 constexpr bool has_zeros(RowCode code) { return code == RowCode::kUnsigned4 || code == RowCode::kUnsigned8; }
@@ -37,7 +37,7 @@ __device__ __forceinline__ float code_value(std::uint32_t code) {
   if constexpr (kCode == RowCode::kE4M3) return e4m3_value(static_cast<std::uint8_t>(code));
   if constexpr (kCode == RowCode::kInteger8) return static_cast<float>(static_cast<std::int8_t>(code));
   if constexpr (kCode == RowCode::kE2M1) {
-    // Exponent and mantissa where FP16 has them, whose bias is 14 more; subnormal numbers go along.
+    // Exponent and mantissa at their FP16 positions, whose bias is larger by 14; this also works for subnormal numbers.
     const auto half = static_cast<unsigned short>((code & 8u) << 12 | (code & 7u) << 9);
     return __half2float(__ushort_as_half(half)) * 16384.0f;
   }
@@ -50,9 +50,9 @@ __device__ __forceinline__ float scaled(const RowCodesParams& p, std::uint32_t c
   return (has_zeros(kCode) ? value - zero : value) * scale;
 }
 
-// Of one row.
+// Scales of one row.
 struct RowScales {
-  std::int64_t first_scale, first_zero;  // of its group 0
+  std::int64_t first_scale, first_zero;  // of the row's group 0
   int zero_shift;
 
   template <RowCode kCode>
@@ -136,7 +136,7 @@ cudaError_t launch(const RowCodesParams& p, cudaStream_t stream) {
   const bool one_scale = p.groups == nullptr && (p.column_groups == 1 || p.block_columns % kChunk == 0);
   const bool whole = one_scale && p.columns % kChunk == 0 && p.row_bytes % kCodeBytes == 0 &&
                      aligned(p.codes, kCodeBytes) && aligned(p.weight, 16);
-  // As many threads in a row as the columns need, in tiles of equal width.
+  // As many threads per row as the columns need, in tiles of equal width.
   const int chunks = (p.columns + kChunk - 1) / kChunk, tiles = (chunks + kThreads - 1) / kThreads;
   const int width = ((chunks + tiles - 1) / tiles + 31) / 32 * 32, height = kThreads / width;
   const int tile_rows = height * kThreadRows;
@@ -164,7 +164,7 @@ cudaError_t launch(const RowCodesParams& p, cudaStream_t stream) {
 }
 
 bool fits(const RowCodesParams& p) {
-  constexpr int kMostColumns = 65535 * kThreads * kChunk;  // of a grid
+  constexpr int kMostColumns = 65535 * kThreads * kChunk;  // largest number of columns of a grid
   if (p.rows < 0 || p.columns < 1 || p.columns > kMostColumns || p.column_groups < 1 || p.block_rows < 1) return false;
   if (p.row_bytes < (static_cast<std::int64_t>(p.columns) * bits_of(p.code) + 7) / 8) return false;
   // Without a list the last column is in the last group.
