@@ -24,7 +24,7 @@ std::vector<std::size_t> lower_hull(const std::vector<double>& bits, const std::
     return bits[a] < bits[b] || (bits[a] == bits[b] && error[a] < error[b]);
   });
   for (const std::size_t i : order) {
-    if (!hull.empty() && error[i] >= error[hull.back()]) continue;  // dearer and no better
+    if (!hull.empty() && error[i] >= error[hull.back()]) continue;  // more bits without less error
     while (hull.size() > 1) {
       const std::size_t a = hull[hull.size() - 2], b = hull.back();
       if ((error[b] - error[a]) * (bits[i] - bits[a]) < (error[i] - error[a]) * (bits[b] - bits[a])) break;
@@ -49,7 +49,7 @@ std::vector<std::size_t> anchors(const SideKnowledge& side, const std::vector<do
   return chosen;
 }
 
-// Least KL that was measured within `most` bits; infinite where nothing was.
+// Least measured KL within `most` bits; infinite if nothing was measured.
 double best_measured(const SideKnowledge& side, const std::vector<double>& bits, double most) {
   double best = std::numeric_limits<double>::infinity();
   for (const MeasuredKl& m : side.measured) {

@@ -1,4 +1,4 @@
-// Which width profiles are worth measuring: those that budgets in use would take.
+// Chooses the width profiles to measure: those that budgets in use would select.
 #pragma once
 
 #include <cstddef>
@@ -12,27 +12,27 @@ namespace oscar {
 
 // One side of one layer, over the profiles of falling_profiles().
 struct SideKnowledge {
-  std::vector<double> predicted;     // [35] closed form, in any unit
+  std::vector<double> predicted;     // [35] analytic costs, in any unit
   std::vector<MeasuredKl> measured;  // in the order of the passes
 
   bool knows(std::size_t profile) const;
 };
 
-inline constexpr std::int64_t kAnchors = 4;  // profiles of a side in the first round, the most of any
+inline constexpr std::int64_t kAnchors = 4;  // profiles of a side in the first round, the largest number per round
 
 struct ChoiceOptions {
   std::vector<double> budgets{0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0};  // bits
-  std::size_t most = 8;       // measured profiles of a side, all rounds together
-  std::size_t per_round = 2;  // new ones of a side, after the first round
-  // A profile is worth no pass where all it could take off the KL of the whole is less than this share of it.
+  std::size_t most = 8;       // most measured profiles of a side, over all rounds
+  std::size_t per_round = 2;  // new profiles of a side, after the first round
+  // A profile is not worth a pass if it could reduce the end-to-end KL by less than this share.
   double negligible = 0.005;
 };
 
-// Indices into falling_profiles() to measure next, ascending, for each side. Sides without a measurement: four anchors
-// on the lower hull of the prediction, the first of them 0-0-0-0, the others the nearest to 0.8, 1.6 and 2.6 bits.
-// Otherwise what exact allocations over estimated_kl() take for the budgets and is not measured, unless the best
-// measured profile of no more bits does nearly as well (`negligible`); the profiles that most budgets take first. Empty
-// lists: nothing is left to learn.
+// For each side, indices into falling_profiles() to measure next, ascending. Sides without a measurement get four
+// anchors on the lower hull of the prediction: 0-0-0-0, and the nearest to 0.8, 1.6 and 2.6 bits. Other sides get the
+// unmeasured profiles that exact allocations over estimated_kl() select for the budgets. Excluded are profiles for
+// which the best measured profile of no more bits is nearly as good (`negligible`). Profiles of most budgets come
+// first. Empty lists: there is nothing left to learn.
 std::vector<std::vector<std::size_t>> next_profiles(const std::vector<SideKnowledge>& sides, int head_dim,
                                                     const ChoiceOptions& options);
 

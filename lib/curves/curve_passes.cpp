@@ -45,7 +45,8 @@ CurvePasses::CurvePasses(Decoder& decoder, const std::vector<std::vector<std::in
     hidden.push_back(decoder.embed(ids));
     entering_.emplace_back();
   }
-  for (std::int64_t layer = 0; layer < decoder.config().layers; ++layer) {  // layers outside: weights may be streamed
+  for (std::int64_t layer = 0; layer < decoder.config().layers; ++layer) {  // layers in the outer loop, since weights
+                                                                            // may be streamed
     for (std::size_t s = 0; s < hidden.size(); ++s) {
       stop_if_asked();
       entering_[s].push_back(hidden[s]);
@@ -79,7 +80,7 @@ std::vector<at::Tensor> CurvePasses::run_behind(std::size_t s, std::int64_t copi
   const std::int64_t tokens = entering.size(0), end = decoder_.config().layers;
   const SequenceBatch batch = copies_of(tokens, copies);
   const at::Tensor rows = scored_rows(tokens, copies);
-  // Behind the last layer only the rows that count are read. A GPU's attention answers all queries.
+  // After the last layer only the scored rows are read. A GPU's attention answers all queries.
   const bool some = entering.is_cpu();
   at::Tensor hidden = copies == 1 ? entering : entering.repeat({copies, 1});
   for (std::int64_t layer = first; layer < end; ++layer) {

@@ -19,11 +19,15 @@ struct CurveText {
   Json record;                                       // name, and sha256 of the prompts
   Json hashes;  // sha256, and used_text_record() of the sequences: text that verify must not score
 
-  std::int64_t length() const { return sequences.empty() ? 0 : std::ssize(sequences.front()); }  // of each, in tokens
+  std::int64_t length() const {
+    return sequences.empty() ? 0 : std::ssize(sequences.front());
+  }  // of each sequence, in
+     // tokens
 };
 
-// The prompts one behind the other, cut by cut_sequences() (whose errors it throws); of more sequences than are wanted,
-// `count` at equal distances, so that they come from all parts of the text. Fewer, or a shorter one: a note on stderr.
+// Concatenates the prompts and cuts them by cut_sequences() (whose errors it throws). If there are more sequences than
+// `count`, it takes `count` at equal distances, so that they come from all parts of the text. Prints a note on stderr
+// for fewer or shorter sequences.
 CurveText curve_text(const PromptSet& prompts, const std::string& name, std::int64_t context, std::int64_t count,
                      const ModelConfig& model, const LazyTokenizer& tokenizer, const CacheWindows& windows);
 

@@ -12,18 +12,18 @@
 namespace oscar {
 namespace {
 
-// FP32 logits of a block: what two cores' caches hold, on a GPU more.
+// FP32 logits of a block: as many as the caches of two cores hold, on a GPU more.
 std::int64_t block_rows(std::int64_t vocabulary, at::Device device) {
   const std::int64_t bytes = device.is_cuda() ? std::int64_t{512} << 20 : std::int64_t{4} << 20;
   return std::clamp<std::int64_t>(bytes / (4 * std::max<std::int64_t>(vocabulary, 1)), 16, 4096);
 }
 
-// Row by row sum of a b: [R, V] x [R, V] -> [R].
+// Row-by-row sum of a b: [R, V] x [R, V] -> [R].
 at::Tensor row_dots(const at::Tensor& a, const at::Tensor& b) {
   return at::bmm(a.unsqueeze(1), b.unsqueeze(2)).flatten();
 }
 
-// The change of the logits by that of the hidden states. Capped logits, c tanh(x / c), change by
+// The change of the logits from the change of the hidden states. Capped logits, c tanh(x / c), change by
 //   c (t' - t) = c u (1 - t^2) / (1 + t u),   t = tanh(x / c), u = tanh(dx / c).
 at::Tensor logit_change(const Decoder& decoder, const at::Tensor& base, const at::Tensor& version) {
   at::Tensor change = decoder.logits(version - base);
@@ -49,8 +49,8 @@ at::Tensor summed_divergence(const at::Tensor& p, at::Tensor change) {
     return kl.sum();
   }
   const at::Tensor mass = p.sum(-1), mean = row_dots(p, change).div_(mass);
-  // Logits that all move alike are the same distribution. With their mean taken off, what is left of sum p e^D beside 1
-  // is of second order, and expm1 keeps it apart from the rounding of that 1.
+  // A common shift of all logits gives the same distribution. After subtracting the mean, sum p e^D - 1 is of second
+  // order, and expm1 keeps it separate from the rounding of the 1.
   const at::Tensor excess = row_dots(p, change.sub_(mean.unsqueeze(-1)).expm1_()).div_(mass);
   return excess.log1p_().clamp_min_(0.0).sum(at::kDouble);
 }

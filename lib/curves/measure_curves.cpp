@@ -24,7 +24,7 @@ constexpr const char* kPoints = "points.json";
 
 const char* dtype_name_of(at::ScalarType dtype) { return dtype == at::kFloat ? "float32" : "bfloat16"; }
 
-// Who measures each piece; pieces without cost go to the first.
+// The rank that measures each piece; pieces without cost go to the first.
 std::vector<std::size_t> deal_by_cost(const std::vector<std::uint64_t>& cost, int ranks) {
   std::vector<std::size_t> order(cost.size()), owners(cost.size(), 0);
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -38,7 +38,7 @@ std::vector<std::size_t> deal_by_cost(const std::vector<std::uint64_t>& cost, in
   return owners;
 }
 
-// The batches that are done: profiles of one place in one round, with the KL of each sequence.
+// The finished batches: profiles of one place in one round, with the KL of each sequence.
 class PointLog {
  public:
   PointLog(const Curves& facts, const CurveRequest& request, at::Device device) {
@@ -78,7 +78,7 @@ class PointLog {
     if (!batches_.empty()) log_info(where + ": " + std::to_string(batches_.size()) + " batches are taken from it");
   }
 
-  // Deals with batches in the order in which a run without interruption makes them.
+  // Finds batches in the order in which an uninterrupted run makes them.
   std::optional<PassResult> find(std::size_t round, std::size_t place) const {
     for (const Batch& batch : batches_) {
       if (batch.round == round && batch.place == place) return batch.result;
@@ -184,7 +184,7 @@ class CurveRun {
   }
 
  private:
-  // A batch of a round: the profiles that are wanted of one place.
+  // A batch of a round: the wanted profiles of one place.
   void measure_round(PointLog& log, std::size_t round, const std::vector<std::vector<std::size_t>>& wanted) {
     std::vector<std::uint64_t> cost;
     for (std::size_t place = 0; place < wanted.size(); ++place) {
@@ -226,8 +226,8 @@ class CurveRun {
     for (const double kl : result.rounding) rounding_ += kl, ++rounded_;
   }
 
-  // The results of all pieces. With ranks each measures its own: the most expensive are dealt first, each to the rank
-  // with the least so far; the numbers do not depend on who measured them.
+  // The results of all pieces. With ranks, each rank measures its own pieces: the most expensive are dealt first, each
+  // to the rank with the least cost so far. The numbers do not depend on the rank that measured them.
   std::vector<PassResult> measure_shared(const std::vector<std::uint64_t>& cost, std::size_t round, std::size_t first,
                                          const std::function<PassResult(std::size_t)>& measure) {
     std::vector<PassResult> results(cost.size());
@@ -307,7 +307,7 @@ class CurveRun {
     return result;
   }
 
-  // A batch of a work directory may be of another run.
+  // A batch in a work directory may belong to another run.
   void require_whole(const PassResult& result, std::size_t profiles) const {
     const auto whole = [&](const std::vector<double>& kl) { return std::ssize(kl) == curves_.sequences; };
     if (result.kl.size() != profiles || !std::all_of(result.kl.begin(), result.kl.end(), whole)) {

@@ -1,6 +1,6 @@
-// Measures the curves of a model (bundle/curves.h): rounds of profiles for every side, each round chosen by what the
-// rounds before it found (choose_profiles.h). With a work directory every finished batch is kept, and a run that was
-// killed goes on behind it with the same result to the last byte.
+// Measures the curves of a model (bundle/curves.h) in rounds of profiles for every side. Each round is chosen from the
+// results of earlier rounds (choose_profiles.h). With a work directory every finished batch is kept. A killed run
+// continues after the last batch, with the same result to the last byte.
 #pragma once
 
 #include <cstdint>
@@ -27,24 +27,25 @@ struct CurveRequest {
   Ranks* ranks = nullptr;  // that share sides and budgets; all get the result. Each has a folder in work_dir
 };
 
-// What the closed form predicts for every profile of falling_profiles(): [layers][35].
+// The analytic cost of every profile of falling_profiles(): [layers][35].
 struct ProfilePredictions {
   std::vector<std::vector<double>> key, value;
 };
 
 struct MeasuredCurves {
   Curves curves;
-  std::unique_ptr<RunDirectory> state;  // of the run, to be removed when the curves are saved; null: none was kept
+  std::unique_ptr<RunDirectory> state;  // work directory of the run, to be removed once the curves are saved; null:
+                                        // none was kept
 };
 
-// facts: the fields of Curves that say what is measured (fingerprint, statistics, options, text); the others are filled
-// here. bundle: transforms of all layers; its widths are not used. EnvironmentError when the GPU or the machine has too
-// little memory; UsageError and InputError as RunDirectory; InterruptedError, which says how to go on.
+// facts: the fields of Curves that describe the measurement (fingerprint, statistics, options, text); the others are
+// filled here. bundle: transforms of all layers; its widths are not used. EnvironmentError if the GPU or the machine
+// has too little memory; UsageError and InputError as RunDirectory; InterruptedError, which says how to continue.
 MeasuredCurves measure_curves(Curves facts, const Bundle& bundle, const ProfilePredictions& predictions,
                               Decoder& decoder, const CurveRequest& request);
 
-// The most passes of one sequence through one layer that a run takes: what its progress counts. Latent attention has
-// one side a layer in place of two.
+// The largest number of passes of one sequence through one layer in a run, which its progress counts. With a shared K/V
+// latent (MLA), a layer has one side instead of two.
 std::uint64_t most_curve_passes(const ModelConfig& model, std::int64_t sequences, std::int64_t budgets);
 
 }  // namespace oscar

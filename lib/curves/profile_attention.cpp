@@ -22,13 +22,13 @@ CachedRows plain_rows(const at::Tensor& rows) {
   return {rows.to(at::kBFloat16).to(at::kFloat).transpose(0, 1).contiguous(), {}, {}};
 }
 
-// One side of one sequence in the basis of the cache: plain rows, and those of each width.
+// One side of one sequence in the cache basis: plain rows, and rows of each width.
 struct WidthRows {
   at::Tensor plain;                 // [Hkv, T, d] FP32
-  std::array<at::Tensor, 3> coded;  // the same, of widths 1, 2, 4
+  std::array<at::Tensor, 3> coded;  // the same, for widths 1, 2, 4
   CacheWindows windows;
 
-  // Which of 0 (nothing), 1, 2, 3 (`coded` + 1) a width is.
+  // Index of a width: 0 (nothing), or 1, 2, 3 (`coded` + 1).
   static std::int64_t variant(std::uint8_t width) { return width == 4 ? 3 : width; }
 };
 
@@ -43,7 +43,7 @@ WidthRows width_rows(const WidthMethods& methods, std::int64_t layer, Side side,
   return out;
 }
 
-// Rows of a profile: block b from the rows of its width, zeros where it has no bits.
+// Rows of a profile: block b from the rows of its width, zeros if it has no bits.
 at::Tensor profile_rows(const WidthRows& rows, const Widths& widths) {
   at::Tensor out = at::zeros_like(rows.plain);
   const std::int64_t n = rows.plain.size(2) / kBands;
@@ -55,13 +55,13 @@ at::Tensor profile_rows(const WidthRows& rows, const Widths& widths) {
   return out;
 }
 
-// Outputs of the versions of a side's rows: nothing, 1, 2 and 4 bits, and with `exact` the plain rows themselves.
+// Outputs for the versions of a side's rows: nothing, 1, 2 and 4 bits, and with `exact` the plain rows.
 std::vector<at::Tensor> value_versions(const AttentionInput& input, const at::Tensor& q, const CachedRows& keys,
                                        const WidthRows& rows, bool exact, const at::Tensor& weight_sum) {
   const std::int64_t d = rows.plain.size(2);
   std::vector<at::Tensor> coded{rows.coded[0], rows.coded[1], rows.coded[2]}, outputs;
   if (exact) coded.push_back(rows.plain);
-  if (fused_prefill_runs(input)) {  // plain ones add up once, for all versions
+  if (fused_prefill_runs(input)) {  // plain rows are summed once, for all versions
     const at::Tensor wide =
         attend_fused_apart(input, q, input.asked, keys, {rows.plain, at::cat(coded, 2), rows.windows});
     const at::Tensor plain = wide.narrow(2, 0, d);
@@ -77,7 +77,7 @@ std::vector<at::Tensor> value_versions(const AttentionInput& input, const at::Te
   return outputs;
 }
 
-// The tokens of the first copy that are asked for; undefined: all.
+// The requested tokens of the first copy; undefined: all.
 at::Tensor asked_of_one(const AttentionInput& input, std::int64_t copies, std::int64_t tokens) {
   if (!input.asked.defined()) return {};
   const at::Tensor by_copy = input.asked.view({copies, -1});
@@ -147,7 +147,7 @@ at::Tensor ProfileAttention::attend_keys(const AttentionInput& input) const {
   const CachedRows values = plain_rows(input.v);
   const at::Tensor mean =
       rotated ? mean_rows(*key, methods_[0].rope_phases->rows(0, input.k.size(0)).to(q.device())) : at::Tensor();
-  at::Tensor weight_sum;  // values are not centered here: nobody reads it
+  at::Tensor weight_sum;  // values are not centered here, so it is not read
   if (input.sinks.defined()) weight_sum = at::empty({queries, q.size(1)}, q.options());
   at::Tensor out = at::empty({copies() * queries, q.size(1), input.v.size(2)}, q.options());
   for (std::int64_t p = 0; p < copies(); ++p) {

@@ -1,5 +1,5 @@
-// Attention of one sequence in which one side of one layer, or the one vector of latent attention, is quantized with
-// several width profiles at once: what measured curves (curve_passes.h) run in the quantized layer.
+// Attention of one sequence in which one side of one layer, or a shared K/V latent (MLA), is quantized with several
+// width profiles at once. Measured curves (curve_passes.h) run it in the quantized layer.
 #pragma once
 
 #include <array>
@@ -13,8 +13,8 @@
 
 namespace oscar {
 
-// The exact cache: keys and values rounded to BF16, nothing quantized. Answers the queries of some tokens alone. On the
-// CPU by attention/fused_prefill.h where that runs, by FullAttention elsewhere.
+// The exact cache: keys and values rounded to BF16, nothing quantized. Supports the queries of only some tokens. On the
+// CPU it uses attention/fused_prefill.h if that supports the layer, elsewhere FullAttention.
 class ExactCacheAttention : public Attention {
  public:
   at::Tensor attend(const AttentionInput& input) override;
@@ -23,15 +23,15 @@ class ExactCacheAttention : public Attention {
   FullAttention full_;
 };
 
-// A cache whose every block has the same width, for each width: profiles are put together from their rows, since
-// blocks are coded on their own.
+// One cache per width, in which every block has that width. Profiles are assembled from their rows, since blocks are
+// coded independently.
 using WidthMethods = std::array<KvMethod, 3>;  // 1, 2 and 4 bits
 WidthMethods make_width_methods(const Bundle& bundle, const ModelConfig& model, const CacheWindows& windows);
 
-// The batch must be P copies of one sequence from position 0 on, P = profiles (+ 1 with `exact`); copy p leaves with
-// the outputs that profile p gives, the last one with `exact` with those of rows that are transformed but not coded.
-// Queries, transforms and codes of each width are made once; value profiles share the softmax, too, because outputs are
-// linear in the values. Answers the queries of some tokens alone, the same ones of each copy.
+// The batch must be P copies of one sequence from position 0 on, P = profiles (+ 1 with `exact`). Copy p gets the
+// outputs of profile p; with `exact` the last copy gets the outputs for rows that are transformed but not coded.
+// Queries, transforms and codes of each width are computed once. Value profiles also share the softmax, because outputs
+// are linear in the values. Supports the queries of only some tokens, the same ones in each copy.
 class ProfileAttention : public Attention {
  public:
   ProfileAttention(const WidthMethods& methods, Side side, const std::vector<Widths>& profiles, bool exact);
@@ -40,7 +40,7 @@ class ProfileAttention : public Attention {
  private:
   at::Tensor attend_keys(const AttentionInput& input) const;
   at::Tensor attend_values(const AttentionInput& input) const;
-  at::Tensor attend_vector(const AttentionInput& input) const;  // keys and values are one
+  at::Tensor attend_vector(const AttentionInput& input) const;  // shared K/V latent (MLA)
   std::int64_t copies() const { return static_cast<std::int64_t>(profiles_.size()) + (exact_ ? 1 : 0); }
 
   const WidthMethods& methods_;

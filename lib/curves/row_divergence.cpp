@@ -12,14 +12,14 @@ namespace {
 using vector_math::Floats;
 using vector_math::kLanes;
 
-// FP32 sums of so many vectors are short enough to keep their digits; FP64 adds them up.
+// FP32 sums over this many vectors are short enough to keep their digits; FP64 adds them up.
 constexpr std::int64_t kRun = 64 * kLanes;
 
 struct Sums {
   double mass = 0.0, product = 0.0;
 };
 
-// The last n floats, zeros behind them.
+// The last n floats, followed by zeros.
 OSCAR_VECTOR_INLINE void load_part(Floats& x, const float* from, std::int64_t n) {
   x = Floats{};
   std::memcpy(&x, from, static_cast<std::size_t>(n) * sizeof(float));
@@ -51,14 +51,14 @@ OSCAR_FLOAT_CLONES Sums sums_of(const float* p, const float* change, std::int64_
   return sums;
 }
 
-// p (e^(D - m) - 1); change is used up.
+// p (e^(D - m) - 1); overwrites change.
 OSCAR_VECTOR_INLINE void add_excess(const Floats& p, Floats& change, float mean, Floats& sum) {
   change -= mean;
   vector_math::expm1_in_place(change);
   sum += p * change;
 }
 
-// The sum of all these.
+// The sum of p (e^(D - m) - 1).
 OSCAR_FLOAT_CLONES double excess_of(const float* p, const float* change, std::int64_t n, float mean) {
   double total = 0.0;
   Floats a, b;

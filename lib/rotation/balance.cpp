@@ -19,7 +19,7 @@ Descending eigen_descending(const at::Tensor& m, const std::string& name) {
   return {eigen.values[0].flip(0).contiguous(), eigen.vectors[0].flip(1).contiguous()};
 }
 
-// C and M with each channel scaled to unit deviation: channels of very different size do not trouble the solvers.
+// C and M with each channel scaled to unit deviation, so that solvers handle channels of very different size.
 struct Scaled {
   at::Tensor deviation, covariance, metric;
 };
@@ -48,7 +48,7 @@ Balanced balance(const at::Tensor& covariance, const at::Tensor& metric, double 
   const Scaled s = scale_channels(covariance, metric);
   const at::Tensor factor = cholesky(s.covariance, name);  // C = L L^T
   const Descending e = eigen_descending(at::matmul(at::matmul(factor.t(), s.metric), factor), name);
-  // Directions that the metric hardly sees keep a finite place in the basis.
+  // Directions that the metric hardly weighs keep a finite size in the basis.
   const at::Tensor lambda = e.values.clamp_min(1e-24 * e.values[0].item<double>()).sqrt();
   Balanced out;
   out.lambda = lambda;

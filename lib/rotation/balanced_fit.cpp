@@ -15,7 +15,8 @@
 namespace oscar {
 namespace {
 
-constexpr double kMostlyMean = 0.2;  // of the keys' weight may remain without their mean before RoPE
+constexpr double kMostlyMean = 0.2;  // limit of the share of the keys' weight that remains without their mean before
+                                     // RoPE
 
 // Both sides of all layers.
 struct MetricModel {
@@ -56,7 +57,7 @@ MetricModel fit_metric(const Statistics& s, const FitOptions& o, std::vector<std
   const bool allocate = fitted_method(o.method).allocates_bits, blocks = allocate || !o.key_widths.empty();
   MetricModel model;
   model.key = fit_metric_side(s, o, Side::kKey, blocks, warnings);
-  const bool one_vector = latent_parts(s).rank > 0;  // then the sides are the same, and take bits once
+  const bool one_vector = latent_parts(s).rank > 0;  // the sides are then equal and take bits once
   model.value = one_vector ? model.key : fit_metric_side(s, o, Side::kValue, blocks, warnings);
   if (allocate && !o.key_profiles.empty()) {
     for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
@@ -80,7 +81,7 @@ MetricModel fit_metric(const Statistics& s, const FitOptions& o, std::vector<std
   return model;
 }
 
-// Keys with large biases: most of how they vary is their mean before RoPE, turned to each position.
+// Warns of keys with large biases: most of their variation is their mean before RoPE, rotated to each position.
 void note_rotating_mean(const Statistics& s, const FitOptions& o, std::vector<std::string>& warnings) {
   if (o.center != Center::kMean || !can_rotate_means(s) || o.context == 0) return;
   double least = 1.0;
@@ -94,7 +95,7 @@ void note_rotating_mean(const Statistics& s, const FitOptions& o, std::vector<st
   warnings.push_back(text);
 }
 
-// Statistics without what these methods are fitted to.
+// Warns of statistics that lack the moments for these methods.
 void note_missing_metrics(const FitOptions& o, FitResult& result) {
   if (!result.far() && o.metric == MetricSource::kAuto) {
     result.warnings.push_back(
@@ -104,7 +105,7 @@ void note_missing_metrics(const FitOptions& o, FitResult& result) {
   }
 }
 
-// Window or chunk of the layer in this place of the statistics; 0: it sees all tokens, or nothing is recorded.
+// Window or chunk of the layer at this index of the statistics; 0: it sees all tokens, or nothing is recorded.
 std::int64_t span_of(const Statistics& s, std::size_t place) {
   if (!s.metadata.is_object()) return 0;
   const auto geometry = s.metadata.find("geometry");
@@ -119,7 +120,7 @@ std::int64_t span_of(const Statistics& s, std::size_t place) {
   return 0;
 }
 
-// Layers that read the whole context, and whose keys and values all read as their means.
+// Warns of layers that read the full context although their keys and values all decode to their means.
 void note_layers_without_bits(const Statistics& s, const MetricModel& model, std::vector<std::string>& warnings) {
   const auto none = [](const MetricSide& side) {
     const auto& widths = side.transform.widths;

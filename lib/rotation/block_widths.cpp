@@ -5,9 +5,10 @@
 namespace oscar {
 namespace {
 
-// The deviation that scale bytes of a block count from. Scales reach from 2^-4 to 2^4 of it, so that 4 bits counted
-// from 1 would hold blocks with a largest channel of .47 to 118, and read smaller ones as large as .47. So they hold
-// .06 to 15, 2 bits .05 to 12 and 1 bit .03 to 8. Powers of two leave the codes of all other rows as they are.
+// The deviation to which the scale bytes of a block are relative. Scales range from 2^-4 to 2^4 of it. Relative to 1, 4
+// bits would hold blocks with a largest channel of .47 to 118, and decode smaller ones as large as .47. With these
+// deviations, 4 bits hold .06 to 15, 2 bits .05 to 12 and 1 bit .03 to 8. Powers of two leave the codes of all other
+// rows unchanged.
 float scale_origin(std::uint8_t width) { return width == 4 ? 0.125f : (width == 2 ? 0.5f : 1.0f); }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Widths of the blocks of a side, with the deviations that their scale bytes count from.
+// Widths of the blocks of a side, with the deviations to which their scale bytes are relative.
 #pragma once
 
 #include "rotation/profile_allocation.h"
@@ -6,7 +6,7 @@
 
 namespace oscar {
 
-// Sets `widths` and `sigma` [Hkv, 4] of a transform with blocks of variance 1, as fits make them.
+// Sets `widths` and `sigma` [Hkv, 4] of a transform with blocks of variance 1, the form that fits produce.
 void set_block_widths(SideTransform& side, const Widths& widths, std::int64_t kv_heads);
 
 // Both sides of a layer.

@@ -10,7 +10,7 @@
 namespace oscar {
 namespace {
 
-// The first of the least.
+// Index of the first minimum.
 std::size_t least(const std::vector<double>& errors) {
   return static_cast<std::size_t>(std::min_element(errors.begin(), errors.end()) - errors.begin());
 }
@@ -45,7 +45,7 @@ class Measure {
     return sums;
   }
 
-  // [ratio] of the heads [first, last) of a layer together.
+  // [ratio] of the heads [first, last) of a layer, summed.
   std::vector<double> costs(const Sums& sums, std::size_t layer, std::size_t first, std::size_t last) const {
     std::vector<ErrorSum> total(sums[layer][first].size());
     for (std::size_t head = first; head < last; ++head) {
@@ -67,13 +67,13 @@ class Measure {
   SideCosts costs_;
 };
 
-// Held-out errors of one choice: of no clip, the published ratio and what was found.
+// Held-out errors of three choices: no clip, the published ratio, and the found ratio.
 struct Trial {
   double none = 0.0, usual = 0.0, found = 0.0;
   double least() const { return std::min(none, found); }
 };
 
-// What the held-out rows leave of a choice. ahead: the search is clearly ahead of the published ratio.
+// The choice after the held-out check. ahead: the search clearly beats the published ratio.
 float settle(float choice, float published, const Trial& errors, bool ahead) {
   if (ahead) return errors.found < errors.none ? choice : 0.0f;
   return errors.usual < errors.none ? published : 0.0f;
@@ -83,7 +83,7 @@ float settle(float choice, float published, const Trial& errors, bool ahead) {
 
 std::vector<float> clip_candidates(std::int64_t d) {
   std::vector<float> ratios = {0.0f};
-  // Steps of one channel up to d/16, then coarser and coarser ones.
+  // Steps of one channel up to d/16, then coarser ones.
   const auto step = [d](std::int64_t clipped) {
     const std::int64_t parts = clipped < d / 16 ? d : clipped < d / 8 ? 64 : clipped < 3 * d / 8 ? 32 : 16;
     return std::max<std::int64_t>(1, d / parts);
@@ -102,7 +102,7 @@ ClipChoice search_clip(const Statistics& s, const std::vector<SideTransform>& tr
   const Measure measure(s, transforms, rows, search);
   const auto fit = measure(
       false, [&](std::size_t, std::int64_t) { return candidates; }, on_head);
-  // The best of each layer or head, and of all layers together.
+  // The best ratio of each layer or head, and the best for all layers together.
   std::vector<std::vector<float>> best(s.layers.size());
   std::vector<double> together(candidates.size(), 0.0);
   for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
@@ -118,7 +118,7 @@ ClipChoice search_clip(const Statistics& s, const std::vector<SideTransform>& tr
   }
   const float best_one = candidates[least(together)];
 
-  // Held-out rows decide between no clip, the published ratio and what was found.
+  // Held-out rows decide between no clip, the published ratio and the found ratio.
   const float published = search.side == Side::kKey ? kPublishedKeyClip : kPublishedValueClip;
   const auto held_out =
       measure(true,
@@ -128,7 +128,7 @@ ClipChoice search_clip(const Statistics& s, const std::vector<SideTransform>& tr
                                           found[found.size() == 1 ? 0 : static_cast<std::size_t>(head)], best_one};
               },
               {});
-  // [layer][1 or Hkv], and the sums that decide for the whole side.
+  // [layer][1 or Hkv], and the sums that decide for the side.
   std::vector<std::vector<Trial>> trials(s.layers.size());
   double searched = 0.0, usual = 0.0;
   Trial one;

@@ -13,7 +13,7 @@
 namespace oscar {
 namespace {
 
-constexpr double kResidualLimit = 1e-9;   // of a backward-stable solver at d = 256: about 1e-14
+constexpr double kResidualLimit = 1e-9;   // a backward-stable solver has about 1e-14 at d = 256
 constexpr double kAsymmetryLimit = 1e-6;  // relative to the largest element
 constexpr double kNegativeLimit = 1e-6;   // relative to the largest eigenvalue
 constexpr double kTieTolerance = 1e-9;    // components this close in magnitude count as equal in the sign rule
@@ -24,7 +24,7 @@ std::string number(double value) {
   return text;
 }
 
-// Largest-magnitude component positive; of several equally large ones the first decides.
+// Makes the largest-magnitude component positive; of several equally large ones the first decides.
 void fix_signs(at::Tensor& vectors) {
   const std::int64_t d = vectors.size(0);
   double* v = vectors.data_ptr<double>();
@@ -38,7 +38,7 @@ void fix_signs(at::Tensor& vectors) {
   }
 }
 
-// The matrix at unit size, exactly symmetric; undefined when it is all zero. *size: its largest magnitude.
+// The matrix at unit size, exactly symmetric; undefined if it is all zero. *size: its largest magnitude.
 at::Tensor unit_symmetric(const at::Tensor& input, const std::string& name, double* size) {
   *size = input.abs().max().item<double>();
   if (!std::isfinite(*size)) throw NumericalError(name + ": holds NaN or infinity; collect the statistics again");
@@ -52,7 +52,7 @@ at::Tensor unit_symmetric(const at::Tensor& input, const std::string& name, doub
   return (unit + unit.t()) * 0.5;
 }
 
-// What every solution goes through: no negative eigenvalue beyond rounding, canonical signs, the size put back.
+// Final steps of every solution: no negative eigenvalue beyond rounding, canonical signs, the size restored.
 void store(at::Tensor w, at::Tensor v, double size, const std::string& name, at::Tensor values, at::Tensor vectors) {
   const double smallest = w[0].item<double>();
   if (smallest < -kNegativeLimit * w[-1].abs().item<double>()) {
@@ -61,7 +61,7 @@ void store(at::Tensor w, at::Tensor v, double size, const std::string& name, at:
   }
   fix_signs(v);
   vectors.copy_(v);
-  values.copy_(w.clamp_min(0.0) * size);  // what is left below zero is rounding
+  values.copy_(w.clamp_min(0.0) * size);  // remaining negative values are rounding errors
 }
 
 void store_zero(at::Tensor values, at::Tensor vectors) {
@@ -94,7 +94,7 @@ void solve_on_gpu(const at::Tensor& matrices, const std::vector<std::string>& na
                   SymmetricEigen& result) {
   const std::int64_t count = matrices.size(0), d = matrices.size(1);
   std::vector<double> sizes(static_cast<std::size_t>(count), 0.0);
-  at::Tensor units = at::eye(d, at::kDouble).repeat({count, 1, 1});  // stays the identity where the matrix is zero
+  at::Tensor units = at::eye(d, at::kDouble).repeat({count, 1, 1});  // stays the identity if the matrix is zero
   parallel_tasks(count, [&](std::int64_t n) {
     const auto i = static_cast<std::size_t>(n);
     const at::Tensor unit = unit_symmetric(matrices[n], names[i], &sizes[i]);
@@ -106,7 +106,7 @@ void solve_on_gpu(const at::Tensor& matrices, const std::vector<std::string>& na
   const at::Tensor residual = (at::bmm(units, v) - v * solved.values.unsqueeze(1)).norm(2, at::IntArrayRef({1, 2})) /
                               units.norm(2, at::IntArrayRef({1, 2}));
   const at::Tensor orthogonality = (at::bmm(v.transpose(1, 2), v) - at::eye(d, units.options())).abs().amax({1, 2});
-  // A NaN compares as false, so what is not a number is not good.
+  // A NaN compares as false, so NaN is never good.
   const at::Tensor good = residual.le(kResidualLimit).logical_and(orthogonality.le(kResidualLimit)).cpu();
   const at::Tensor values = solved.values.cpu(), vectors = v.cpu().contiguous();
   parallel_tasks(count, [&](std::int64_t n) {

@@ -9,7 +9,7 @@ namespace {
 
 at::Tensor of_head(const at::Tensor& matrices, std::int64_t head) { return matrices[matrices.size(0) == 1 ? 0 : head]; }
 
-// [d, d] FP64 in the basis of the cache. Keys: q' = q B, so an error e' costs e' B^T M B e'^T. Values: o = o' B, so
+// [d, d] FP64 in the cache basis. Keys: q' = q B, so an error e' costs e' B^T M B e'^T. Values: o = o' B, so it costs
 // e' B M B^T e'^T.
 at::Tensor in_cache_basis(const at::Tensor& metric, const SideTransform& t, Side side, std::int64_t head) {
   at::Tensor back = of_head(t.orthogonal() ? t.forward : t.back(side), head).to(at::kDouble);

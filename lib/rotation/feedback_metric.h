@@ -1,4 +1,4 @@
-// The metric that encoder feedback works in: made by the fit, carried by the transform, read by whoever encodes.
+// The metric of encoder feedback: the fit makes it, the transform stores it, and the encoder reads it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,13 +12,13 @@
 
 namespace oscar {
 
-// Sets `metric` of one side: the metric of errors in model coordinates (side_moments.h, damped as for the transform;
-// values: what W_O reads of them), taken to the basis of the cache, its diagonal blocks. A head whose errors nothing
-// reads gets the identity.
+// Sets `metric` of one side: the diagonal blocks of the error metric in the cache basis. It starts from the metric in
+// model coordinates (side_moments.h, damped as for the transform; values: what W_O reads of errors). A head whose
+// errors nothing reads gets the identity.
 void set_feedback_metric(const Statistics& statistics, const FitOptions& options, Side side, std::size_t layer,
                          SideTransform& transform);
 
-// Of one KV head; null where the transform carries none. code: how the side is stored.
+// The metric of one KV head; null if the transform has none. code: the storage of the side.
 std::shared_ptr<const FeedbackMetric> feedback_metric(const SideTransform& side, const RowCode& code,
                                                       std::int64_t head);
 

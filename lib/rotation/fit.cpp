@@ -20,7 +20,7 @@
 namespace oscar {
 namespace {
 
-constexpr std::int64_t kFewestRows = 16;  // in each half; below that a search would fit noise
+constexpr std::int64_t kFewestRows = 16;  // per half; with fewer rows a search would fit noise
 
 void check_options(const Statistics& s, const FitOptions& o) {
   if (s.head_dim > kMaxHeadDim) {
@@ -77,7 +77,7 @@ void note_rank(const Statistics& s, std::vector<std::string>& warnings) {
   }
 }
 
-// Positions that the statistics never saw. Keys are averaged over them, values and widths are not.
+// Notes positions that the statistics do not cover. Keys are averaged over them; values and widths are not.
 void note_distance(const Statistics& s, const FitOptions& o, std::vector<std::string>& warnings) {
   const std::int64_t seen = longest_distance(s);
   const std::int64_t served = fitted_method(o.method).metric_aware() ? o.context : default_context(s);
@@ -101,7 +101,7 @@ void set_feedback_metrics(const Statistics& s, const FitOptions& o, FitResult& r
   }
 }
 
-// One ratio of a side in all layers.
+// Sets one ratio of a side in all layers.
 void set_clip(FitResult& result, Side side, float rho) {
   (side == Side::kKey ? result.global_key_clip : result.global_value_clip) = rho;
   for (LayerFit& layer : result.layers) {
@@ -145,7 +145,7 @@ void choose_clips(const Statistics& s, const FitOptions& o, const std::vector<La
   }
 }
 
-// Latent attention: values are stored as their keys are.
+// Shared K/V latent (MLA): values are stored as their keys are.
 void share_with_values(FitResult& result) {
   for (LayerFit& layer : result.layers) layer.transform.value = as_value_side(layer.transform.key);
   result.global_value_clip = result.global_key_clip;
@@ -197,7 +197,7 @@ std::int64_t fit_steps(const Statistics& s, const FitOptions& o) {
 
 namespace {
 
-// Until here a layer was its place among those of the statistics; the model counts the others, too.
+// Up to here a layer is its index in the statistics; the model's numbers also count the other layers.
 FitResult numbered(FitResult result, const Statistics& s) {
   for (std::size_t i = 0; i < result.layers.size(); ++i) result.layers[i].transform.layer = s.number(i);
   return result;

@@ -1,4 +1,4 @@
-// The fit: statistics of a model -> a transform and clip ratios for each layer, with what they are predicted to do.
+// The fit: from statistics of a model to a transform and clip ratios for each layer, with their predicted errors.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@
 
 namespace oscar {
 
-// Tokens of context that a fit serves where nothing else is said: the model's maximum, at most 131,072; 0 where the
-// statistics do not allow to choose.
+// Default context length of a fit in tokens: the model's maximum, at most 131,072; 0 if the statistics do not allow a
+// choice.
 std::int64_t default_context(const Statistics& statistics);
 
-// How often on_step will be called.
+// The number of times that on_step will be called.
 std::int64_t fit_steps(const Statistics& statistics, const FitOptions& options);
 
 // UsageError for options that contradict each other or the geometry; InputError for statistics that cannot be used;

@@ -1,4 +1,4 @@
-// What a fit is asked for.
+// Options of a fit.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -17,9 +17,9 @@
 namespace oscar {
 
 enum class ClipMode { kSearch, kFixed, kNone };
-// Keys and values stored as they are, keys without the mean of each head (what format sglang-v3 can carry), both, or
-// keys without the mean of keys before RoPE, rotated to their position, and values without theirs. kAuto: kMean, and
-// kRope in the layers where that takes away more (key_center.h).
+// Which means are subtracted. kNone: none. kKey: the mean of each head from keys (the format sglang-v3 can hold it).
+// kMean: the means of keys and of values. kRope: from keys the mean of keys before RoPE, rotated to their position, and
+// from values their mean. kAuto: kMean, and kRope in layers in which it removes more (key_center.h).
 enum class Center { kNone, kKey, kMean, kRope, kAuto };
 
 struct FitOptions {
@@ -28,31 +28,31 @@ struct FitOptions {
   ValueTarget value_target = ValueTarget::kExact;
   ClipMode clip = ClipMode::kSearch;
   float key_clip = 0.0f, value_clip = 0.0f;  // kFixed
-  std::int64_t quant_group = 0;              // quantization group; 0: whole head
-  std::int64_t sink = 64;                    // positions below are never quantized, so their rows do not count
+  std::int64_t quant_group = 0;              // quantization group in channels; 0: one group per head
+  std::int64_t sink = 64;                    // earlier positions are never quantized, so their rows do not count
   std::int64_t recent = 256;                 // the last tokens of a context are never quantized
-  // Keys of balanced and waterfill are fitted to the positions of a context of this many tokens; 0: to those of the
-  // calibration prompts.
+  // Keys of balanced and waterfill are fitted to the positions of a context of this many tokens; 0: to the positions of
+  // the calibration prompts.
   std::int64_t context = 0;
-  bool one_clip = false;        // one ratio a side for the whole model, as published formats carry; kSearch
-  std::int64_t max_rows = 512;  // sampled tokens used, both halves together
+  bool one_clip = false;        // kSearch: one ratio per side for the model, as published formats need
+  std::int64_t max_rows = 512;  // number of sampled tokens used, both halves together
   Encoder encoder = Encoder::kMinMax;
-  c10::Device device = c10::kCPU;  // of the eigensolver; the search runs on the CPU
+  c10::Device device = c10::kCPU;  // device of the eigensolver; the search runs on the CPU
   Center center = Center::kNone;
-  // What weighs errors: in balanced and waterfill, and in the clip search.
+  // The metric that weighs errors: in balanced and waterfill, and in the clip search.
   MetricSource metric = MetricSource::kAuto;
-  // Methods balanced and waterfill.
-  double damping = 1e-3;                               // of the diagonals
+  // For the methods balanced and waterfill.
+  double damping = 1e-3;                               // damping of the diagonals
   double exponent = 1.0;                               // 0: orthogonal, 1: fully balanced
-  std::vector<Widths> key_profiles, value_profiles;    // waterfill: [L] widths chosen elsewhere (measured curves)
-  std::string allocate = "closed";                     // waterfill: what chose the widths; for the record
-  double bits = 2.25;                                  // waterfill: budget of each element, parameters included
+  std::vector<Widths> key_profiles, value_profiles;    // waterfill: [L] widths chosen elsewhere (measured allocation)
+  std::string allocate = "closed";                     // waterfill: the source of the widths; only recorded
+  double bits = 2.25;                                  // waterfill: budget in bits per element, parameters included
   std::vector<std::uint8_t> key_widths, value_widths;  // balanced: [4] for layout blocks, the same in all layers
-  std::function<void()> on_step;                       // progress, fit_steps() times; called from one thread at a time
-  Timeline* timeline = nullptr;                        // where it is set, it gets the phases of fit_phases.h
+  std::function<void()> on_step;                       // progress, called fit_steps() times, by one thread at a time
+  Timeline* timeline = nullptr;                        // if set, gets the phases of fit_phases.h
 };
 
-// What the rows and metric of a side are taken from, by the options.
+// The rows and the metric of a side that the options select.
 MomentChoice moment_choice(const FitOptions& options, ValueTarget value_target, bool centered, bool rotated = false);
 
 }  // namespace oscar

@@ -1,14 +1,14 @@
-// Names of the phases that a timeline of a fit has (base/timeline.h); what is collected or saved has those of
+// Names of the phases in a timeline of a fit (base/timeline.h); collecting and saving have the phases of
 // statistics/collect_phases.h.
 #pragma once
 
 namespace oscar::phase {
 
-inline constexpr const char* kOwnText = "own text";         // that the model writes
-inline constexpr const char* kStatistics = "statistics";    // read, and hashed for the bundle's record
-inline constexpr const char* kCurves = "curves";            // measured
-inline constexpr const char* kTransforms = "transforms";    // and widths, metrics of the encoder
-inline constexpr const char* kClips = "clips";              // their search
-inline constexpr const char* kPredictions = "predictions";  // of errors, over the sampled rows
+inline constexpr const char* kOwnText = "own text";         // self-generated calibration data
+inline constexpr const char* kStatistics = "statistics";    // reading, and hashing for the bundle's record
+inline constexpr const char* kCurves = "curves";            // measuring curves
+inline constexpr const char* kTransforms = "transforms";    // fitting transforms, widths, and metrics of the encoder
+inline constexpr const char* kClips = "clips";              // searching clip ratios
+inline constexpr const char* kPredictions = "predictions";  // predicting errors over the sampled rows
 
 }  // namespace oscar::phase

@@ -13,7 +13,7 @@ at::Tensor pick(const at::Tensor& rows, const std::vector<std::int64_t>& tokens)
   return rows.index_select(0, at::tensor(at::ArrayRef<std::int64_t>(tokens), at::kLong));
 }
 
-// Undefined where the statistics do not know positions or frequencies.
+// Undefined if the statistics lack positions or frequencies.
 at::Tensor phases_of(const Statistics& s, const LayerMoments& m, const std::vector<std::int64_t>& tokens) {
   if (!s.rope_frequency.defined() || m.row_position.empty()) return {};
   const RopeFrequencies frequencies{s.rope_frequency.to(at::kFloat).contiguous(), s.rope_scale};

@@ -1,4 +1,4 @@
-// The sampled rows of one layer in the form that prediction and clip search read.
+// The sampled rows of one layer in the form for prediction and clip search.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,21 +11,22 @@ namespace oscar {
 
 // N tokens as one small attention problem. FP32, contiguous.
 struct RowSet {
-  at::Tensor q;            // [Hkv, N g, d] queries of each KV head's group, a token's g queries one after another
+  at::Tensor q;            // [Hkv, N g, d] queries of each KV head's group; for each token its g queries one after
+                           // another
   at::Tensor k;            // [Hkv, N, d]
   at::Tensor v;            // [Hkv, N, d]
-  at::Tensor rope_phases;  // [N, d] of the tokens' positions where the statistics have them; else undefined
+  at::Tensor rope_phases;  // [N, d] of the tokens' positions if the statistics have them; else undefined
   std::int64_t tokens() const { return k.defined() ? k.size(1) : 0; }
 };
 
 struct LayerRows {
-  RowSet fit;       // what a search may look at
-  RowSet held_out;  // what decides
+  RowSet fit;       // rows that the search may use
+  RowSet held_out;  // rows that decide
 };
 
-// Tokens in the order of their (random) priority, alternately to one half and the other, so that the halves are
-// disjoint random samples. Tokens of the first `sink` positions are left out: they are never quantized. At most
-// max_rows tokens are taken. Fewer than two usable tokens give empty halves.
+// Splits tokens in the order of their (random) priority alternately into two halves, which are then disjoint random
+// samples. Tokens of the first `sink` positions are omitted, since they are never quantized. Uses at most max_rows
+// tokens. Fewer than two usable tokens give empty halves.
 LayerRows split_rows(const Statistics& statistics, std::size_t layer, std::int64_t sink, std::int64_t max_rows);
 
 }  // namespace oscar

@@ -1,4 +1,4 @@
-// Loops over the layers of a model and over their KV heads, one to a thread.
+// Loops over the layers of a model and over their KV heads, one per thread.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@
 
 namespace oscar {
 
-// task(layer) for all; results must not depend on the order.
+// Calls task(layer) for all layers; results must not depend on the order.
 template <typename Task>
 void for_each_layer(std::size_t layers, const Task& task) {
   parallel_tasks(static_cast<std::int64_t>(layers), [&](std::int64_t n) { task(static_cast<std::size_t>(n)); });
 }
 
-// task(layer, head) for all; results must not depend on the order. on_done is called after each, one call at a time.
-// NumericalError gains the place; InterruptedError after SIGINT.
+// Calls task(layer, head) for all; results must not depend on the order. on_done is called after each task, one call at
+// a time. Adds the layer and head to a NumericalError; InterruptedError after SIGINT.
 template <typename Task>
 void for_each_head(std::size_t layers, std::int64_t kv_heads, const std::function<void()>& on_done, const Task& task) {
   std::mutex mutex;

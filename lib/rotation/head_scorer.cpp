@@ -39,7 +39,7 @@ class TransformedRows {
   at::Tensor exact_, rounded_;  // [N, d] FP32
 };
 
-// B with q' = q B (keys), or o = o' B^T (values): the way back to the coordinates of the model.
+// B with q' = q B (keys), or o = o' B^T (values): the inverse to the coordinates of the model.
 at::Tensor way_back(const HeadProblem& p) {
   if (!p.back.defined()) return p.forward;
   return p.side == Side::kKey ? p.back : p.back.t();
@@ -54,7 +54,7 @@ class MetricScorer : public HeadScorer {
     exact_ = rows_.exact();
     if (centered_) exact_ = exact_ - exact_.mean(0, true);
     energy_ = weighted_energy(exact_, metric_);
-    // The signal is that of the model's own rows, so that all transforms share a denominator.
+    // The signal comes from the model's own rows, so that all transforms share a denominator.
     at::Tensor original = p.side == Side::kKey ? p.k : p.v;
     if (centered_) original = original - original.mean(0, true);
     signal_ = weighted_energy(original, p.metric.to(at::kFloat));

@@ -8,7 +8,7 @@
 namespace oscar {
 namespace {
 
-// Of the keys' weight that may be left: below it the term in every logit is worth its time.
+// Remaining share of the keys' weight below which the term in every logit is worth its time.
 constexpr double kWorthRotating = 0.95;
 
 double key_weight(const Statistics& s, const FitOptions& o, std::size_t layer, bool rotated) {

@@ -64,7 +64,7 @@ Statistics summed_statistics(const Statistics& s, const FitOptions& o) {
     const SideMoments key = side_moments(s, layer, Side::kKey, {ValueTarget::kOutput, o.metric, centered, false, {}});
     const SideMoments value =
         side_moments(s, layer, Side::kValue, {ValueTarget::kOutput, o.metric, centered, false, {}});
-    // The mean goes back in after the parts are taken apart, so that it goes away again where rows are centered.
+    // The mean is added back after the parts are separated; where rows are centered, it is subtracted again.
     at::Tensor varies = apart(key.covariance, parts);
     if (centered) varies = varies + key.mean.unsqueeze(2) * key.mean.unsqueeze(1);
     m.k_gram = varies * tokens;
@@ -75,7 +75,7 @@ Statistics summed_statistics(const Statistics& s, const FitOptions& o) {
       const double weight = as_value > 0.0 && as_key > 0.0 ? as_key / as_value : 1.0;
       m.q_gram = apart(key.metric + value.metric * weight, parts) * tokens;
     }
-    // One vector: its rows before RoPE are those after it, and its values are its keys.
+    // Shared vector: its rows before RoPE equal those after it, and its values are its keys.
     m.pre_k_gram = m.v_gram = m.k_gram, m.pre_k_sum = m.v_sum = m.k_sum, m.pre_q_gram = m.q_gram;
     m.far_pre_q_gram = m.far_q_gram, m.rows_v = m.rows_k;
   }

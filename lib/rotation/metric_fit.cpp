@@ -18,24 +18,24 @@
 namespace oscar {
 namespace {
 
-constexpr double kMostCondition = 1e4;  // of channels scaled to unit deviation; BF16 windows lose nothing below it
+constexpr double kMostCondition = 1e4;  // for channels scaled to unit deviation; below it BF16 windows lose nothing
 constexpr double kMostDamping = 0.1;
-constexpr std::int64_t kCheckedRows = 128;  // half of them are looked at
+constexpr std::int64_t kCheckedRows = 128;  // half of them are checked
 
-// [n, n] orthogonal: spreads n ranked directions evenly over n channels.
+// [n, n] orthogonal matrix that spreads n ranked directions evenly over n channels.
 at::Tensor spreading(std::int64_t n) {
   const std::vector<std::int64_t> ranks = rank_distribution(n);
   const at::Tensor order = at::tensor(at::ArrayRef<std::int64_t>(ranks), at::kLong);
   return at::matmul(at::eye(n, at::kDouble).index_select(1, order), hadamard_matrix(n));
 }
 
-// What one head's transform is.
+// The transform of one head.
 struct Head {
   at::Tensor forward, back;  // [d, d] FP64: x' = x forward, x = x' back
   at::Tensor lambda;         // [d]
   double condition = 1.0;
   std::string warning;
-  TransformCheck check;  // of the heads that use it
+  TransformCheck check;  // for the heads that use it
 };
 
 at::Tensor stored(const at::Tensor& m) { return m.to(at::kFloat).contiguous(); }
@@ -54,7 +54,7 @@ Head spread_blocks(const Balanced& b, std::int64_t size) {
   return head;
 }
 
-// For a head that nothing can be fitted to: the Hadamard matrix, scaled to unit deviation.
+// For a head without a possible fit: the Hadamard matrix, scaled to unit deviation.
 Head plain_head(const at::Tensor& covariance, const at::Tensor& metric) {
   const std::int64_t d = covariance.size(0);
   const double spread = covariance.diagonal().mean().item<double>(), seen = metric.diagonal().mean().item<double>();
@@ -104,7 +104,7 @@ Head fit_head(at::Tensor covariance, const at::Tensor& metric, const FitOptions&
   return head;
 }
 
-// One matrix as part of a side: for a look at what it does to the rows of head `h`.
+// One matrix as part of a side, to check its effect on the rows of head `h`.
 SideTransform as_side(const Head& head, Side side, const at::Tensor& mean, bool rotated) {
   SideTransform t;
   t.forward = stored(head.forward).unsqueeze(0);
@@ -114,7 +114,7 @@ SideTransform as_side(const Head& head, Side side, const at::Tensor& mean, bool 
   return t;
 }
 
-// Sampled rows of the KV heads [first, last) through the transform. No rows: nothing is found.
+// Passes sampled rows of the KV heads [first, last) through the transform. Without rows, the check finds nothing.
 TransformCheck check_head(const Statistics& s, std::size_t layer, const RowSet& rows, const SideTransform& t, Side side,
                           std::int64_t first, std::int64_t last) {
   TransformCheck check;
@@ -132,7 +132,7 @@ double unit_noise(const at::Tensor& back, const at::Tensor& logits, std::int64_t
   return (at::matmul(rows, logits) * rows).sum().item<double>();
 }
 
-// back: [S, d, d] x = x' back; logits [Hkv, d, d]: logit_moment() for keys, undefined for values.
+// back: [S, d, d] x = x' back; logits: [Hkv, d, d] logit_moment() for keys, undefined for values.
 void describe(MetricSide& side, std::int64_t head_dim, const at::Tensor& back, const at::Tensor& logits) {
   const std::int64_t n = head_dim / kBands;
   double log_gain = 0.0;

@@ -17,7 +17,7 @@ namespace {
 // One side of all layers. S = 1 (scope layer) or Hkv.
 struct OrthogonalSide {
   std::vector<at::Tensor> heads;    // [layer] [Hkv, d, d] each head's own moment
-  std::vector<at::Tensor> vectors;  // [layer] [S, d, d]; undefined when data-free
+  std::vector<at::Tensor> vectors;  // [layer] [S, d, d]; undefined if data-free
   std::vector<SideTransform> transforms;
 };
 
@@ -64,8 +64,8 @@ OrthogonalSide fit_side(const Statistics& s, const FitOptions& o, Side side, std
   return result;
 }
 
-// Of latent attention: the target is the summed metric (latent_fit.h), and the latent and the rotated channels have
-// rotations of their own.
+// For a shared K/V latent (MLA): the target is the summed metric (latent_fit.h), and the latent and the RoPE channels
+// have separate rotations.
 OrthogonalSide fit_latent_side(const Statistics& s, const FitOptions& o, const LatentParts& parts) {
   OrthogonalSide result;
   for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
@@ -79,7 +79,7 @@ OrthogonalSide fit_latent_side(const Statistics& s, const FitOptions& o, const L
   return result;
 }
 
-// The mean of each head, for transforms that store centered rows; rotated: of the keys before RoPE.
+// Sets the mean of each head, for transforms that store centered rows; rotated: the mean of keys before RoPE.
 void center(const Statistics& s, Side side, bool rotated, std::vector<SideTransform>& transforms) {
   const double tokens = static_cast<double>(std::max<std::int64_t>(s.tokens, 1));
   for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {

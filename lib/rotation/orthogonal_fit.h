@@ -1,4 +1,4 @@
-// The fit of the orthogonal methods: eigenvectors of targets, and the methods without data.
+// The fit of the orthogonal methods: eigenvectors of targets, and methods without data.
 #pragma once
 
 #include "rotation/fit_options.h"
@@ -7,9 +7,9 @@
 
 namespace oscar {
 
-// Adds the layers to an empty result: transforms without clips, with the means that `options.center` asks for, and the
-// energy that they capture. Targets that are all zero get a warning and the Hadamard matrix; NumericalError naming the
-// target for a failed decomposition.
+// Adds the layers to an empty result: transforms without clips, with the means that `options.center` selects, and their
+// captured energy. All-zero targets get a warning and the Hadamard matrix. NumericalError naming the target for a
+// failed decomposition.
 void fit_orthogonal(const Statistics& statistics, const FitOptions& options, FitResult& result);
 
 }  // namespace oscar

@@ -12,7 +12,7 @@ Positions served_positions(std::int64_t context, std::int64_t sink, std::int64_t
 MeanPhase mean_phase(const at::Tensor& omega, const Positions& positions) {
   const double n = static_cast<double>(positions.count);
   const at::Tensor half = omega * 0.5, sine = half.sin();
-  // sin(n w/2) / (n sin(w/2)), 1 where nothing turns. Whole turns are no frequency of RoPE.
+  // sin(n w/2) / (n sin(w/2)), 1 if nothing rotates. RoPE has no frequency of a full rotation per token.
   const at::Tensor still = sine.abs() < 1e-300;
   const at::Tensor size = at::where(still, at::ones_like(omega), (half * n).sin() / (sine.masked_fill(still, 1.0) * n));
   const at::Tensor center = omega * (static_cast<double>(positions.first) + (n - 1.0) * 0.5);

@@ -18,7 +18,7 @@ CapturedEnergy captured_energy(const at::Tensor& heads, const at::Tensor& vector
   CapturedEnergy energy;
   if (!(total > 0.0)) return energy;
   const bool shared = !vectors.defined() || vectors.size(0) == 1;
-  const at::Tensor ranked = shared ? diagonal.sum(0, true) : diagonal;  // one choice of channels, or one for each head
+  const at::Tensor ranked = shared ? diagonal.sum(0, true) : diagonal;  // one choice of channels, or one per head
   energy.identity = std::get<0>(ranked.topk(top, -1)).sum().item<double>() / total;
   energy.fit = energy.identity;
   if (vectors.defined()) {

@@ -12,7 +12,7 @@
 namespace oscar {
 namespace {
 
-constexpr std::size_t kUnit = 8;  // bits: what a row costs is a multiple of it
+constexpr std::size_t kUnit = 8;  // bits: the cost of a row is a multiple of it
 constexpr std::array<std::uint8_t, 4> kWidths = {0, 1, 2, 4};
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
@@ -81,7 +81,7 @@ std::size_t rows_budget(std::size_t places, int head_dim, double bits) {
 std::vector<std::size_t> choose_within(const std::vector<std::vector<BitsAndError>>& candidates, std::size_t most) {
   const std::size_t size = most / kUnit + 1;
   std::vector<double> best(size, 0.0), next(size);  // least error of the units so far within u multiples of 8 bits
-  std::vector<std::vector<std::uint32_t>> chosen;   // [unit][u]: the candidate behind it
+  std::vector<std::vector<std::uint32_t>> chosen;   // [unit][u]: the chosen candidate
   for (const std::vector<BitsAndError>& unit : candidates) {
     std::fill(next.begin(), next.end(), kInfinite);
     std::vector<std::uint32_t>& row = chosen.emplace_back(size, 0);
@@ -94,7 +94,7 @@ std::vector<std::size_t> choose_within(const std::vector<std::vector<BitsAndErro
     }
     best.swap(next);
   }
-  // best[] does not increase: the first entry of least error is the cheapest.
+  // best[] does not increase, so the first minimum has the fewest bits.
   auto u = static_cast<std::size_t>(std::min_element(best.begin(), best.end()) - best.begin());
   if (best[u] == kInfinite) return {};
   std::vector<std::size_t> choice(candidates.size());

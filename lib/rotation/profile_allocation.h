@@ -1,8 +1,8 @@
-// Width profiles of one side of one layer, and how a budget of bits is shared out among them.
+// Width profiles of one side of one layer, and the distribution of a bit budget over them.
 //
-// A place is one side (keys or values) of one layer; its candidates are profiles, the widths of its four blocks, each
-// with the error it would cause alone. Errors add up over places. Within a place they may depend on the widths in any
-// way: the closed form of keys is not a sum over blocks (waterfill.h), and measured curves are numbers.
+// A place is one side (keys or values) of one layer. Its candidates are profiles: the widths of its four blocks, each
+// with the error that it would cause alone. Errors add up over places. Within a place they may depend on the widths in
+// any way: the analytic cost of keys is not a sum over blocks (waterfill.h), and measured curves are plain numbers.
 #pragma once
 
 #include <array>
@@ -19,42 +19,42 @@ using Widths = std::array<std::uint8_t, kBands>;  // bits of the blocks, stronge
 
 struct ProfilePoint {
   Widths widths{};
-  double error = 0.0;  // of this place alone; any unit that all places share
+  double error = 0.0;  // error of only this place; any unit that all places share
 };
 
 // The 35 profiles w0 >= w1 >= w2 >= w3 of widths 0, 1, 2, 4, in ascending order of their digits: 0-0-0-0 first.
 const std::vector<Widths>& falling_profiles();
 
-// Bits of each element of a row, scale bytes included: (sum over blocks with w > 0 of w d/4 + 8) / d.
+// Bits per element of a row, scale bytes included: (sum over blocks with w > 0 of w d/4 + 8) / d.
 double profile_bits(const Widths& widths, int head_dim);
 
-std::string bits_text(double bits);  // 2.25, 3: four digits at most
+std::string bits_text(double bits);  // "2.25", "3": at most four digits
 
-// UsageError for a budget below 1/4 bit or above what 4-4-4-4 everywhere takes.
+// UsageError for a budget below 1/4 bit or above the bits of 4-4-4-4 everywhere.
 void require_budget(double bits, int head_dim);
 
-// What one of several candidates takes and costs: widths of a side, or of several sides that are chosen together.
+// Bits and error of one candidate: widths of one side, or of several sides that are chosen together.
 struct BitsAndError {
-  std::size_t bits = 0;  // of one row, scale bytes included: a multiple of 8
+  std::size_t bits = 0;  // bits of one row, scale bytes included: a multiple of 8
   double error = 0.0;
 };
 
-// Bits that one row of a profile takes: profile_bits() times head_dim, without rounding.
+// Bits of one row of a profile: profile_bits() times head_dim, without rounding.
 std::size_t row_bits(const Widths& widths, int head_dim);
 
-// Bits that rows of `places` sides may take together: the largest whole number within the budget.
+// Bits that rows of `places` sides may use together: the largest integer within the budget.
 std::size_t rows_budget(std::size_t places, int head_dim, double bits);
 
-// One candidate for each unit: the choice of least total error whose bits are at most `most` together; of equal totals
-// the cheapest. Exact: a knapsack over multiples of 8 bits. Returns the index of the choice in each unit's list, and
-// nothing where even the cheapest candidates take more. candidates: [units][candidates], no list empty.
+// Chooses one candidate per unit: the least total error with at most `most` bits together; ties go to the fewest bits.
+// Exact: a knapsack over multiples of 8 bits. Returns the index of the choice in each unit's list, or an empty list if
+// even the cheapest candidates need more. candidates: [units][candidates], no list empty.
 std::vector<std::size_t> choose_within(const std::vector<std::vector<BitsAndError>>& candidates, std::size_t most);
 
-// One candidate for each place: the choice of least total error whose mean over the places of profile_bits() is at
-// most `bits`, by choose_within() (one row of a block costs a multiple of 8 bits, since 32 divides head_dim). Returns
-// the index of the choice in each place's list. places: [P][candidates]. UsageError as require_budget(), and where the
-// cheapest candidates together exceed the budget. std::invalid_argument for no places, a place without candidates, an
-// error that is no number, or a head_dim that 32 does not divide.
+// Chooses one candidate per place: the least total error whose mean profile_bits() over the places is at most `bits`,
+// by choose_within(). (One row of a block takes a multiple of 8 bits, since 32 divides head_dim.) Returns the index of
+// the choice in each place's list. places: [P][candidates]. UsageError as require_budget(), and if the cheapest
+// candidates together exceed the budget. std::invalid_argument for no places, a place without candidates, an error that
+// is NaN, or a head_dim that 32 does not divide.
 std::vector<std::size_t> allocate_profiles(const std::vector<std::vector<ProfilePoint>>& places, int head_dim,
                                            double bits);
 

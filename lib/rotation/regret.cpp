@@ -16,7 +16,8 @@
 namespace oscar {
 namespace {
 
-constexpr double kLeastBudget = 0.25;  // bits that allocate_profiles() takes; a fit may use less than it was given
+constexpr double kLeastBudget = 0.25;  // smallest budget that allocate_profiles() accepts; a fit may use less than its
+                                       // budget
 
 double trace_of(const at::Tensor& matrix) { return matrix.diagonal().sum().item<double>(); }
 
@@ -29,17 +30,17 @@ double noise_share(int width, Side side) {
   return side == Side::kKey ? unbiased_distortion(width) : band_distortion(width);
 }
 
-// One head in the basis of the cache: second moments of its rows, metric of their errors, plain queries.
+// One head in the cache basis: second moments of its rows, metric of their errors, plain queries.
 struct HeadBasis {
-  at::Tensor rows, metric, queries;  // [d, d] FP64; queries times the scale of the logits
+  at::Tensor rows, metric, queries;  // [d, d] FP64; queries include the scale of the logits
 };
 
-// Second moment of the rows of head h about the transform's own mean. Moments that are not centered hold it already.
+// Second moment of the rows of head h about the transform's own mean. Uncentered moments already contain it.
 at::Tensor about_own_mean(const SideTransform& t, const SideMoments& m, std::int64_t h) {
   if (!t.mean.defined()) return m.covariance[h];
   const at::Tensor shift = m.mean[h] - t.mean[h].to(at::kDouble);
   if (!t.rotated_mean) return m.covariance[h] + at::outer(shift, shift);
-  // Means before RoPE: their difference turns with the position, and over many of them each plane is round.
+  // Means before RoPE: their difference rotates with the position, and over many positions each plane is isotropic.
   const at::Tensor planes = shift.square().view({2, -1}).mean(0);
   return m.covariance[h] + at::diag(at::cat({planes, planes}));
 }
@@ -60,7 +61,7 @@ HeadBasis in_basis(const SideTransform& t, Side side, const SideMoments& m, cons
 
 double head_error(const HeadBasis& basis, const std::vector<std::uint8_t>& widths, Side side) {
   const std::int64_t d = basis.rows.size(0);
-  const std::vector<std::uint8_t> one = {2};  // layout uniform: the whole head at 2 bits
+  const std::vector<std::uint8_t> one = {2};  // layout uniform: the full head at 2 bits
   const std::vector<std::uint8_t>& blocks = widths.empty() ? one : widths;
   const std::int64_t n = d / static_cast<std::int64_t>(blocks.size());
   double error = 0.0, noise = 0.0;
@@ -99,8 +100,8 @@ double side_error(const std::vector<HeadBasis>& heads, const std::vector<std::ui
 
 std::vector<std::uint8_t> as_vector(const Widths& widths) { return {widths.begin(), widths.end()}; }
 
-// Errors of a new transform with each falling profile: the channels of a fit are in descending order, so no others can
-// be best.
+// Errors of a new transform with each falling profile. Channels of a fit are in descending order, so no other profile
+// can be best.
 std::vector<ProfilePoint> profile_errors(const std::vector<HeadBasis>& heads, Side side, double residual) {
   std::vector<ProfilePoint> points;
   for (const Widths& widths : falling_profiles()) {
@@ -149,10 +150,10 @@ Regret measure_regret(const std::vector<LayerTransform>& bundle, const Statistic
   require_usable(bundle, s);
   Regret out;
   out.metric = used_metric(s, options.metric);
-  std::vector<std::string> warnings;  // of the new fit, which is only compared with
+  std::vector<std::string> warnings;  // warnings of the new fit, which serves only for comparison
   const int d = static_cast<int>(s.head_dim);
   std::vector<std::vector<ProfilePoint>> places;  // of the sides with layout blocks
-  double bits = 0.0, uniform = 0.0;               // of these; errors of the others
+  double bits = 0.0, uniform = 0.0;               // total bits of these places; errors of the other sides
   for (const LayerTransform& layer : bundle) out.layers.push_back({layer.layer, {}, {}});
   for (const Side side : {Side::kKey, Side::kValue}) {
     if (one_vector && side == Side::kValue) break;

@@ -22,10 +22,11 @@ bool has_pre_rope(const Statistics& s) {
          });
 }
 
-// What is left of a channel's second moment once its mean is gone, where that is rounding: it never varies.
+// Share of a channel's second moment that remains after its mean is subtracted, below which it is a rounding error: the
+// channel never varies.
 constexpr double kRounding = 1e-12;
 
-// [Hkv, d, d] without the rows and columns of channels that never vary.
+// [Hkv, d, d] with zeros in the rows and columns of channels that never vary.
 at::Tensor without_rounding(const at::Tensor& covariance, const at::Tensor& second_moment) {
   const at::Tensor varies =
       (covariance.diagonal(0, 1, 2) > kRounding * second_moment.diagonal(0, 1, 2)).to(at::kDouble);
@@ -73,7 +74,8 @@ SideMoments side_moments(const Statistics& s, std::size_t layer, Side side, cons
   SideMoments out;
   const at::Tensor second = (!key ? m.v_gram : turned ? m.pre_k_gram : m.k_gram) / tokens;
   out.mean = (!key ? m.v_sum : turned ? m.pre_k_sum : m.k_sum) / tokens;
-  // About the mean: of rows before RoPE where positions are averaged, which then add how far they turn that mean.
+  // About the mean: if positions are averaged, about the mean of rows before RoPE; the spread of that mean is added
+  // later.
   const at::Tensor covariance = without_rounding(second - out.mean.unsqueeze(2) * out.mean.unsqueeze(1), second);
   out.source = used_metric(s, choice.source);
   if (out.source == MetricSource::kMoments) {
@@ -116,7 +118,7 @@ double residual_power(const Statistics& s, std::size_t layer) {
     const double tokens = sums[1].item<double>();
     return tokens > 0.0 ? sums[0].item<double>() / tokens : 0.0;
   };
-  const auto far_mean = [&](const at::Tensor& sums) {  // [2, 2]; of all tokens where none is far
+  const auto far_mean = [&](const at::Tensor& sums) {  // [2, 2]; over all tokens if none is after the windows
     const double far = mean(sums[1]);
     return far > 0.0 ? far : mean(sums[0]);
   };
@@ -148,7 +150,7 @@ at::Tensor damped(const at::Tensor& matrix, double damping, std::int64_t tokens)
   const double d = static_cast<double>(matrix.size(0));
   const at::Tensor symmetric = (matrix + matrix.t()) * 0.5;
   at::Tensor diagonal = symmetric.diagonal().clamp_min(0.0);
-  // Only channels that never vary get a floor: one for all channels would swamp small channels beside large ones.
+  // Only channels that never vary get a floor: a floor for all channels would swamp small channels beside large ones.
   const double middle = diagonal.masked_select(diagonal > 0.0).median().item<double>();
   const at::Tensor floor = at::where(diagonal < 1e-10 * middle, 1e-6 * middle, 0.0).to(at::kDouble);
   const double shrink = d / (static_cast<double>(std::max<std::int64_t>(tokens, 1)) + d);

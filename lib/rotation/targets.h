@@ -1,4 +1,4 @@
-// The second moments whose eigenvectors make the rotation (published definition: the rotation script of the OSCAR
+// The second moments whose eigenvectors form the rotation (published definition: the rotation script of the OSCAR
 // release, objectives "qqt" and "sst").
 #pragma once
 
@@ -13,26 +13,26 @@
 
 namespace oscar {
 
-enum class Scope { kLayer, kHead };  // one rotation for a layer, or one for each KV head
+enum class Scope { kLayer, kHead };  // one rotation per layer, or one per KV head
 // V^T S^T S V = O^T O, or W_O^T W_O of the output projection.
 enum class ValueTarget { kExact, kOutput };
 
 // Per-token moments of each KV head, [Hkv, d, d] FP64. g = Hq/Hkv, T = tokens.
 //   keys:            C_h = Q_h^T Q_h / (T g)
 //   values, exact:   O_h^T O_h / (T g)
-//   values, output:  sum over the group of W_O^T W_O / g, a property of the weights
+//   values, output:  sum over the group of W_O^T W_O / g, which depends only on the weights
 const char* value_target_name(ValueTarget target);  // "exact", "output"
 at::Tensor head_moments(const Statistics& statistics, std::size_t layer, Side side, ValueTarget value_target);
 
 // Scope head: the same [Hkv, d, d]. Scope layer: their mean over KV heads [1, d, d].
 at::Tensor scope_moments(const at::Tensor& heads, Scope scope);
 
-// "layers.3.q_gram head 2" or "layers.3.q_gram" for scope layer: what messages call a target.
+// Names of targets in messages: "layers.3.q_gram head 2", or "layers.3.q_gram" for scope layer.
 std::vector<std::string> target_names(std::int64_t layer, Side side, ValueTarget value_target, Scope scope,
                                       std::int64_t kv_heads);
 
-// NumericalError naming the tensor when anything the fit reads is NaN or infinite; InputError for a missing tensor or
-// a wrong shape.
+// NumericalError naming the tensor if anything that the fit reads is NaN or infinite; InputError for a missing tensor
+// or a wrong shape.
 void check_moments(const Statistics& statistics);
 
 }  // namespace oscar

@@ -10,14 +10,14 @@ namespace oscar {
 namespace {
 
 constexpr double kMostChange = 1e-4;
-constexpr double kMostGrowth = 4.0;         // of BF16's error
-constexpr double kFineAnyway = 0.0078125;   // 2^-7
-constexpr std::int64_t kMostQueries = 128;  // more would say the same
+constexpr double kMostGrowth = 4.0;         // relative to BF16's error
+constexpr double kFineAnyway = 0.0078125;   // 2^-7: always acceptable
+constexpr std::int64_t kMostQueries = 128;  // more queries would give the same result
 
 at::Tensor wide(const at::Tensor& t) { return t.to(at::kDouble); }
 double largest(const at::Tensor& t) { return t.numel() == 0 ? 0.0 : t.abs().max().item<double>(); }
 
-// 0 / 0 is 0: nothing was there and nothing changed.
+// 0 / 0 is 0: no size and no change.
 double over(double error, double size) {
   if (error == 0.0) return 0.0;
   return size > 0.0 ? error / size : std::numeric_limits<double>::infinity();

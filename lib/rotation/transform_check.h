@@ -1,23 +1,24 @@
-// A transform on sampled rows where nothing is quantized: logits and values must come out as the model has them.
+// Checks a transform on sampled rows without quantization: logits and values must equal the model's.
 #pragma once
 
 #include "rotation/head_scorer.h"
 
 namespace oscar {
 
-// Of one head or several. Keys: logits q k^T; values: rows in the metric W of head_scorer.h. The mean that the
-// transform removes is no part of either.
+// Result for one or more heads. Keys: logits q k^T; values: rows in the metric W of head_scorer.h. Both exclude the
+// mean that the transform removes.
 struct TransformCheck {
-  double change = 0.0;  // in FP32: the largest change, over the largest logit (value row)
-  double bf16 = 0.0;    // norm of the error when stored rows are rounded to BF16, over that of the logits (values)
-  double plain = 0.0;   // the same for rows of the model rounded to BF16
+  double change = 0.0;  // FP32: the largest change, divided by the largest logit (value row)
+  double bf16 = 0.0;    // norm of the error if stored rows are rounded to BF16, divided by the norm of the logits
+                        // (values)
+  double plain = 0.0;   // the same if rows of the model are rounded to BF16
 
-  // change at most 1e-4; bf16 at most 4 times plain or 2^-7, whichever is larger. False for NaN and infinity.
+  // change at most 1e-4; bf16 at most the larger of 4 times plain and 2^-7. False for NaN and infinity.
   bool sound() const;
-  void add(const TransformCheck& other);  // keeps the larger of each
+  void add(const TransformCheck& other);  // keeps the larger of each number
 };
 
-// problem: of fit rows, after use_transform().
+// problem: with fit rows, after use_transform().
 TransformCheck check_transform(const HeadProblem& problem);
 
 }  // namespace oscar

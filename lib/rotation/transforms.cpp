@@ -22,7 +22,7 @@ SideTransform shared_side(const at::Tensor& matrix) {
 SideTransform eigenvector_side(const SideInput& input) {
   SideTransform side;
   side.forward = compose_rotation(input.vectors).to(at::kFloat).contiguous();
-  // Eigenvalues are for people; one beyond FP32 is kept finite.
+  // Eigenvalues are for people; values beyond FP32 are clamped.
   side.eigenvalues = input.values.clamp_max(std::numeric_limits<float>::max()).to(at::kFloat).contiguous();
   side.clip.assign(static_cast<std::size_t>(input.vectors.size(0)), 0.0f);
   return side;

@@ -38,7 +38,7 @@ double logit_noise(const HeadEnergy& head, const Widths& widths) {
 }
 
 double logit_noise_factor(double variance) {
-  constexpr double kMost = 200.0;  // e^200 still leaves room in a double
+  constexpr double kMost = 200.0;  // e^200 is still finite in a double
   if (!(variance > 0.0)) return 1.0;
   const double bounded = std::min(variance, kMost);
   return std::expm1(bounded) / bounded;

@@ -16,7 +16,7 @@ void check(cusolverStatus_t status, const char* what) {
                          std::to_string(static_cast<int>(status)) + "); pass --device cpu");
 }
 
-// cuSOLVER is loaded when it is first used: it brings gigabytes along that nobody needs on a CPU.
+// cuSOLVER is loaded at its first use, since it brings gigabytes that a CPU run does not need.
 class CuSolver {
   void* library_ = dlopen(("libcusolver.so." + std::to_string(CUSOLVER_VER_MAJOR)).c_str(), RTLD_NOW | RTLD_LOCAL);
 
@@ -48,7 +48,7 @@ class CuSolver {
   }
 };
 
-// Creating a handle takes longer than a batch, so a thread keeps its own.
+// Creating a handle takes longer than a batch, so each thread keeps one.
 struct Solver {
   const CuSolver& library = CuSolver::get();
   cusolverDnHandle_t handle = nullptr;
@@ -67,7 +67,7 @@ struct Solver {
 
 }  // namespace
 
-// Works on the default stream, which is LibTorch's too.
+// Works on the default stream, which LibTorch also uses.
 BatchedEigen batched_eigen(const at::Tensor& matrices) {
   const std::int64_t count = matrices.size(0), d = matrices.size(1);
   thread_local Solver solver;
