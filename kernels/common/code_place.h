@@ -41,8 +41,7 @@ OSCAR_HOST_DEVICE constexpr CodePlace code_at(const PlaneLayout& plane, bool val
 // Checks that code_at() finds every code of a plane.
 constexpr bool pack_agrees(int channels, int width, bool value_side) {
   const PlaneLayout plane{0, channels, width, 0, 0};
-  for (int index = 0; index < plane.bytes() / 4; index += 7) {  // only a sample, since the compiler limits the number
-                                                                // of steps
+  for (int index = 0; index < plane.bytes() / 4; index += 7) {  // a sample: compilers limit constexpr steps
     for (int f = 0; f < 32 / width; ++f) {
       const CodePlace at = code_at(plane, value_side, index, f);
       const int bit = value_side ? plane.value_bit(at.token, at.channel) : plane.key_bit(at.token, at.channel);

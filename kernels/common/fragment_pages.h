@@ -36,10 +36,7 @@ struct CodePage {
   OSCAR_HD constexpr int key_codes() const { return 0; }
   OSCAR_HD constexpr int key_params() const { return code_bytes(); }  // FP16 (scale, zero) of token 0, 1, ... 63
   OSCAR_HD constexpr int value_codes() const { return key_params() + 4 * kPageTokens; }
-  OSCAR_HD constexpr int value_params() const {
-    return value_codes() + code_bytes();
-  }  // FP16 (scale, zero) of the
-     // values
+  OSCAR_HD constexpr int value_params() const { return value_codes() + code_bytes(); }  // as key_params()
   OSCAR_HD constexpr int bytes() const { return value_params() + 4 * kPageTokens; }
 };
 

@@ -151,9 +151,7 @@ cudaError_t launch_parts(DecodeLaunch a, const DeviceLimits& device, cudaStream_
   const PartsSplit split = PartsSplit::make<C>(a, device.multiprocessors);
   if (a.p.kernel != DecodeKernel::kParts && !split.expected) return cudaSuccess;
   const int bytes = plan_shared_memory<C>(a, device, 0, sizeof(PartsShared<C>));
-  if (a.slots * a.slot_bytes < C::kHeads * C::kMergeRow * 4)
-    return cudaSuccess;  // the warp's sums must fit into its
-                         // ring
+  if (a.slots * a.slot_bytes < C::kHeads * C::kMergeRow * 4) return cudaSuccess;  // a warp's ring must hold its sums
   const cudaError_t error = allow_shared_memory<parts_kernel<C>>(bytes);
   if (error != cudaSuccess) return error;
   cudaLaunchAttribute attribute = early_start();

@@ -46,8 +46,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) parts_kernel(con
              static_cast<const std::uint32_t*>(p.q) +
                  (static_cast<long long>(sequence) * p.query_heads + kv_head * gqa_group) * (D / 2),
              kv_head, warp, lane);
-  store_shared_4(shared_address(&shared.any_parameter), parameters_read(a));  // never read: it only forces the
-                                                                              // parameters to be read
+  store_shared_4(shared_address(&shared.any_parameter), parameters_read(a));  // never read; it forces the read
   const CopyRing ring{shared_address(&shared.barriers[warp * C::kMaxSlots])};
   ring.init<C::kMaxSlots>(lane);
   const SequencePlan plan = SequencePlan::make(p, length);

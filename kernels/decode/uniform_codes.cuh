@@ -61,8 +61,7 @@ struct UniformCodes {
   };
   using Shared = UniformQuery<D, NT>;
   using Query = std::conditional_t<kShared, typename Shared::Source, OwnQuery>;
-  static constexpr int kItemBytes = kShared ? sizeof(Shared) : 0;  // shared memory per thread block, in addition to its
-                                                                   // warps'
+  static constexpr int kItemBytes = kShared ? sizeof(Shared) : 0;  // shared memory per block, beside its warps'
 
   using Head = HeadFragment<NT>;
   std::uint32_t query[D / 16][Head::kWords];  // FP16: q 2^exponent 4^-field

@@ -13,8 +13,7 @@ namespace oscar::kernels {
 struct HeadRowsParams {
   const std::uint16_t* x = nullptr;  // [T, H, D] BF16, 8-byte aligned
   std::int64_t stride = 0;           // elements from one token to the next, a multiple of 4
-  const float* square = nullptr;     // [H, T], square_stride apart, or null: multiplies row t of head h by the square
-                                     // root
+  const float* square = nullptr;     // [H, T], square_stride apart, or null: its square root scales row t of head h
   std::int64_t square_stride = 0;
   const float* cos = nullptr;  // [T, P], with sin, or null
   const float* sin = nullptr;

@@ -48,8 +48,7 @@ struct KiviAttentionParams {
   std::int32_t batch, query_heads, kv_heads, head_dim;
   std::int32_t sink;            // BF16 tokens at the start, equal for keys and values
   std::int32_t max_pages;       // at least the number of full pages of the longest sequence
-  std::int32_t max_loose;       // at least the largest number of tokens outside pages that are full on both sides, over
-                                // all sequences
+  std::int32_t max_loose;       // bound on the tokens of any sequence outside pages that are full on both sides
   std::int32_t sliding_window;  // 0: none; w: the query sees the last w tokens
   std::int32_t chunk;           // 0: none; c: the query's own chunk of c tokens, without a sliding window
   float scale, soft_cap;        // soft_cap 0: none

@@ -54,8 +54,7 @@ template <int D>
 struct LineState {
   static constexpr int kPairs = D / 64;  // byte pairs of a lane in a value line
   float m[2], l[2];
-  float o[4][kPairs][4];  // [field][pair of bytes][first byte: two heads, second byte: two heads], in units of the
-                          // codes
+  float o[4][kPairs][4];  // [field][pair of bytes][first byte: two heads, second byte: two heads], code units
   float zeros[4];         // row f: the sum from the offsets of field f
 
   __device__ __forceinline__ void clear() {

@@ -21,8 +21,7 @@ struct LineFormat {
   std::int32_t params_offset = 0;  // bytes from the start of a head's page
   bool integer_zero = false;       // zero points are integers, for the range times `clip`
   float clip = 1.0f;
-  std::int32_t hadamard_order = 0;  // order of the Hadamard blocks that rotate a token's rows before coding; 0: no
-                                    // rotation
+  std::int32_t hadamard_order = 0;  // order of the Hadamard blocks that rotate rows before coding; 0: none
 };
 
 // The page layout that a kernel needs: [norms of the tokens, FP32,] then the bytes of each KV head.

@@ -23,8 +23,7 @@ namespace oscar {
 // The codes of keys and values of one layer. Page sizes may differ between layers and between sides.
 struct LayerCode {
   RowCode key, value;
-  std::vector<std::array<float, kBands>> key_sigma, value_sigma;  // layout blocks: [Hkv] deviation of each block; else
-                                                                  // empty
+  std::vector<std::array<float, kBands>> key_sigma, value_sigma;  // blocks: [Hkv] deviations; else empty
   std::vector<std::shared_ptr<const FeedbackMetric>> key_metric{},
       value_metric{};  // encoder feedback: [Hkv]; else empty
 };

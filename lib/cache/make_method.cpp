@@ -95,8 +95,7 @@ KvMethod make_method(const std::string& id, const ModelConfig& model, const Bund
   }
   const MethodRow* row = find_method(id);
   if (row != nullptr && row->description) return make_spec_method(*row->description, model);
-  const bool own = bundle != nullptr && bundle->method == id;  // the bundle's own name takes precedence over the
-                                                               // registry
+  const bool own = bundle != nullptr && bundle->method == id;  // takes precedence over the registry
   if (!own && (row == nullptr || !row->listed)) refuse_method(id, bundle);
   const bool from_bundle = own || row->needs_bundle();
   if (from_bundle && bundle == nullptr) {

@@ -16,9 +16,7 @@ RowPages::RowPages(const PageLayout& page, Side side, std::vector<RowCodec> code
       side_(side),
       codecs_(std::move(codecs)),
       runs_(scale_runs(layout_)) {
-  for (const RowCodec& codec : codecs_)
-    encode_ = row_encoder(codec);  // all heads have the same layout, so the same
-                                   // encoder
+  for (const RowCodec& codec : codecs_) encode_ = row_encoder(codec);  // one layout, so one encoder
   const SideLayout& layout = layout_;
   for (const RowCodec& codec : codecs_) sigma_.insert(sigma_.end(), codec.sigma.begin(), codec.sigma.end());
   for (int b = 0; b < layout.planes; ++b) {

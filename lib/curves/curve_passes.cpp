@@ -45,8 +45,7 @@ CurvePasses::CurvePasses(Decoder& decoder, const std::vector<std::vector<std::in
     hidden.push_back(decoder.embed(ids));
     entering_.emplace_back();
   }
-  for (std::int64_t layer = 0; layer < decoder.config().layers; ++layer) {  // layers in the outer loop, since weights
-                                                                            // may be streamed
+  for (std::int64_t layer = 0; layer < decoder.config().layers; ++layer) {  // outer loop: weights may be streamed
     for (std::size_t s = 0; s < hidden.size(); ++s) {
       stop_if_asked();
       entering_[s].push_back(hidden[s]);

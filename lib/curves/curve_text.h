@@ -21,8 +21,7 @@ struct CurveText {
 
   std::int64_t length() const {
     return sequences.empty() ? 0 : std::ssize(sequences.front());
-  }  // of each sequence, in
-     // tokens
+  }  // of one sequence, in tokens
 };
 
 // Concatenates the prompts and cuts them by cut_sequences() (whose errors it throws). If there are more sequences than

@@ -34,8 +34,7 @@ struct ProfilePredictions {
 
 struct MeasuredCurves {
   Curves curves;
-  std::unique_ptr<RunDirectory> state;  // work directory of the run, to be removed once the curves are saved; null:
-                                        // none was kept
+  std::unique_ptr<RunDirectory> state;  // work directory, to be removed once the curves are saved; null: none
 };
 
 // facts: the fields of Curves that describe the measurement (fingerprint, statistics, options, text); the others are

@@ -38,8 +38,7 @@ struct RowCode {
   bool operator==(const RowCode&) const = default;
 };
 
-RowCode uniform_code(int head_dim, int quant_group = 0, ParamType params = ParamType::kFloat16);  // quant_group 0: one
-                                                                                                  // group per head
+RowCode uniform_code(int head_dim, int quant_group = 0, ParamType params = ParamType::kFloat16);  // 0: one group
 RowCode band_code(int head_dim, const std::array<std::uint8_t, kBands>& widths);
 
 // InputError if the layout does not support d, G or a width.

@@ -49,10 +49,7 @@ struct MethodRow {
 
   bool fitted() const { return !fit_summary.empty(); }
   bool needs_bundle() const { return fitted(); }
-  bool metric_aware() const {
-    return transform == MethodTransform::kBalanced;
-  }  // fitted to rows and their error
-     // metric
+  bool metric_aware() const { return transform == MethodTransform::kBalanced; }  // fitted to rows and metric
   bool data_free() const { return transform == MethodTransform::kIdentity || transform == MethodTransform::kHadamard; }
   // True if the decode path has pages for it.
   bool paged() const { return !description || has_pages(*description); }

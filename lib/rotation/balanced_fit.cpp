@@ -15,8 +15,7 @@
 namespace oscar {
 namespace {
 
-constexpr double kMostlyMean = 0.2;  // limit of the share of the keys' weight that remains without their mean before
-                                     // RoPE
+constexpr double kMostlyMean = 0.2;  // largest share of the keys' weight without their mean before RoPE
 
 // Both sides of all layers.
 struct MetricModel {

@@ -11,8 +11,7 @@ namespace oscar {
 
 // N tokens as one small attention problem. FP32, contiguous.
 struct RowSet {
-  at::Tensor q;            // [Hkv, N g, d] queries of each KV head's group; for each token its g queries one after
-                           // another
+  at::Tensor q;            // [Hkv, N g, d] queries of each KV head's group, token by token
   at::Tensor k;            // [Hkv, N, d]
   at::Tensor v;            // [Hkv, N, d]
   at::Tensor rope_phases;  // [N, d] of the tokens' positions if the statistics have them; else undefined

@@ -16,8 +16,7 @@
 namespace oscar {
 namespace {
 
-constexpr double kLeastBudget = 0.25;  // smallest budget that allocate_profiles() accepts; a fit may use less than its
-                                       // budget
+constexpr double kLeastBudget = 0.25;  // least that allocate_profiles() accepts; a fit may use less
 
 double trace_of(const at::Tensor& matrix) { return matrix.diagonal().sum().item<double>(); }
 

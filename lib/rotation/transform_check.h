@@ -9,8 +9,7 @@ namespace oscar {
 // mean that the transform removes.
 struct TransformCheck {
   double change = 0.0;  // FP32: the largest change, divided by the largest logit (value row)
-  double bf16 = 0.0;    // norm of the error if stored rows are rounded to BF16, divided by the norm of the logits
-                        // (values)
+  double bf16 = 0.0;    // norm of the error with stored rows in BF16, divided by the norm of the logits (values)
   double plain = 0.0;   // the same if rows of the model are rounded to BF16
 
   // change at most 1e-4; bf16 at most the larger of 4 times plain and 2^-7. False for NaN and infinity.

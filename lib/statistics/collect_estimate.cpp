@@ -129,8 +129,7 @@ CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& pl
   const std::uint64_t ids = static_cast<std::uint64_t>(plan.available) * 4;
   const std::uint64_t working = step_bytes(c, longest_step(plan), width);
   const std::uint64_t loading = dequantization_bytes(checkpoint, options.device);
-  const std::uint64_t unsaved = options.device.is_cuda() ? e.output_bytes : 0;  // finished layers that are in no file
-                                                                                // yet
+  const std::uint64_t unsaved = options.device.is_cuda() ? e.output_bytes : 0;  // layers that are in no file yet
   const std::uint64_t running = e.weight_bytes + std::max(working + 2 * layer_bytes, loading) + unsaved;
   e.peak_bytes = resident_bytes() + ids + std::max(running, e.output_bytes);
   if (options.device.is_cuda()) {

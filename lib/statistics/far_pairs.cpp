@@ -141,8 +141,7 @@ void FarPairAccumulator::add_sequence(const AttentionInput& input, const at::Ten
     p = weights_of(p.view({kv_heads_, gqa_group, count, reach}), input, first);
     square_far_pairs(p, first);
     const at::Tensor w = targets(output, at).sub_(values.center);
-    const std::int64_t far = reach - pairs_.recent - pairs_.sink;  // keys that are outside the windows of at least one
-                                                                   // query in the block
+    const std::int64_t far = reach - pairs_.recent - pairs_.sink;  // outside some query's windows
     const at::Tensor sums =
         at::bmm(p.view({query_heads_, count, reach}).narrow(2, pairs_.sink, far), u.narrow(1, pairs_.sink, far))
             .view({kv_heads_, gqa_group, count, d + kNormColumns});

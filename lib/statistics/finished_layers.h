@@ -34,8 +34,7 @@ class FinishedLayers {
   // their thread calls it.
   void when_done(std::function<void(std::int64_t, const LayerMoments&)> told) { told_ = std::move(told); }
 
-  void add(std::int64_t layer, LayerMoments moments);  // moments as the observer leaves them, on the device; prints a
-                                                       // line
+  void add(std::int64_t layer, LayerMoments moments);  // moments on the device; prints a line
   void wait();                                         // until all are on the CPU
   void save();                                         // writes the layers that are in no file
   LayerMoments take(std::int64_t layer);               // a layer that this run or an earlier one added

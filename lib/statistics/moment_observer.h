@@ -48,10 +48,7 @@ class MomentObserver : public AttentionObserver {
   };
   std::optional<Seen> take_seen();     // call after each step's forward pass; nullopt: no attention was observed in it
   void check(const Seen& seen) const;  // NumericalError naming the place if it is not finite
-  double seconds() {
-    return watch_.seconds();
-  }                                                      // time spent here so far, without the metrics of pairs outside
-                                                         // the windows
+  double seconds() { return watch_.seconds(); }          // without the metrics of pairs outside the windows
   double far_seconds() { return far_watch_.seconds(); }  // time spent on the metrics of pairs outside the windows
   void added(const AttentionInput& input, const at::Tensor& residual, const at::Tensor& branch) override;
 
@@ -60,8 +57,7 @@ class MomentObserver : public AttentionObserver {
 
  private:
   struct StepRows {
-    at::Tensor from, to;  // sampled rows of a step: index in the step and in the sample, int64 on the device;
-                          // undefined: none
+    at::Tensor from, to;  // sampled rows: index in step and in sample, int64 on the device; undefined: none
   };
   const StepRows& step_rows();
   void keep_rows(const AttentionInput& input);

@@ -204,8 +204,7 @@ void ShareDelivery::add(std::int64_t layer, const LayerMoments& moments) {
   Impl& impl = *impl_;
   if (!impl.early) return;
   if (!impl.ranks.is_first()) return impl.leave(layer, moments);
-  impl.jobs->add(1, [&impl, layer, moments] {  // copies, since the state may be saved and the layer released before the
-                                               // job runs
+  impl.jobs->add(1, [&impl, layer, moments] {  // copies: the layer may be released first
     if (impl.wait_for_others(layer)) impl.merged[layer] = impl.merge(layer, moments, {});
   });
 }

@@ -72,9 +72,7 @@ Statistics weighted_statistics(const Statistics& s, double weight) {
   weigh_energy(out.embedding_energy, factor, out.tokens);
   for (LayerMoments& layer : out.layers) {
     for (const MomentField& field : kMomentFields) {
-      if (field.tensor != &LayerMoments::wo_gram)
-        weigh(layer.*field.tensor, factor);  // wo_gram depends only on the
-                                             // weights
+      if (field.tensor != &LayerMoments::wo_gram) weigh(layer.*field.tensor, factor);  // not a sum
     }
     for (const MetricField& field : kFarPairFields) weigh(layer.*field.tensor, factor);
     weigh_residual(layer.attention_residual, factor, out.tokens);

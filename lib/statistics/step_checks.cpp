@@ -11,8 +11,7 @@
 namespace oscar {
 namespace {
 
-constexpr std::int64_t kMostBehind = 16384;  // tokens of a step whose activations are kept until the next step has
-                                             // begun
+constexpr std::int64_t kMostBehind = 16384;  // largest step, in tokens, that is checked one step late
 
 }  // namespace
 

@@ -13,8 +13,7 @@ using vector_math::Floats;
 
 constexpr std::int64_t kTile = 256;                // keys per tile
 constexpr std::int64_t kScoreStride = kTile + 16;  // floats from row to row: a power of two would share cache sets
-constexpr std::int64_t kRows = 12;                 // rows of a register tile with 512-bit registers; half as many with
-                                                   // 256
+constexpr std::int64_t kRows = 12;                 // rows of a register tile; half as many without 512-bit registers
 constexpr float kHidden = -std::numeric_limits<float>::infinity();
 // A smaller weight changes no FP32 sum with the largest weight; denormal ones would slow the product with the values.
 constexpr float kNegligibleLog = -69.0f;

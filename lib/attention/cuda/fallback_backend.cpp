@@ -59,8 +59,7 @@ class FallbackBackend : public PagedBackend {
   DevicePhases phases_;
   std::array<std::unique_ptr<PageWriter>, 2> writers_;
   std::unique_ptr<AttentionLauncher> launcher_;
-  std::array<at::Tensor, 2> rotations_;           // [d, d] into the basis of the codes, equal in all layers; undefined:
-                                                  // none
+  std::array<at::Tensor, 2> rotations_;           // [d, d] into the basis of the codes, for all layers; undefined: none
   std::vector<std::array<at::Tensor, 2>> sigma_;  // [layers] of [Hkv, 4]
   FiniteWatch finite_;
   RepeatedUpload<std::int32_t> tables_;

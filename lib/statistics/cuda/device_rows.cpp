@@ -22,8 +22,7 @@ kernels::HeadRowsParams params_of(const at::Tensor& x, std::int64_t kv_heads) {
   p.tokens = x.size(0);
   p.heads = static_cast<std::int32_t>(x.size(1)), p.kv_heads = static_cast<std::int32_t>(kv_heads);
   p.head_dim = static_cast<std::int32_t>(x.size(2));
-  p.pairs = p.head_dim % 8 == 0 ? p.head_dim / 2 : 0;  // a thread takes two parts of a row, even if RoPE rotates
-                                                       // nothing
+  p.pairs = p.head_dim % 8 == 0 ? p.head_dim / 2 : 0;  // a thread takes two parts of a row
   return p;
 }
 
