@@ -19,9 +19,7 @@ struct CurveText {
   Json record;                                       // name, and sha256 of the prompts
   Json hashes;  // sha256, and used_text_record() of the sequences: text that verify must not score
 
-  std::int64_t length() const {
-    return sequences.empty() ? 0 : std::ssize(sequences.front());
-  }  // of one sequence, in tokens
+  std::int64_t length() const { return sequences.empty() ? 0 : std::ssize(sequences.front()); }  // in tokens
 };
 
 // Concatenates the prompts and cuts them by cut_sequences() (whose errors it throws). If there are more sequences than
