@@ -1,7 +1,7 @@
-// The cache side of one decode step, in one launch. It applies per-head norm and RoPE to queries and keys (or neither,
-// if the caller has done both), changes the basis, and writes the new rows of keys and values into the BF16 windows.
-// CPU references: rotate_rows() of lib/cache/row_loops.h, bit for bit on equal rows, and KvCache::append(). Norm and
-// RoPE follow rms_norm() and apply_rope() of lib/model in FP32, rounded to BF16 once. Raw pointers, no LibTorch.
+// The cache side of one decode step, in one launch. It applies per-head norm and RoPE to queries and keys, unless the
+// caller has done both. It changes the basis, and writes the new rows of keys and values into the BF16 windows. CPU
+// references: rotate_rows() of lib/cache/row_loops.h, bit for bit on equal rows, and KvCache::append(). Norm and RoPE
+// follow rms_norm() and apply_rope() of lib/model in FP32, rounded to BF16 once. Raw pointers, no LibTorch.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,5 +1,5 @@
-// One block per (tile, KV head). Codes or window rows become BF16 rows in shared memory, tensor cores bring them out of
-// the cache basis, and the mean is added on output.
+// One block per (tile, KV head). Codes or window rows become BF16 rows in shared memory, and tensor cores bring them
+// out of the cache basis. The mean is added on output.
 #include "kernels/chunks/past_rows.h"
 #include "kernels/chunks/tile_product.cuh"
 #include "kernels/common/code_place.h"

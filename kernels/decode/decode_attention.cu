@@ -61,7 +61,7 @@ BandSide band_side_of(const SideLayout& side) {
   return out;
 }
 
-// Words of the parts kernel's exchange, at the start of the workspace and equally many for every shape, because
+// Words of the parts kernel's exchange, at the start of the workspace. Their number is equal for every shape, because
 // launches of any shape must find them 0. That kernel has at most one block per multiprocessor, the number that
 // decode_attention_blocks() returns for the largest shape.
 std::size_t exchange_bytes() {

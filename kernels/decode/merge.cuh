@@ -109,7 +109,7 @@ struct BlockMerge {
 };
 
 // Counters of arrived parts at the start of the workspace: one per item and block of a cluster. The partial results
-// after them start at the same offset for up to 4,096 items, so they never overlap the counters of a larger batch in
+// after them start at the same offset for up to 4,096 items. So they never overlap the counters of a larger batch in
 // the same workspace.
 OSCAR_HD constexpr int arrival_counters(int items) { return (items * 16 + 65535) / 65536 * 65536; }
 

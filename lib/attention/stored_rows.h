@@ -25,9 +25,9 @@ struct PageSample {
 StoredRows compare_stored_rows(const PagedAttention& cache, const KvMethod& method, const KvCacheSpec& spec,
                                const AttentionInput& input, Side side, const PageSample& sample = {});
 
-// The same for other pages, after decoding on the CPU. The decoded rows must equal the rows with which the simulated
-// prefill scores (decoded_rows(), on the device of the input), up to 1e-5 of the row's largest magnitude. It skips
-// layers that the bundle leaves out, which the prefill has in BF16.
+// The same for other pages, after decoding on the CPU. The decoded rows must equal the simulated prefill's rows
+// (decoded_rows(), on the device of the input), up to 1e-5 of the row's largest magnitude. It skips layers that the
+// bundle leaves out, which the prefill has in BF16.
 StoredRows compare_read_rows(const PagedAttention& cache, const KvMethod& method, const KvCacheSpec& spec,
                              const AttentionInput& input, Side side, const PageSample& sample = {});
 

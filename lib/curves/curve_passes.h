@@ -13,7 +13,7 @@
 namespace oscar {
 
 // Distance between positions at which KL is measured. Neighbors see nearly the same context, so half of them carry as
-// much information as all, and logits over the vocabulary are a large part of a pass.
+// much information as all. Logits over the vocabulary are a large part of a pass.
 inline constexpr std::int64_t kCurveStride = 2;
 
 // Limit in bytes of the baseline's probabilities in main memory, for all sequences together. On a GPU, and for a larger

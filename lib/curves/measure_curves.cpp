@@ -351,7 +351,7 @@ MeasuredCurves measure_curves(Curves facts, const Bundle& bundle, const ProfileP
 std::uint64_t most_curve_passes(const ModelConfig& model, std::int64_t sequences, std::int64_t budgets) {
   const std::int64_t most = static_cast<std::int64_t>(ChoiceOptions{}.most), layers = model.layers;
   const std::int64_t sides = model.is_latent() ? 1 : 2;
-  // Sides of (L (L + 1))/2; two wholes of each budget.
+  // (L (L + 1))/2 layers per side; two end-to-end passes per budget.
   return static_cast<std::uint64_t>(sequences *
                                     (layers + sides * most * layers * (layers + 1) / 2 + 2 * layers * budgets));
 }

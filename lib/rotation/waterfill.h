@@ -13,8 +13,8 @@ struct HeadEnergy {
   // Predicted error without any bits in each block, in units of the residual stream: E_b = (d/4) (mean lambda of the
   // block)^2 / R.
   std::array<double, kBands> block{};
-  // Keys: variance of a logit for errors of unit variance in each channel of a block, scale^2 tr(Q'_b), with Q' the
-  // plain second moment of the queries in the cache basis (docs/transforms.md). Values: 0.
+  // Keys: variance of a logit for errors of unit variance in each channel of a block, scale^2 tr(Q'_b). Q' is the plain
+  // second moment of the queries in the cache basis (docs/transforms.md). Values: 0.
   std::array<double, kBands> logit_noise{};
 };
 struct SideEnergy {

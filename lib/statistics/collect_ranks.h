@@ -1,6 +1,6 @@
 // Collecting with many processes at once (distributed/ranks.h). Each rank collects one share of the run (shard.h) in
-// its own work directory. Rank 0 merges the shares as `oscar-collect merge` does, in the order of the ranks. So the
-// same number of ranks gives the same bytes, and --shard gives the same bytes.
+// its own work directory. Rank 0 merges the shares as `oscar-collect merge` does, in the order of the ranks. The same
+// number of ranks gives the same bytes, which also equal the merged bytes of --shard.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ namespace oscar {
 // run_identity().
 void require_same_everywhere(Ranks& ranks, const Json& identity);
 
-// Brings what this rank collects to rank 0. On one machine each rank leaves every layer in its work directory, and rank
-// 0 merges it while later layers run, so little work is left at the end.
+// Brings what this rank collects to rank 0. On one machine each rank leaves every layer in its work directory. Rank 0
+// merges it while later layers run, so little work is left at the end.
 class ShareDelivery {
  public:
   // All ranks call it. layer: this rank's first layer; -1: it loads none. tokens: tokens of its share.

@@ -37,7 +37,7 @@ class FarPairAccumulator {
   // batch.
   void add(const AttentionInput& input, const at::Tensor& output, const Unrotation::Rows& rows);
   void store(LayerMoments& out) const;   // far_q_gram, far_pre_q_gram, far_v_weight, far_count
-  void finish(LayerMoments& out) const;  // the same where they are, grams made exactly symmetric
+  void finish(LayerMoments& out) const;  // the same on the device, grams made exactly symmetric
 
  private:
   // Values in coordinates in which |x| is |W_O x| of the query head, and their mean. Values lose their mean, which no

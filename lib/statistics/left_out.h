@@ -15,7 +15,7 @@ LeftOutLayer reads_another(std::int64_t layer, std::int64_t source);
 // [{"layer": 0, "reason": "linear attention, no KV cache"}, {"layer": 3, "reason": "...", "reads": 2}, ...]
 Json left_out_json(const std::vector<LeftOutLayer>& layers);
 // The left-out layers of `model`, which may have none. InputError for numbers that do not ascend or are not below
-// `layers`, for a layer that reads itself or a later one, for a missing reason, or if no layer is left.
+// `layers`, and for a layer that reads itself or a later one. Also for a missing reason, or if no layer is left.
 std::vector<LeftOutLayer> read_left_out(const Json& model, std::int64_t layers, const std::string& where);
 // "layers 0 to 2, 4 (linear attention, no KV cache)"; empty if there are none.
 std::string left_out_text(const std::vector<LeftOutLayer>& layers);
