@@ -45,7 +45,7 @@ struct PlaneLayout {
   std::int32_t channels = 0;  // n
   std::int32_t width = 0;     // w: 1, 2 or 4 bits
   std::int32_t offset = 0;    // bytes from the start of the page
-  std::int32_t sigma = 0;     // blocks: index of the block in the plane
+  std::int32_t sigma = 0;     // blocks: index of the plane's block
 
   OSCAR_HOST_DEVICE constexpr std::int32_t bytes() const { return kPageTokens / 8 * channels * width; }
   OSCAR_HOST_DEVICE constexpr bool fragment_order() const { return channels % 16 == 0; }

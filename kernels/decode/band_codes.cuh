@@ -266,7 +266,7 @@ struct BandCodes {
   }
 
   // scale: as in score_band(), for pairs of tokens 2t + {0, 1}, + 8, + 16, + 24; all_ranks: for the rank whose sum the
-  // lane holds. Zero-point products run with those of rank 0, so that nothing waits for their chain of sums.
+  // lane holds. Zero-point products run with the products of rank 0, so that nothing waits for their chain of sums.
   template <int W, int kRank>
   __device__ __forceinline__ static void accumulate_band(WarpState<D, NT>& state,
                                                          const std::uint32_t (&p)[kTiles][Head::kWords],

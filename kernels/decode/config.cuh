@@ -9,8 +9,8 @@ namespace oscar::kernels {
 // kCluster: for the cluster kernel, one block of 16 warps per multiprocessor if the registers allow; for the streaming
 // kernel, two blocks of 8. With many registers: one block of 8, or of 12 for `blocks` with two head tiles, whose query
 // is in shared memory. kPositions: logits depend on the position of the key (phase_logits.cuh). It is a separate
-// kernel, because the branch and its registers would cost the others up to a fifth. kParts: for the parts kernel, whose
-// blocks equal those of the cluster kernel.
+// kernel, because the branch and its registers would cost the others up to a fifth. kParts: for the parts kernel, which
+// has the cluster kernel's block size.
 template <int D_, int NT_, bool kBlocks, bool kPositions = false, bool kCluster = false, bool kParts = false>
 struct DecodeConfig {
   static constexpr int D = D_, NT = NT_, kHeads = 8 * NT_;

@@ -67,8 +67,9 @@ struct ClusterSplit {
   int size = 0, parts = 0;  // 0: the items do not fit the device
 };
 
-// As many blocks per item as the multiprocessors allow, but at most one page or BF16 tile per warp. The clusters are
-// the largest of which all are resident, because results of several clusters must go through global memory.
+// As many blocks per item as the multiprocessors allow, but at most one page or BF16 tile per warp. All clusters must
+// be resident; their size is the largest that allows it, because results of several clusters must go through global
+// memory.
 template <class C, class Resident>
 ClusterSplit cluster_split(const DecodeLaunch& a, int multiprocessors, Resident&& resident) {
   const int items = a.p.batch * a.p.kv_heads;

@@ -1,4 +1,4 @@
-// A block takes kRows rows of one KV head. Its threads divide the channels of a sum into kParts, each of which reads
+// A block takes kRows rows of one KV head. Its threads divide the channels of a sum into kParts, and each part reads
 // its rows of the matrix once for all rows.
 #include <cuda_bf16.h>
 

@@ -1,7 +1,7 @@
 // Decode attention over the pages of KIVI (arXiv 2402.02750) and OScaR (arXiv 2605.19660). Two-bit keys are coded per
 // channel in groups of tokens, two-bit values per token in groups of channels, and each side has its own BF16 windows.
-// The pages are those of lib/cache/kivi_pages.h, byte for byte. CPU reference (the specification):
-// decode_attention_two_pass, lib/attention/cpu/decode_attention_cpu.h. Raw pointers, no LibTorch.
+// The pages equal lib/cache/kivi_pages.h, byte for byte. CPU reference (the specification): decode_attention_two_pass,
+// lib/attention/cpu/decode_attention_cpu.h. Raw pointers, no LibTorch.
 //
 //   logit_j = softmax_scale <q, khat_j>, then soft_cap tanh(logit / soft_cap) if soft_cap > 0
 //   p_j = exp(logit_j) / (sum_i exp(logit_i) + exp(sink_logit));  coded = sum over coded values, plain = over BF16 ones

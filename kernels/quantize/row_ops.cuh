@@ -1,4 +1,4 @@
-// One row in a warp: element i of a group is in lane i % 32 as x[i / 32]. The operations and their order equal those of
+// One row in a warp: element i of a group is in lane i % 32 as x[i / 32]. The operations and their order are as in
 // lib/codec/row_math.h; this folder is compiled without contraction.
 #pragma once
 
@@ -19,7 +19,7 @@ __device__ inline float fold(float sum) {
 }
 
 // fold() for V values at once, a power of two up to 32, with fewer exchanges: lane i gets the sum of value i V / 32.
-// The additions and their order equal those of fold(): lanes pass on the values that the other half of them keeps.
+// The additions and their order are as in fold(): lanes pass on the values that the other half of them keeps.
 template <int V, int kCount = V>
 __device__ __forceinline__ float fold_each(float (&values)[V]) {
   constexpr int kApart = 16 * kCount / V;

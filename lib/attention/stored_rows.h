@@ -20,8 +20,8 @@ struct PageSample {
   std::int64_t first = 0, step = 1;
 };
 
-// Compares keys or values of one layer of sequence 0. Codes, parameters and norms must equal those of the CPU encoder.
-// input: all its tokens, from position 0 on; spec: cache_spec() of the method.
+// Compares keys or values of one layer of sequence 0. Codes, parameters and norms must equal the CPU encoder's. input:
+// all its tokens, from position 0 on; spec: cache_spec() of the method.
 StoredRows compare_stored_rows(const PagedAttention& cache, const KvMethod& method, const KvCacheSpec& spec,
                                const AttentionInput& input, Side side, const PageSample& sample = {});
 

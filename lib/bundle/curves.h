@@ -81,7 +81,7 @@ struct PredictedKl {
 };
 
 // For a bundle whose widths come from curves: puts their prediction and their text into its provenance, and the hashes
-// of the text beside those of the calibration prompts.
+// of the text beside the hashes of the calibration prompts.
 void add_curves(Bundle& bundle, const Curves& curves, const PredictedKl& prediction);
 // A bundle's own prediction, from its provenance; nullopt if no curves were measured. InputError naming `where` if it
 // is damaged.

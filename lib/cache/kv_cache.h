@@ -62,7 +62,7 @@ class KvCache {
   // Appends the next token of a sequence; an unknown id starts a new sequence. key, value: [Hkv, d] BF16 bits; with a
   // shared K/V latent (MLA), `value` is ignored. NumericalError naming the place if a token to be coded is not finite.
   void append(std::int64_t layer, std::int64_t sequence, const std::uint16_t* key, const std::uint16_t* value);
-  // Appends the next tokens of several sequences, each listed once; the bytes equal those of single appends.
+  // Appends the next tokens of several sequences, each listed once; the bytes equal the bytes of single appends.
   // for_each_part(n, code) must call code(i) once for each i in [0, n), in any order and on any threads. A part is a
   // page, or one head of a page (CachePages::by_head()).
   struct NextRows {

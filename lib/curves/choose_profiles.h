@@ -1,4 +1,4 @@
-// Chooses the width profiles to measure: those that budgets in use would select.
+// Chooses the width profiles to measure: the profiles that budgets in use would select.
 #pragma once
 
 #include <cstddef>

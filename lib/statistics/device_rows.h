@@ -1,6 +1,6 @@
-// BF16 queries, keys and values as FP32 matrices per KV head, by one kernel on a GPU (kernels/gram/head_rows.h). The
-// bits equal those of ATen's conversions, products and copies. All functions do nothing and return undefined tensors if
-// the kernel does not support x. If CUDA is off, CMake compiles no_cuda/device_rows.cpp.
+// BF16 queries, keys and values as FP32 matrices per KV head, by one kernel on a GPU (kernels/gram/head_rows.h). ATen's
+// conversions, products and copies give the same bits. All functions do nothing and return undefined tensors if the
+// kernel does not support x. If CUDA is off, CMake compiles no_cuda/device_rows.cpp.
 #pragma once
 
 #include <ATen/core/Tensor.h>
