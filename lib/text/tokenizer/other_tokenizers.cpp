@@ -62,12 +62,12 @@ void refuse_missing_tokenizer(const fs::path& tokenizer_json) {
     command = "cp '" + name + "/" + escape_text(files[0].filename().string()) + "' '" + name + "/tiktoken.model' && " +
               command;
   }
-  throw InputError(
-      missing + ", and " + escape_text(files[0].filename().string()) + " (" +
-      (tiktoken ? "tiktoken" : "SentencePiece") + ") is not read; convert it: " + command +
-      (tiktoken ? " (needs transformers and tiktoken; such a file lacks the pattern that splits texts, and "
-                  "Llama 3's is taken, so do this only for models that have it)"
-                : " (needs transformers, sentencepiece and protobuf)"));
+  throw InputError(missing + ", and " + escape_text(files[0].filename().string()) + " (" +
+                   (tiktoken ? "tiktoken" : "SentencePiece") + ") is not read; convert it: " + command +
+                   (tiktoken
+                        ? " (needs transformers and tiktoken; such a file lacks the pattern that splits texts, and "
+                          "Llama 3's is taken, so do this only for models that have it)"
+                        : " (needs transformers, sentencepiece and protobuf)"));
 }
 
 }  // namespace oscar
