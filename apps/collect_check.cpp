@@ -15,7 +15,7 @@
 namespace oscar {
 namespace {
 
-// Two stacks in BF16 round differently, which may exchange tokens that are nearly as likely.
+// Two stacks in BF16 round differently, which may swap tokens with nearly equal likelihood.
 constexpr double kMargin = 0.5;
 constexpr std::int64_t kMostIds = 4096;
 
@@ -37,7 +37,7 @@ std::vector<std::int32_t> read_ids(const Json& object, const char* key, std::int
   return ids;
 }
 
-// The place of the largest number of each row.
+// The index of the largest number of each row.
 std::vector<std::int32_t> top_of(const Json& rows, std::int64_t vocabulary, const std::string& where) {
   std::vector<std::int32_t> top;
   for (const Json& row : rows) {

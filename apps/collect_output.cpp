@@ -41,7 +41,7 @@ std::string counts(const TokenPlan& plan) {
          std::to_string(plan.prompts_used) + " prompts";
 }
 
-// What an empty shard has none of is no gap, as long as others have it.
+// An empty shard lacks these metrics, but this is not a gap if other shards have them.
 bool may_have_far_pairs(const TokenPlan& plan, const FarPairs& far) {
   return plan.shard.is_part() && plan.whole_longest > far.sink + far.recent;
 }

@@ -54,7 +54,9 @@ CollectRun plan_collect(const CollectArguments& a, const Checkpoint& checkpoint,
     log_detail("rank " + std::to_string(a.options.ranks->rank()) + ": " + share_text(run.plan));
   } else if (run.plan.shard.is_part())
     log_info("shard " + shard_text(run.plan.shard) + ": " + share_text(run.plan));
-  if (run.plan.tokens > 0) run.estimate = estimate_bytes(checkpoint, run.plan, a.options);  // else nothing is loaded
+  if (run.plan.tokens > 0)
+    run.estimate = estimate_bytes(checkpoint, run.plan, a.options);  // otherwise nothing is
+                                                                     // loaded
   return run;
 }
 
@@ -62,7 +64,8 @@ CollectReport run_collect(const CollectRun& run, const CollectArguments& a, cons
                           const PromptSet& prompts) {
   if (run.plan.tokens > 0) require_gpu_memory(checkpoint, run.plan, a.options, run.estimate);
   CollectEstimate disk = run.estimate;
-  if (const Ranks* ranks = a.options.ranks; ranks != nullptr) {  // shares, and on rank 0 those of the others, too
+  if (const Ranks* ranks = a.options.ranks; ranks != nullptr) {  // this rank's share, and on rank 0 also the others'
+                                                                 // shares
     disk.disk_bytes += disk.output_bytes * static_cast<std::uint64_t>(ranks->is_first() ? ranks->count() : 1);
   }
   if (!a.options.resume) require_disk_space(a.options, disk);

@@ -1,4 +1,4 @@
-// One run of collecting statistics, as oscar-collect and `oscar-fit --model` make it: what it reads, what it writes.
+// One run of collecting statistics, for oscar-collect and `oscar-fit --model`: its inputs and outputs.
 #pragma once
 
 #include <string>
@@ -13,31 +13,30 @@
 
 namespace oscar {
 
-// The files that a run reads and writes, but for the file of --config.
+// The files that a run reads and writes, except the file of --config.
 void add_collect_roles(const CollectArguments& arguments, const Checkpoint& checkpoint, FileRoles& roles);
 
-// The model's chat template, told the day of --date.
+// The model's chat template, with the day from --date.
 ChatTemplate chat_template_of(const CollectArguments& arguments, const Checkpoint& checkpoint);
 
-// The prompts of all files; says which rows were skipped, and which day the template was told.
+// The prompts of all files. Reports the skipped rows and the day given to the template.
 PromptSet read_prompts(CollectArguments& arguments, const Checkpoint& checkpoint);
 
-// The length of packed sequences, where --seq-len does not say it: the contexts that will be served, or less where
-// memory ends before them, or where the model reads worse than short sequences (statistics/reading_range.h; a context
-// of
-// --context is taken as it is). A resumed run keeps its length. All ranks get that of rank 0. Sets the budget of tokens
-// that follows from it. dry: nothing runs through the model.
+// Chooses the length of packed sequences if --seq-len does not give it, and sets the token budget that follows from it.
+// The length is the context that will be served, or less if memory does not suffice. It is also less if the model reads
+// long sequences worse than short ones (statistics/reading_range.h); a context from --context is used unchanged. A
+// resumed run keeps its length. All ranks use rank 0's length. dry: nothing runs through the model.
 void choose_sequences(CollectArguments& arguments, Checkpoint& checkpoint, const PromptSet& prompts, bool dry);
 
-// A run that is ready: nothing is written yet.
+// A prepared run: nothing is written yet.
 struct CollectRun {
   TokenPlan plan;
-  TokenPlan told;            // what results tell of: of a rank the whole run, else `plan`
-  CollectEstimate estimate;  // bytes alone
+  TokenPlan told;            // the plan in results: for a rank the complete run, otherwise `plan`
+  CollectEstimate estimate;  // only bytes
 };
 CollectRun plan_collect(const CollectArguments& arguments, const Checkpoint& checkpoint, const PromptSet& prompts);
 
-// collect(), after GPU memory and disk space were checked.
+// collect(), after checks of GPU memory and disk space.
 CollectReport run_collect(const CollectRun& run, const CollectArguments& arguments, const Checkpoint& checkpoint,
                           const PromptSet& prompts);
 

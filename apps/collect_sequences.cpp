@@ -1,4 +1,4 @@
-// How long packed sequences are: choose_sequences() of collect_run.h.
+// The length of packed sequences: choose_sequences() of collect_run.h.
 #include <algorithm>
 #include <cstdio>
 #include <optional>
@@ -17,7 +17,7 @@
 namespace oscar {
 namespace {
 
-// Of a run that is resumed: its state says it, or what it wrote.
+// The length of a resumed run, from its state or its output.
 std::optional<std::int64_t> earlier_length(const CollectOptions& options) {
   if (!options.resume) return std::nullopt;
   const auto length_in = [](const Json& record, const std::string& where) {
@@ -38,8 +38,8 @@ std::optional<std::int64_t> earlier_length(const CollectOptions& options) {
   return length_in(parts[0]["options"], options.output.string());
 }
 
-// Halves the length until a run of it fits into the memory of the machine or its GPU, whatever is in use there now, so
-// that all shards and ranks find the same.
+// Halves the length until a run fits into the total memory of the machine or its GPU. Memory in use does not count, so
+// that all shards and ranks get the same length.
 std::int64_t length_in_memory(const CollectArguments& a, const Checkpoint& checkpoint, const PromptSet& prompts) {
   CollectOptions options = a.options;
   const std::uint64_t all = all_memory_bytes(options.device) / 10 * 9;

@@ -30,7 +30,7 @@ void require_same_model(const Bundle& bundle, const Statistics& statistics) {
                    "...)");
 }
 
-// An infinite ratio (a new fit would have no error at all) has no JSON number.
+// JSON has no number for an infinite ratio (a new fit without any error).
 Json ratio_json(const SideRegret& side) {
   const double ratio = side.ratio();
   return std::isfinite(ratio) ? Json(ratio) : Json();
@@ -57,7 +57,7 @@ void print_json(const CheckArguments& a, const Regret& regret, bool pass) {
   print_result(dump_json(json));
 }
 
-// What the run says about itself: with -q the exit code is the answer, and --json the result.
+// The run's own summary. With -q the exit code is the answer; with --json the JSON is.
 void print_text(const CheckArguments& a, const Regret& regret, bool pass) {
   std::ostringstream text;
   text << std::fixed << "predicted errors on the new statistics, over those of a new fit with the same bits\n"

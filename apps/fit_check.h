@@ -1,4 +1,4 @@
-// oscar-fit check: is a bundle still good for other traffic?
+// oscar-fit check: tests whether a bundle is still good for other traffic.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ struct CheckArguments {
 // The subcommand `check` of oscar-fit.
 CLI::App* add_check_command(CLI::App& app, CheckArguments& arguments);
 
-// Prints the table, or JSON. 0, or 1 where the regret of the whole is above --max-regret.
+// Prints the table or JSON. Returns 0, or 1 if the total regret exceeds --max-regret.
 int run_check(const CheckArguments& arguments, bool json);
 
 }  // namespace oscar

@@ -23,7 +23,7 @@
 namespace oscar {
 namespace {
 
-// Options of the fit that transforms depend on: everything but how bits are shared out.
+// Fit options that affect transforms: everything except the allocation of bits.
 Json transform_options(const Statistics& statistics, const FitOptions& options) {
   Json json = fit_options_json(statistics, options);
   json.erase("bits");
@@ -32,12 +32,12 @@ Json transform_options(const Statistics& statistics, const FitOptions& options) 
   return json;
 }
 
-// The hashes of the curves' text, from the bundle that they stand in; empty where it has none.
+// The hashes of the curves' text, from the bundle that contains the curves; empty if it has none.
 Json hashes_beside(const fs::path& file, const Curves& curves) {
   const fs::path path = file.parent_path() / kCalibrationHashesName;
   std::error_code ec;
   if (!fs::exists(path, ec)) return Json::object();
-  // The last that fits: parts of the collection stand in front, and may be of the same prompts.
+  // The last match: parts of the collection come first and may have the same prompts.
   Json found = Json::object();
   for (const Json& part : calibration_hashes_from_json(read_json(path), path.string())) {
     if (part["prompts"].value("sha256", Json()) == curves.text.value("sha256", Json(""))) found = part["prompts"];
@@ -45,7 +45,7 @@ Json hashes_beside(const fs::path& file, const Curves& curves) {
   return found;
 }
 
-// The fit without predictions: transforms, and how rows and metric spread over their channels.
+// The fit without predictions: transforms, and the spread of rows and metric over their channels.
 FitResult quick_fit(const Statistics& statistics, const FitOptions& options) {
   FitOptions quick = options;
   quick.max_rows = 0;
@@ -53,7 +53,7 @@ FitResult quick_fit(const Statistics& statistics, const FitOptions& options) {
   return fit(statistics, quick);
 }
 
-// Curves of an earlier run, which must be of this fit.
+// Curves of an earlier run, which must belong to this fit.
 Curves read_curves(const Statistics& statistics, const std::string& sha256, const Json& options,
                    const CacheWindows& windows, const std::string& file) {
   Curves curves = curves_from_json(read_json(file), file);

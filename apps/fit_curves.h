@@ -1,5 +1,5 @@
-// oscar-fit with a model: measures curves on calibration text (or reads those of an earlier run), for widths that are
-// allocated by measured KL.
+// oscar-fit with a model: measures curves on calibration text, or reads curves of an earlier run, for the measured
+// allocation of bit widths.
 #pragma once
 
 #include <optional>
@@ -21,37 +21,37 @@ namespace oscar {
 inline constexpr std::int64_t kCurveSequences = 8;
 
 struct CurveArguments {
-  std::string allocate = "auto";    // of --allocate; auto: measured with `text` or `file`
+  std::string allocate = "auto";    // value of --allocate; auto: measured with `text` or `file`
   std::vector<std::string> text;    // calibration text: .jsonl prompts or .txt documents
-  RowSettings rows;                 // of that text
-  bool collects = false;            // statistics are collected first: their prompts may take the place of `text`
-  std::optional<CurveText> loaded;  // the text, where it was read already
-  std::string file;                 // curves.json of an earlier run; empty: they are measured
+  RowSettings rows;                 // for that text
+  bool collects = false;            // statistics are collected first, so their prompts may replace `text`
+  std::optional<CurveText> loaded;  // the text, if it was already read
+  std::string file;                 // curves.json of an earlier run; empty: measure them
   std::int64_t context = 2048;
   std::int64_t sequences = 0;  // 0: kCurveSequences
   std::string work_dir;        // empty: OUTPUT.curves.work
   bool resume = false, stream_layers = false;
   std::string resume_command;  // for the message of an interrupted run
-  Ranks* ranks = nullptr;      // that measure together; the first one writes
+  Ranks* ranks = nullptr;      // ranks that measure together; the first one writes
 };
 
-// Are widths allocated by measured curves? UsageError for options that contradict each other.
+// Whether bit widths are allocated by measured curves. UsageError for contradictory options.
 bool uses_curves(const CurveArguments& arguments, const CommonOptions& common, const std::string& method);
 
 // The files that measuring reads and writes.
 void add_curve_roles(const CurveArguments& arguments, const CommonOptions& common, FileRoles& roles);
 
-// The curves for a fit with these options, whose device the model runs on. InputError where the statistics or the
-// curves are of another model or fit. budgets: bits of the bundles that are made, ascending. text_hashes: keep those of
-// the text, as `Curves` says.
+// The curves for a fit with these options; the model runs on their device. InputError if the statistics or the curves
+// belong to another model or fit. budgets: bits of the planned bundles, ascending. text_hashes: keep the text's hashes,
+// as in `Curves`.
 MeasuredCurves curves_for(const Statistics& statistics, const std::string& statistics_sha256, const FitOptions& options,
                           const CacheWindows& windows, const CommonOptions& common, const CurveArguments& arguments,
                           const std::vector<double>& budgets, bool text_hashes);
 
-// Where the state of measuring is kept.
+// The directory for the state of the measurement.
 fs::path curve_directory(const CurveArguments& arguments, const CommonOptions& common);
 
-// --dry-run: what measuring would take.
+// --dry-run: the cost of measuring.
 struct CurvePlan {
   std::int64_t sequences = 0, context = 0;
   std::uint64_t most_passes = 0, memory_bytes = 0;
@@ -59,11 +59,12 @@ struct CurvePlan {
 CurvePlan plan_curves(const Checkpoint& checkpoint, at::Device device, const CommonOptions& common,
                       const CurveText& text, std::size_t budgets);
 
-// The sequences of --text; without it, those of `prompts`, whose files have this name. InputError for too little text.
+// The sequences of --text, otherwise of `prompts`, whose files are named `prompts_name`. InputError for too little
+// text.
 CurveText load_curve_text(const Checkpoint& checkpoint, const CacheWindows& windows, const CurveArguments& arguments,
                           const PromptSet* prompts = nullptr, const std::string& prompts_name = {});
 
-// The model of --model. InputError when the statistics are of another one.
+// The model of --model. InputError if the statistics belong to another one.
 Checkpoint open_model_of(const Statistics& statistics, const CommonOptions& common);
 
 }  // namespace oscar

@@ -33,7 +33,7 @@ ModelRun::ModelRun(CollectArguments& collect, const CommonOptions& common, const
   plan_own_text();
 }
 
-// Beside prompts it is written where it was asked for.
+// With prompts, text is generated only on request.
 void ModelRun::plan_own_text() {
   CollectOptions& options = arguments_.options;
   const std::optional<std::int64_t>& tokens = arguments_.own_tokens;
@@ -46,7 +46,7 @@ void ModelRun::plan_own_text() {
   own_text_.emplace(checkpoint_, arguments_, common_, file,
                     work_dir_.empty() ? fs::path(file.string() + ".work") : work_dir_ / "text",
                     beside ? *tokens : options.tokens);
-  // The budget is that of the prompts, and ends within them, because the other text comes first.
+  // The budget counts the prompts and ends within them, because the generated text comes first.
   if (beside) {
     arguments_.own_beside = own_text_->tokens();
     options.tokens += own_text_->tokens();
@@ -85,7 +85,7 @@ void ModelRun::read_prompts() {
   checkpoint_.set_run_length(run_.plan.whole_longest);
 }
 
-// Curves that were measured on own text, too, gave widths up to 3 times worse on the kind of the prompts
+// Curves measured on self-generated text as well gave bit widths up to 3 times worse on text like the prompts
 // (docs/results.md).
 CurveText ModelRun::curve_text(const CacheWindows& windows, const CurveArguments& curves) const {
   std::int64_t given = 0;
@@ -126,7 +126,7 @@ bool ModelRun::take_earlier() const {
                      "replace it with --overwrite");
   }
   log_info("the statistics are taken from " + options.output.string());
-  // What a run leaves that was killed between its last two steps, or within the last.
+  // Remains of a run that was killed between its last two steps, or within the last.
   const fs::path work = work_directory_of(options);
   if (holds_run(work)) {
     WorkDirectory(work, run_identity(fingerprint, prompts_, options), true).remove();
@@ -143,7 +143,7 @@ void ModelRun::collect() {
 
 void ModelRun::finish() const {
   std::error_code ec;
-  if (!work_dir_.empty()) fs::remove(work_dir_, ec);  // fails, as it should, when it holds other files
+  if (!work_dir_.empty()) fs::remove(work_dir_, ec);  // fails, as intended, if it contains other files
 }
 
 }  // namespace oscar

@@ -1,5 +1,5 @@
-// oscar-fit --model without statistics: collects them first and keeps them beside the bundle, from prompts or from text
-// that the model writes itself.
+// oscar-fit --model without statistics: first collects them, from prompts or self-generated calibration data, and keeps
+// them beside the bundle.
 #pragma once
 
 #include <optional>
@@ -9,26 +9,26 @@
 
 namespace oscar {
 
-// The file beside the bundle in which the statistics are kept: "bundle.statistics.safetensors".
+// The statistics file beside the bundle: "bundle.statistics.safetensors".
 fs::path statistics_beside(const std::string& output);
 
 class ModelRun {
  public:
-  // Opens the model and chooses device and type. `work_dir`: of --work-dir, or empty; the parts of the run have folders
-  // in it. UsageError for outputs that exist and options that contradict each other. Writes nothing.
+  // Opens the model and chooses device and dtype. `work_dir`: from --work-dir, or empty; each part of the run has a
+  // folder in it. UsageError for existing outputs and contradictory options. Writes nothing.
   ModelRun(CollectArguments& collect, const CommonOptions& common, const std::string& work_dir);
 
   const Checkpoint& checkpoint() const { return checkpoint_; }
   void add_roles(FileRoles& roles) const;
-  void read_prompts();  // or writes them; under --dry-run prompts of the same lengths take their place
-  // What curves are measured on where --text names nothing else: the prompts, or all there is where they are too short.
+  void read_prompts();  // reads or generates them; under --dry-run uses prompts of equal lengths
+  // The text for curves if --text does not name one: the prompts, or all text if they are too short.
   CurveText curve_text(const CacheWindows& windows, const CurveArguments& curves) const;
 
-  // --dry-run. curves: what measuring them would take, where they are measured.
+  // --dry-run. curves: the cost of measuring them, if they are measured.
   void print_plan(const std::optional<CurvePlan>& curves);
-  // The statistics, collected now, or taken from an earlier run of the same model, prompts and options with --resume.
+  // Collects the statistics, or with --resume takes them from an earlier run with the same model, prompts and options.
   void collect();
-  // What remains of an empty folder of --work-dir.
+  // Removes the remaining empty folder of --work-dir.
   void finish() const;
 
  private:
@@ -41,8 +41,8 @@ class ModelRun {
   fs::path work_dir_;
   Checkpoint checkpoint_;
   std::optional<OwnText> own_text_;
-  PromptSet given_, prompts_;  // by the user; with own text in front
-  std::string given_names_;    // of the user's files
+  PromptSet given_, prompts_;  // the user's prompts; the same with self-generated text first
+  std::string given_names_;    // names of the user's files
   CollectRun run_;
 };
 

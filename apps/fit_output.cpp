@@ -35,8 +35,8 @@ std::string clip_text(const SideTransform& side) {
   return (low <= 0.0f ? std::string("off") : number(low, "%.3f")) + "-" + number(high, "%.3f");
 }
 
-// energy: null where the method has no eigenvectors of a target; its spectrum is a table of its own. comparable:
-// whether errors of layers are in one unit.
+// energy: null if the method has no eigenvectors of a target; its spectrum has a separate table. comparable: whether
+// all layers' errors have the same unit.
 std::string row(const std::string& name, const CapturedEnergy* energy, const SidePrediction& p, bool comparable,
                 const std::string& clip) {
   char captured[40] = "-", text[200];
@@ -51,7 +51,7 @@ std::string row(const std::string& name, const CapturedEnergy* energy, const Sid
   return line + "\n";
 }
 
-// One table: keys or values of all layers, and what they add up to.
+// One table: keys or values of all layers, and their total.
 std::string table(const FitResult& result, bool key) {
   std::string text =
       key ? "keys: error of held-out rows, as queries read it" : "values: error of held-out rows, as W_O reads it";
@@ -86,7 +86,7 @@ std::string widths_text(const SideTransform& side) {
   return text;
 }
 
-// Metric-aware methods: where the error is, and what was done about it.
+// Fisher-weighted methods: where the error is, and how bits were allocated.
 std::string spectrum_table(const FitResult& result) {
   std::string text = "predicted error of each layer and side, in ";
   switch (result.metric) {
@@ -139,12 +139,12 @@ FitPlan plan_fit(const Statistics& s, const FitOptions& options) {
   const std::uint64_t stored =
       options.scope == Scope::kHead && !fitted_method(options.method).data_free() ? heads : std::uint64_t{1};
   plan.output_bytes = 2 * layers * stored * d * (d + 1) * sizeof(float);
-  // The statistics, targets and eigenvectors (FP64) of both sides, and the rows once more.
+  // Memory: the statistics, targets and eigenvectors (FP64) of both sides, and a second copy of the rows.
   const std::uint64_t grams = layers * heads * d * d * sizeof(double);
   const std::uint64_t rows = layers * static_cast<std::uint64_t>(plan.rows) *
                              (static_cast<std::uint64_t>(s.query_heads) + 2 * heads) * d * sizeof(float);
   plan.peak_memory_bytes = 6 * grams + 6 * grams + 2 * rows + plan.output_bytes;
-  // A statistics file of one layer and head, fitted for its time.
+  // A fit of one layer and head, to measure time.
   Statistics one = s;
   one.layers.resize(1);
   const auto start = std::chrono::steady_clock::now();

@@ -1,4 +1,4 @@
-// What oscar-fit prints on stdout: the plan, the before/after table, or the same as JSON.
+// Output of oscar-fit on stdout: the plan, the before/after table, or the same as JSON.
 #pragma once
 
 #include <optional>
@@ -23,7 +23,7 @@ FitPlan plan_fit(const Statistics& statistics, const FitOptions& options);
 Json curve_plan_json(const CurvePlan& plan);
 std::string curve_plan_text(const CurvePlan& plan);  // one line
 void print_fit_plan(const FitPlan& plan, const std::string& output, bool json);
-// statistics: the file that was fitted to.
+// statistics: the file used for the fit.
 void print_fit_result(const Bundle& bundle, const FitResult& result, const std::string& output,
                       const std::string& statistics, bool json);
 

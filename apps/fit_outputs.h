@@ -1,4 +1,4 @@
-// Where oscar-fit writes its bundles, and what an interrupted run may have left there.
+// The bundles that oscar-fit writes, and the remains of an interrupted run.
 #pragma once
 
 #include <optional>
@@ -11,16 +11,16 @@
 
 namespace oscar {
 
-// With --resume an output may be what an earlier run left that was stopped behind its last step.
+// With --resume, an output may come from an earlier run that was stopped after its last step.
 bool may_be_done(const fs::path& output, const FitArguments& a);
-// The curves that such a run left in one of its bundles; empty where there are none, or none that this run would make.
+// The curves that such a run left in one of its bundles. Empty if there are none, or if this run would not make them.
 std::string finished_curves(const FitArguments& a, const std::vector<fs::path>& outputs);
-// Of one budget of --pareto.
+// The directory for one budget of --pareto.
 fs::path pareto_directory(const FitArguments& a, double bits);
 // The bundles that will be made.
 std::vector<fs::path> outputs_of(const FitArguments& a);
-// A run that was stopped behind its last step left a bundle: the same is made again and found to be there. UsageError
-// where another one is.
+// Saves a bundle. If a run was stopped after its last step, the same bundle already exists and is kept. UsageError if a
+// different bundle exists.
 void save_fitted(const Bundle& bundle, const std::optional<MeasuredCurves>& curves, const fs::path& directory,
                  const FitArguments& a);
 

@@ -17,7 +17,7 @@ std::string number(double value, const char* format) {
   return text;
 }
 
-// Of the layers that the bundle holds; those that it leaves out stay as they are.
+// Covers the layers in the bundle; layers left out do not change.
 std::string memory_line(const Bundle& bundle) {
   const double code = bundle_bits_per_element(bundle);
   std::string text = "memory    ";

@@ -1,4 +1,4 @@
-// What a fitted bundle is worth to who serves it: memory by context, and the layers that carry most of the error.
+// Facts about a fitted bundle for serving: memory by context, and the layers with the largest share of the error.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace oscar {
 
-// Lines of at most 100 columns: "memory ..." and, where errors were predicted, "worst ...".
+// Lines of at most 100 columns: "memory ..." and, if errors were predicted, "worst ...".
 std::string fit_summary(const Bundle& bundle, const FitResult& result);
 
 }  // namespace oscar

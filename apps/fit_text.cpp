@@ -100,7 +100,7 @@ void OwnText::require_room() const {
                  "pass fewer --tokens (or --own-text) or a shorter --seq-len, or only text of your own with --prompts");
 }
 
-// An interrupted run may have written the file already.
+// An interrupted run may have already written the file.
 bool OwnText::take_earlier() const {
   if (!request_.resume || !fs::exists(file_)) return false;
   Json wanted = request_.identity;
@@ -118,7 +118,7 @@ void OwnText::write() {
   if (take_earlier()) {
     log_info("the self-generated text is taken from " + file_.string());
   } else {
-    { const AtomicFile probe(file_); }  // fails now where the text cannot be written
+    { const AtomicFile probe(file_); }  // fails early if the text cannot be written
     const CollectOptions& options = collect_.options;
     require_room();
     checkpoint_.set_run_length(request_.shape.row_tokens);

@@ -1,5 +1,5 @@
-// oscar-fit --model without --prompts, or with --own-text: the model writes calibration text itself, kept as a file
-// beside the bundle.
+// oscar-fit --model without --prompts, or with --own-text: generates calibration text with the model and keeps it in a
+// file beside the bundle.
 #pragma once
 
 #include "apps/collect_run.h"
@@ -9,23 +9,23 @@ namespace oscar {
 
 class OwnText {
  public:
-  // tokens: about so many. `collect` has the longest sequence, device and type, and what --date and --resume say.
-  // UsageError for options that contradict it, EnvironmentError where the device cannot. Opens nothing for writing.
+  // tokens: the approximate number. `collect` gives the longest sequence, device, dtype, --date and --resume.
+  // UsageError for contradictory options, EnvironmentError if the device cannot do it. Opens nothing for writing.
   OwnText(Checkpoint& checkpoint, const CollectArguments& collect, const CommonOptions& common, const fs::path& file,
           const fs::path& work_dir, std::int64_t tokens);
 
   void add_roles(FileRoles& roles) const;
-  // UsageError where the file is there and neither --overwrite nor --resume was given.
+  // UsageError if the file exists and neither --overwrite nor --resume was given.
   void require_usable() const;
-  // EnvironmentError where weights and cache need more memory than is free, and the text is not there yet.
+  // EnvironmentError if the text does not exist yet and weights and cache need more memory than is free.
   void require_room() const;
-  // For --dry-run: rows of the lengths that would be written.
+  // For --dry-run: rows with the planned lengths.
   PromptSet placeholder() const;
   std::string plan_text() const;
-  // The file, written now, or taken from an earlier run of the same options with --resume.
+  // Generates the file, or with --resume takes it from an earlier run with the same options.
   void write();
-  PromptSet read() const;  // what was written
-  // How it was made, with the file's hash: for the statistics.
+  PromptSet read() const;  // reads the written file
+  // How the text was made, with the file's hash, for the statistics.
   Json record() const;
   const fs::path& file() const { return file_; }
   std::int64_t tokens() const { return request_.shape.tokens(); }

@@ -1,5 +1,5 @@
-// What a GPU is, and whether this build has kernels for it. The facts come from cuda/gpu_facts.cpp, or from
-// no_cuda/gpu_facts.cpp where CUDA is off.
+// Describes a GPU and whether this build has kernels for it. The facts come from cuda/gpu_facts.cpp, or from
+// no_cuda/gpu_facts.cpp without CUDA.
 #pragma once
 
 #include <string>
@@ -11,17 +11,17 @@ struct GpuFacts {
   int major = 0, minor = 0;  // compute capability
 };
 
-int gpu_count();  // as the CUDA runtime sees it; 0 without a driver, or with one that is too old
+int gpu_count();  // from the CUDA runtime; 0 without a driver, or if the driver is too old
 
-// Loads LibTorch's GPU part, which takes as long as all else at the start of a command and is needed on a GPU alone.
-// To be called before LibTorch is asked for anything of CUDA. EnvironmentError when it cannot be loaded.
+// Loads LibTorch's GPU part. This takes as long as the rest of a command's start and is needed only on a GPU. Call it
+// before any CUDA use of LibTorch. EnvironmentError if it cannot be loaded.
 void load_gpu_library();
 
-GpuFacts gpu_facts(int index);  // EnvironmentError when the driver does not answer
+GpuFacts gpu_facts(int index);  // EnvironmentError if the driver does not answer
 
-// Why kernels built for `architectures` (CMake's list: "80-real;90a-real") do not run on the GPU; empty when they do.
-// Machine code runs on its own major capability from its minor one on; with a letter, on that capability alone; code
-// that is not "-real" also comes as PTX, which every later GPU translates.
+// Why kernels built for `architectures` (CMake's list: "80-real;90a-real") do not run on the GPU; empty if they do.
+// Machine code runs on its major capability from its minor one on; with a letter, only on that capability. Entries
+// without "-real" also include PTX, which every later GPU can translate.
 std::string gpu_unsupported(const GpuFacts& gpu, const std::string& architectures);
 
 }  // namespace oscar

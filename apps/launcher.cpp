@@ -1,9 +1,9 @@
-// bin/oscar-* of an installed package: finds LibTorch, chooses the CPU or the CUDA build of the command, and becomes
-// that program (execv: the same process, so signals and exit codes are its own). docs/install.md states the rules.
+// bin/oscar-* of an installed package: finds LibTorch, selects the CPU or CUDA build of the command, and becomes that
+// program. execv keeps the process, so signals and exit codes are the program's. docs/install.md states the rules.
 //
 // PREFIX/bin/oscar-fit                        this program
-// PREFIX/lib/oscar-toolchain/{cpu,cuda}/...   the builds of the commands, beside the libraries that they bring along
-// PREFIX/lib/oscar-toolchain/torch            LibTorch or a link to it, where OSCAR_TORCH_DIR names no other
+// PREFIX/lib/oscar-toolchain/{cpu,cuda}/...   the builds of the commands, beside their libraries
+// PREFIX/lib/oscar-toolchain/torch            LibTorch or a link to it, if OSCAR_TORCH_DIR names no other
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ using oscar::kTorchSeries;
 
 constexpr const char* kProbe = "lib/libtorch_cpu.so";
 
-// Of any length: a person copies it. log_error() escapes what a terminal would obey.
+// Not shortened, because users copy it. log_error() escapes control characters.
 std::string quote(const fs::path& path) { return "'" + path.string() + "'"; }
 
 bool is_there(const fs::path& path) {
@@ -41,7 +41,7 @@ std::string variable(const char* name) {
   return value == nullptr ? std::string() : value;
 }
 
-// "2.11.0+cu130" from version.py of the Python package or build-version of the archive; empty where neither is.
+// "2.11.0+cu130" from version.py of the Python package or build-version of the archive; empty if neither exists.
 std::string torch_version(const fs::path& torch) {
   std::string line;
   std::ifstream package(torch / "version.py");
@@ -57,7 +57,7 @@ std::string torch_version(const fs::path& torch) {
   return line;
 }
 
-// The torch folder of the virtual environment that is active, or empty.
+// The torch folder of the active virtual environment, or empty.
 fs::path torch_of_active_environment() {
   const std::string environment = variable("VIRTUAL_ENV");
   if (environment.empty()) return {};
@@ -71,7 +71,7 @@ fs::path torch_of_active_environment() {
   return found.empty() ? fs::path() : found.back();
 }
 
-// Throws EnvironmentError where none is found, or one of another release series (C++ symbols differ).
+// EnvironmentError if none is found, or one of another release series (C++ symbols differ).
 fs::path find_torch(const fs::path& library_folder) {
   const std::string given = variable("OSCAR_TORCH_DIR");
   fs::path torch = given;
@@ -96,7 +96,7 @@ fs::path find_torch(const fs::path& library_folder) {
   return torch;
 }
 
-// The CUDA build loads gigabytes before main(), so it starts only where a driver's device is (Linux, or WSL).
+// The CUDA build loads gigabytes before main(), so it starts only if a driver's device exists (Linux, or WSL).
 bool has_gpu_device() { return is_there("/dev/nvidiactl") || is_there("/dev/dxg"); }
 
 fs::path find_program(const fs::path& library_folder, const fs::path& torch, const std::string& name) {
@@ -121,7 +121,7 @@ fs::path find_program(const fs::path& library_folder, const fs::path& torch, con
   throw EnvironmentError(quote(library_folder) + " holds no build of " + name + "; install the package again");
 }
 
-// LibTorch's libraries, and those of CUDA beside it, come before what the caller's LD_LIBRARY_PATH names.
+// LibTorch's libraries and the adjacent CUDA libraries take precedence over the caller's LD_LIBRARY_PATH.
 void set_library_path(const fs::path& torch) {
   std::string path = (torch / "lib").string();
   const fs::path cuda = torch.parent_path() / "nvidia/cu13/lib";
@@ -131,7 +131,7 @@ void set_library_path(const fs::path& torch) {
   ::setenv("LD_LIBRARY_PATH", path.c_str(), 1);
 }
 
-// What a command would otherwise start itself once more for (base/openmp_spin.cpp).
+// Prevents the restart of a command by base/openmp_spin.cpp.
 void shorten_openmp_spin() {
   if (std::getenv("OMP_WAIT_POLICY") == nullptr) ::setenv("GOMP_SPINCOUNT", "1000", 0);
 }
@@ -141,7 +141,7 @@ void become_program(char** argv) {
   const fs::path library_folder = self.parent_path().parent_path() / "lib/oscar-toolchain";
   std::error_code ec;
   fs::path torch = find_torch(library_folder);
-  const fs::path resolved = fs::canonical(torch, ec);  // of a link: CUDA's libraries lie beside its target
+  const fs::path resolved = fs::canonical(torch, ec);  // resolves a link: CUDA's libraries are beside its target
   if (!ec) torch = resolved;
   const fs::path program = find_program(library_folder, torch, self.filename().string());
   set_library_path(torch);

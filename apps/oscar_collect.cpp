@@ -1,4 +1,4 @@
-// oscar-collect: second moments of a model's attention on a set of prompts. Subcommands merge and show.
+// oscar-collect: second moments of a model's attention on a set of prompts. Subcommands merge and show files.
 #include <algorithm>
 #include <optional>
 #include <thread>
@@ -93,7 +93,7 @@ int collect_statistics(Arguments& a, Ranks* ranks) {
   CollectOptions& options = a.collect.options;
   options.output = a.common.output;
   options.ranks = ranks;
-  const bool told = is_first_rank(ranks);  // by this process
+  const bool told = is_first_rank(ranks);  // whether this process prints
   if (!a.common.dry_run && told) require_output_file(options.output, a.common.overwrite);
   const std::jthread device = start_device(a.common, ranks);  // while the model's files are opened
   const ModelLocation location = locate_model(a.common.model, a.common.revision);

@@ -1,4 +1,4 @@
-// oscar-export: the files that serving engines load, from a bundle of oscar-fit.
+// oscar-export: writes the files that serving engines load, from a bundle of oscar-fit.
 #include "apps/options/common_options.h"
 #include "apps/output_files.h"
 #include "apps/rank_run.h"
@@ -37,7 +37,7 @@ void print_files(const Arguments& a, const std::vector<std::string>& files, cons
   print_summary(note + "\n");
 }
 
-// Nothing that is read may be written.
+// Outputs must not overwrite inputs.
 void check_roles(const Arguments& a, const Checkpoint* model) {
   FileRoles roles;
   roles.inputs(bundle_files(a.bundle));
@@ -47,7 +47,7 @@ void check_roles(const Arguments& a, const Checkpoint* model) {
   roles.check();
 }
 
-// What is exported is not what was fitted: said once, with the fit that loses nothing.
+// Warns once if the export differs from the fit, and names the fit that is lossless.
 void warn_of_changes(const ServedForm& form, bool judged) {
   if (form.changes.empty()) return;
   log_warning("format " + form.format + " changes the bundle: " + changes_text(form) + "; " +
@@ -55,7 +55,7 @@ void warn_of_changes(const ServedForm& form, bool judged) {
               "fit what the format carries without loss with oscar-fit --for " + form.format);
 }
 
-// The model of --model, compared with the bundle; null without one.
+// The model of --model, checked against the bundle; null without one.
 std::optional<Checkpoint> open_model(Arguments& a, const Bundle& bundle, const ExportFormat& format) {
   if (format.needs_model() && a.common.model.empty()) {
     throw UsageError("--format " + format.id + " needs --model, " + format.model_use);
@@ -74,7 +74,7 @@ std::optional<Checkpoint> open_model(Arguments& a, const Bundle& bundle, const E
       check_bundle_model(bundle, checkpoint.config(), checkpoint.fingerprint_like(bundle.model_fingerprint));
   if (!faults.empty()) throw InputError(a.bundle + " does not belong to the model: " + faults.front());
   if (format.check_model != nullptr) format.check_model(checkpoint, bundle);
-  // A folder has its name only on the author's machine, and cards are passed on.
+  // A folder name is valid only on the author's machine, and cards are shared.
   const ModelLocation& location = checkpoint.location();
   if (!location.revision.empty()) a.options.model_path = location.name;
   return checkpoint;
@@ -90,7 +90,7 @@ int run_export(Arguments& a) {
   const Bundle bundle = load_bundle(a.bundle);
   if (!a.report.empty()) a.options.report = read_json(a.report);
   const ExportFormat& format = written_format(a.format);
-  if (bundle.one_vector()) served_form(bundle, format.id);  // refuses it before a checkpoint is asked for
+  if (bundle.one_vector()) served_form(bundle, format.id);  // refuses it before requesting a checkpoint
   const std::optional<Checkpoint> model = open_model(a, bundle, format);
   a.options.model = model ? &*model : nullptr;
   const ServedForm form = served_form(bundle, format.id);
@@ -104,7 +104,7 @@ int run_export(Arguments& a) {
   return 0;
 }
 
-// "sglang (one rotation a layer), ... or absorbed (...)": what can be written.
+// "sglang (one rotation a layer), ... or absorbed (...)": the writable formats.
 std::string format_help() {
   std::vector<std::string> parts;
   for (const ExportFormat& format : export_formats()) {

@@ -1,4 +1,4 @@
-// oscar-fit: statistics of oscar-collect -> a bundle of rotations and clip ratios.
+// oscar-fit: converts statistics of oscar-collect to a bundle of rotations and clip ratios.
 #include <future>
 #include <optional>
 #include <string>
@@ -53,7 +53,7 @@ struct Fitted {
   FitResult result;
 };
 
-// Of the statistics file: it takes as long as a fit of a large model does.
+// Hash of the statistics file; it takes as long as fitting a large model.
 using FileHash = std::shared_future<std::string>;
 
 std::string hash_of(const FileHash& hash, const FitArguments& a) {
@@ -72,12 +72,12 @@ Fitted fit_bundle(const Statistics& statistics, const FileHash& sha256, FitArgum
   fitted.bundle = bundle_from_fit(statistics, a.fit, fitted.result, a.windows, source);
   if (!a.form.empty()) {
     fitted.bundle.provenance["options"]["for"] = a.form;
-    served_form(fitted.bundle, a.form);  // refuses what the format cannot carry: its head sizes
+    served_form(fitted.bundle, a.form);  // refuses head sizes that the format cannot carry
   }
   return fitted;
 }
 
-// The fit is told the widths, and the bundle what curves promise.
+// Passes the allocated bit widths to the fit and the curves' prediction to the bundle.
 Fitted fit_allocated(const Statistics& statistics, const FileHash& sha256, const std::optional<MeasuredCurves>& curves,
                      FitArguments& a) {
   std::optional<PredictedKl> predicted;
@@ -92,7 +92,7 @@ Fitted fit_allocated(const Statistics& statistics, const FileHash& sha256, const
   return fitted;
 }
 
-// fit_allocated() when `written` bundles of a run are complete, which an interruption leaves there.
+// fit_allocated(), with `written` bundles of the run complete; an interruption keeps these.
 Fitted fit_next(const Statistics& statistics, const FileHash& sha256, const std::optional<MeasuredCurves>& curves,
                 FitArguments& a, std::size_t written) {
   try {
@@ -106,7 +106,7 @@ Fitted fit_next(const Statistics& statistics, const FileHash& sha256, const std:
   }
 }
 
-// Nothing that is read may be written. OUTPUT is one bundle; with --pareto it is a folder of them.
+// Outputs must not overwrite inputs. OUTPUT is one bundle, or with --pareto a folder of bundles.
 void check_roles(const FitArguments& a, const std::vector<fs::path>& outputs, const ModelRun* model) {
   FileRoles roles;
   roles.inputs({a.curves.file, a.common.config});
@@ -117,10 +117,10 @@ void check_roles(const FitArguments& a, const std::vector<fs::path>& outputs, co
   roles.check();
 }
 
-// By this process, where there are more.
+// Whether this process prints.
 bool told(const FitArguments& a) { return is_first_rank(a.curves.ranks); }
 
-// When the bundles are written.
+// Call after the bundles are written.
 void remove_state(const std::optional<MeasuredCurves>& curves, const FitArguments& a) {
   Ranks* ranks = a.curves.ranks;
   if (ranks != nullptr) ranks->barrier();
@@ -128,10 +128,10 @@ void remove_state(const std::optional<MeasuredCurves>& curves, const FitArgument
   if (ranks == nullptr) return;
   ranks->barrier();
   std::error_code ec;
-  fs::remove(curve_directory(a.curves, a.common), ec);  // on each machine; fails where other files are in it
+  fs::remove(curve_directory(a.curves, a.common), ec);  // on each machine; fails if it contains other files
 }
 
-// Ranks share the measuring of curves; what else a fit does takes seconds on one.
+// Ranks share only the measurement of curves; the rest of a fit takes seconds on one.
 void require_shared_work(const FitArguments& a, bool measures) {
   if (a.curves.ranks == nullptr || (measures && !a.curves.collects)) return;
   throw UsageError("torchrun started " + std::to_string(a.curves.ranks->count()) +
@@ -141,14 +141,14 @@ void require_shared_work(const FitArguments& a, bool measures) {
 }
 
 std::optional<MeasuredCurves> measured_curves(const Statistics& statistics, const FileHash& sha256, FitArguments& a) {
-  // A dry run does not run the model: its table is that of the closed form.
+  // A dry run does not run the model, so its table shows the analytic allocation.
   if (!uses_curves(a.curves, a.common, a.fit.method) || (a.common.dry_run && a.curves.file.empty())) return {};
   const Timeline::Phase measuring(a.fit.timeline, phase::kCurves);
   if (a.curves.file.empty()) a.curves.file = finished_curves(a, outputs_of(a));
   return curves_for(statistics, hash_of(sha256, a), a.fit, a.windows, a.common, a.curves, budgets_of(a), a.text_hashes);
 }
 
-// One bundle for each budget, and a table of what they are predicted to cost.
+// One bundle per budget, and a table of predicted errors.
 void fit_pareto(FitArguments& a, const Statistics& statistics, const FileHash& sha256) {
   const std::optional<MeasuredCurves> curves = measured_curves(statistics, sha256, a);
   if (!told(a)) return remove_state(curves, a);
@@ -180,8 +180,8 @@ void fit_one(FitArguments& a, const Statistics& statistics, const FileHash& sha2
   print_fit_result(fitted.bundle, fitted.result, a.common.output, a.statistics, a.common.json);
 }
 
-// With --model in place of statistics: reads prompts, or has the model write them, and collects. What the fit would
-// refuse is refused before. False under --dry-run: the plan is printed.
+// For --model instead of statistics: reads or generates prompts, and collects. Requests that the fit would refuse are
+// refused first. False under --dry-run: only prints the plan.
 bool collect_statistics(FitArguments& a, const std::vector<fs::path>& outputs, ModelRun& model, bool measures) {
   a.common.device = a.collect.options.device.str();  // as chosen
   a.common.dtype = dtype_option_name(a.collect.options.dtype);
@@ -214,7 +214,7 @@ int run_fit(const CLI::App& app, FitArguments& a) {
   if (a.common.output.empty()) throw UsageError("-o/--output is required (oscar-fit --help explains)");
   require_no_stdout(a.common.output, "a bundle, which is a folder,");
   const std::string work_dir = a.curves.work_dir;
-  std::optional<ModelConfig> config;  // known before, where a model is given in place of statistics
+  std::optional<ModelConfig> config;  // known earlier if a model replaces statistics
   if (a.statistics.empty()) {
     config = Checkpoint::open(locate_model(a.common.model, a.common.revision)).config();
     choose_for_model(a, *config);
@@ -245,7 +245,7 @@ int run_fit(const CLI::App& app, FitArguments& a) {
   }
   std::optional<Timeline::Phase> reading(std::in_place, a.fit.timeline, phase::kStatistics);
   const bool writes = !a.common.dry_run || !a.pareto.empty();
-  FileHash sha256;  // made beside the fit
+  FileHash sha256;  // computed in parallel with the fit
   if (writes) sha256 = std::async(std::launch::async, [file = fs::path(a.statistics)] { return sha256_file(file); });
   Statistics collected = load_statistics(a.statistics);
   const std::vector<LeftOutLayer> windowed = windowed_layers(collected, a.windows, a.statistics);
@@ -278,16 +278,16 @@ int run_fit(const CLI::App& app, FitArguments& a) {
   return 0;
 }
 
-// Those of collecting with those of the fit, in the order of a run.
+// The phases of collecting and of the fit, in the order of a run.
 std::vector<std::string> phases() {
-  std::vector<std::string> names = collect_phases();  // "saving" stands last
+  std::vector<std::string> names = collect_phases();  // "saving" is last
   names.insert(names.begin() + 1, phase::kOwnText);
   names.insert(names.end() - 1,
                {phase::kStatistics, phase::kCurves, phase::kTransforms, phase::kClips, phase::kPredictions});
   return names;
 }
 
-// A run that collects keeps its text, statistics and curves, wherever it is interrupted.
+// A collecting run keeps its text, statistics and curves at any interruption.
 int run_fit_resumable(const CLI::App& app, FitArguments& a) {
   Timeline timeline(phases());
   timeline.add_earlier(phase::kStarting, process_seconds());

@@ -1,4 +1,4 @@
-// oscar-verify: quality of KV-cache methods against the BF16 cache on the user's own model and text.
+// oscar-verify: measures quality of KV-cache methods against the BF16 cache on the user's model and text.
 #include <algorithm>
 #include <string_view>
 
@@ -50,7 +50,7 @@ void write_reports(const VerifyArguments& a, const VerifyReport& report) {
   if (!a.junit.empty()) write_output(a.junit, report_junit(report));
 }
 
-// What this run reads; what it writes may be none of it.
+// The inputs of this run; outputs must differ from them.
 FileRoles file_roles(const VerifyArguments& a, const Checkpoint* model) {
   FileRoles roles;
   for (const std::string& file : {a.text, a.baseline, a.common.config}) roles.input(file);
@@ -82,7 +82,7 @@ std::vector<VerifySource> load_sources(const VerifyArguments& a, const Checkpoin
   for (const std::string& bundle : a.bundles)
     sources.push_back(load_verify_source({bundle, "", a.clip, a.form}, model));
   if (!a.rotations.empty()) sources.push_back(load_verify_source({"", a.rotations, a.clip, a.form}, model));
-  if (sources.empty()) load_verify_source({"", "", a.clip, a.form}, model);  // refuses --clip and --as alone
+  if (sources.empty()) load_verify_source({"", "", a.clip, a.form}, model);  // refuses --clip and --as without a bundle
   return sources;
 }
 
@@ -93,7 +93,7 @@ std::int64_t longest_sequence(const VerifyRequest& request) {
   return longest;
 }
 
-// What the arguments ask for. windows: of the first bundle, where no option says otherwise.
+// Fills in the request. windows: from the first bundle, unless an option gives them.
 void fill_request(VerifyArguments& a, const std::vector<VerifySource>& sources, Ranks* ranks) {
   VerifyRequest& request = a.request;
   request.text = a.text;
@@ -123,7 +123,7 @@ void choose_decoder(VerifyArguments& a, Ranks* ranks) {
   }
 }
 
-// Measures, writes the reports, and returns the exit code. told: this process speaks.
+// Measures, writes the reports, and returns the exit code. told: this process prints.
 int measure(VerifyArguments& a, Verification& verification, const OutputFiles& outputs, bool told) {
   if (told) outputs.probe();
   const VerifyReport report = verification.run();
@@ -194,7 +194,7 @@ int run_verify(VerifyArguments& a, const CLI::App& app, Ranks* ranks) {
   return 0;
 }
 
-// Options that would do nothing.
+// Refuses options without effect.
 void refuse_idle_options(const CLI::App& app, const VerifyArguments& a) {
   const std::vector<std::string>& comparisons = a.request.comparisons;
   if (std::find(comparisons.begin(), comparisons.end(), "bytes") == comparisons.end()) {
@@ -226,7 +226,7 @@ int run_plan(const VerifyArguments& a) {
   return 0;
 }
 
-// Where a run keeps its state, and whether it was resumed, does not change what it finds.
+// The state directory and resumption do not change the results.
 std::vector<std::string> without_state_options(const std::vector<std::string>& arguments) {
   std::vector<std::string> kept;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -273,7 +273,7 @@ int main_verify(int argc, char** argv) {
   methods->fallthrough();
   app.require_subcommand(0, 1);
   std::vector<std::string> arguments(argv, argv + argc);
-  arguments[0] = "oscar-verify";  // wherever it was started from
+  arguments[0] = "oscar-verify";  // independent of the path of the program
   std::vector<std::string> again = arguments;
   if (std::find(again.begin(), again.end(), "--resume") == again.end()) again.push_back("--resume");
   a.request.command = shell_command(without_state_options(arguments));

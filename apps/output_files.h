@@ -1,4 +1,4 @@
-// Outputs that are one file: where they go, and that nothing is lost by it. "-" is standard output.
+// Outputs that are one file: their place, and checks against data loss. "-" is standard output.
 #pragma once
 
 #include <string>
@@ -13,22 +13,22 @@ namespace oscar {
 
 constexpr const char* kStandardOutput = "-";
 
-// The file or folder beside an output folder, its name with an ending: "bundle" or "bundle/" -> "bundle.work".
+// The file or folder beside an output folder, with an ending: "bundle" or "bundle/" -> "bundle.work".
 fs::path beside_output(const std::string& output, const char* ending);
 
-// Files that a run is to write, by the option that named them; empty names are left out.
+// Files that a run will write, by the option that named them; empty names are ignored.
 class OutputFiles {
  public:
   explicit OutputFiles(std::vector<std::pair<std::string, std::string>> by_option);
 
-  // UsageError where two options name one file or standard output, where a file exists and overwriting was not asked
-  // for, or where it is no regular file.
+  // UsageError if two options name one file or standard output, if a file exists without --overwrite, or if it is not a
+  // regular file.
   void check(const CommonOptions& common) const;
   void add_to(FileRoles& roles) const;
-  void probe() const;  // EnvironmentError where one could not be written in the end; leaves nothing but folders
+  void probe() const;  // EnvironmentError if one of them could not be written; leaves only folders
 
   bool to_stdout() const;  // one of them is "-": nothing else may be printed there
-  const std::vector<std::string>& names() const { return names_; }  // "-" left out
+  const std::vector<std::string>& names() const { return names_; }  // without "-"
 
  private:
   std::vector<std::pair<std::string, std::string>> files_;

@@ -19,7 +19,7 @@
 namespace oscar {
 namespace {
 
-constexpr std::size_t kStackBytes = std::size_t{8} << 20;  // what Linux gives by default, and libraries count on
+constexpr std::size_t kStackBytes = std::size_t{8} << 20;  // Linux's default, which libraries rely on
 
 struct Call {
   const std::function<int()>* body;
@@ -37,7 +37,7 @@ void* run_call(void* argument) {
 void open_standard_descriptors() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
     if (::fcntl(fd, F_GETFD) != -1 || errno != EBADF) continue;
-    // The lowest free descriptor is this one, as those below it are open.
+    // The lowest free descriptor is this one, because all lower ones are open.
     if (::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd) std::abort();
   }
 }
@@ -52,7 +52,7 @@ int with_enough_stack(const std::function<int()>& body) {
   Call call{&body, 0};
   ::pthread_attr_init(&attributes);
   ::pthread_attr_setstacksize(&attributes, kStackBytes);
-  ::pthread_setattr_default_np(&attributes);  // of the threads that libraries start
+  ::pthread_setattr_default_np(&attributes);  // for threads started by libraries
   const bool started = ::pthread_create(&thread, &attributes, run_call, &call) == 0;
   ::pthread_attr_destroy(&attributes);
   if (!started) return body();
@@ -64,14 +64,15 @@ void end_process(int code) {
   std::cout.flush();
   std::fflush(nullptr);
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  std::exit(code);  // which looks for leaks
+  std::exit(code);  // runs the leak check
 #else
   std::_Exit(code);
 #endif
 }
 
 double process_seconds() {
-  // Field 22 of proc(5): ticks from boot to the start. The name, field 2, stands in parentheses and may hold any.
+  // Field 22 of proc(5): ticks from boot to the start. The name, field 2, is in parentheses and may contain
+  // parentheses.
   std::ifstream file("/proc/self/stat");
   const std::string text(std::istreambuf_iterator<char>(file), {});
   std::istringstream fields(text.substr(text.rfind(')') == std::string::npos ? text.size() : text.rfind(')') + 1));

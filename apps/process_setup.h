@@ -1,24 +1,24 @@
-// What a process needs before anything else runs in it.
+// Set-up that a process needs before anything else.
 #pragma once
 
 #include <functional>
 
 namespace oscar {
 
-// Descriptors 0 to 2 that the parent closed are opened on /dev/null, so that no data file becomes one of them and
-// receives messages. They are opened the wrong way round: what is written to a closed standard output still fails.
+// Opens closed descriptors 0 to 2 on /dev/null, so that no data file gets such a number and receives messages. They are
+// opened in the wrong direction, so that writing to a closed standard output still fails.
 void open_standard_descriptors();
 
-// Runs body() with at least 8 MiB of stack, in this thread or, where the limit of the process is smaller, in one that
-// has them; threads that start later get as much.
+// Runs body() with at least 8 MiB of stack: in this thread or, if the process limit is smaller, in a new one. Threads
+// that start later get the same size.
 int with_enough_stack(const std::function<int()>& body);
 
-// Seconds since this process was started, to a hundredth: also what loading of libraries took before main(). 0 where
-// /proc does not tell.
+// Seconds since the start of this process, to a hundredth, including library loading before main(). 0 if /proc does not
+// give it.
 double process_seconds();
 
-// Ends the process with this code, once its output is written. Destructors of libraries are left out: those of CUDA and
-// LibTorch give back to the machine, piece by piece, what the end of the process gives back at once.
+// Ends the process with this code after its output is written. Skips destructors of libraries: CUDA's and LibTorch's
+// would free piece by piece what the end of the process frees at once.
 [[noreturn]] void end_process(int code);
 
 }  // namespace oscar

@@ -12,8 +12,8 @@
 namespace oscar {
 namespace {
 
-// Ends the other ranks, too. Returns where another rank speaks, with the code that all end with; else throws what this
-// one says.
+// Also ends the other ranks. If another rank prints the message, returns the common exit code; otherwise throws this
+// rank's error.
 int end_all(Ranks& ranks, ExitCode code, const std::string& message, const std::string& advice) {
   const bool speaks = ranks.fail(code, message);
   const RankFailure failure = ranks.failure().value_or(RankFailure{ranks.rank(), static_cast<int>(code), message});
@@ -27,7 +27,7 @@ int end_all(Ranks& ranks, ExitCode code, const std::string& message, const std::
   throw Error(first, name + failure.message + (first == ExitCode::kEnvironment ? advice : std::string()));
 }
 
-// Of what is no Error, as run_app() has it.
+// Exit code for exceptions other than Error, as in run_app().
 ExitCode code_of(const std::exception& e) {
   const bool machine = dynamic_cast<const std::bad_alloc*>(&e) != nullptr ||
                        dynamic_cast<const c10::OutOfMemoryError*>(&e) != nullptr ||
@@ -35,9 +35,10 @@ ExitCode code_of(const std::exception& e) {
   return machine ? ExitCode::kEnvironment : ExitCode::kNumerical;
 }
 
-// Ranks of one machine read the same pages of its cache. NCCL needs a while to meet, and takes part of each GPU.
+// Whether to gather weights. Ranks on one machine share its page cache. NCCL needs time to connect and uses part of
+// each GPU.
 bool gathers(const RankEnvironment& e, std::uint64_t bytes, double hidden) {
-  constexpr double kMeeting = 0.5, kRate = 50e9;  // seconds; bytes a second of a machine's memory, and of a bus
+  constexpr double kMeeting = 0.5, kRate = 50e9;  // seconds; bytes per second of a machine's memory, and of a bus
   const double all = static_cast<double>(bytes);
   const double alone = all * e.local_count / kRate, together = kMeeting + all / kRate;
   return e.count > e.local_count || alone - hidden > together;
@@ -59,7 +60,7 @@ int run_as_rank(const std::string& resume_command, const std::function<int(Ranks
   Ranks ranks(*environment);
   if (!ranks.is_first()) {
     set_progress_enabled(false);
-    set_log_level(LogLevel::kErrors);  // rank 0 says the same
+    set_log_level(LogLevel::kErrors);  // rank 0 prints the same
   }
   const auto advice = [&] { return "; the other ranks have stopped. Go on with: " + resume_command; };
   ranks.set_advice(advice());

@@ -1,5 +1,5 @@
-// A command as one of many ranks that torchrun started (distributed/ranks.h): one voice for people, and one end for
-// all.
+// Runs a command as one of several ranks started by torchrun (distributed/ranks.h), with one set of messages and a
+// common end.
 #pragma once
 
 #include <cstdint>
@@ -14,23 +14,23 @@
 
 namespace oscar {
 
-// Runs body(ranks), or body(nullptr) where the process was started alone. Only rank 0 shows progress and messages that
-// are no warnings. An error on one rank ends all: the first rank that failed reports it, and all end with its code; a
-// rank that died counts as ExitCode::kEnvironment. resume_command: how the same run goes on, read when it is needed.
+// Runs body(ranks), or body(nullptr) for a single process. Only rank 0 shows progress and messages other than warnings.
+// An error on one rank ends all of them. The first failing rank reports it, and all end with its code; a dead rank
+// counts as ExitCode::kEnvironment. resume_command: continues the same run; read only if needed.
 int run_as_rank(const std::string& resume_command, const std::function<int(Ranks*)>& body);
 
-// How the ranks load `bytes` of weights together: on GPUs, where that takes less time than each for itself; null
-// otherwise. hidden: seconds of computing beside which they are loaded. The same on all ranks, which must have GPUs or
-// none (EnvironmentError).
+// Returns how the ranks load `bytes` of weights together, on GPUs and if that is faster than separate loading;
+// otherwise null. hidden: seconds of computation that run in parallel with loading. All ranks get the same result and
+// must either all have GPUs or all have none (EnvironmentError).
 std::unique_ptr<ByteGather> gather_of(Ranks* ranks, at::Device device, std::uint64_t bytes, double hidden = 0);
 
-// With -v: the table of each other rank in the log of rank 0, behind its own. Called by all ranks; null: no table.
+// With -v: logs each other rank's table on rank 0, after its own. All ranks call it; null: no table.
 void log_other_timelines(Timeline* timeline, Ranks* ranks);
 
-// UsageError where torchrun started more than one process of a command that runs alone; what: "oscar-export".
+// UsageError if torchrun started more than one process of a single-process command; what: "oscar-export".
 void require_alone(const char* what);
 
-// The command as it was started: alone, or by torchrun.
+// The command as it was started: directly or with torchrun.
 std::string as_started(const std::string& command);
 
 }  // namespace oscar

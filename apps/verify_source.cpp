@@ -19,7 +19,7 @@ namespace {
 // 0.434, not 0.433999985.
 double shortest(float rho) { return json_float(rho).get<double>(); }
 
-// The ratio that every layer and head of a side runs with; empty when they differ.
+// The ratio in every layer and head of a side; empty if they differ.
 std::optional<double> one_clip(const Bundle& bundle, bool key) {
   const float first = (key ? bundle.layers.front().key : bundle.layers.front().value).clip.front();
   for (const LayerTransform& layer : bundle.layers) {
@@ -30,7 +30,7 @@ std::optional<double> one_clip(const Bundle& bundle, bool key) {
   return shortest(first);
 }
 
-// What a bundle's provenance says of its calibration; zeros where it says nothing.
+// Calibration facts from a bundle's provenance; zeros for missing ones.
 void add_calibration_facts(const Bundle& bundle, BundleFacts& facts) {
   const auto number = [](const Json& object, const char* name) {
     const auto found = object.is_object() ? object.find(name) : object.end();
@@ -72,7 +72,7 @@ Widths widths_of(const SideTransform& side) {
   return widths;
 }
 
-// How the widths of a bundle were chosen, and what its curves promise.
+// How a bundle's bit widths were allocated, and the prediction of its curves.
 void add_allocation_facts(const Bundle& bundle, const fs::path& directory, BundleFacts& facts) {
   facts.prediction = prediction_of(bundle, directory.string());
   facts.curves = load_curves(directory, bundle);

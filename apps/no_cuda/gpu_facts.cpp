@@ -1,4 +1,4 @@
-// Where CUDA is off: there are no GPUs, and nothing of one is asked, because --device refuses it before.
+// Without CUDA there are no GPUs. --device refuses them, so no GPU function is called.
 #include "apps/gpu_facts.h"
 #include "base/errors.h"
 

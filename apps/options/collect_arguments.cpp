@@ -11,8 +11,8 @@
 namespace oscar {
 namespace {
 
-constexpr std::int64_t kTokens = 30000;      // budget where nothing is said
-constexpr std::int64_t kPieceTokens = 4096;  // longest sequence of prompts that are not packed
+constexpr std::int64_t kTokens = 30000;      // default budget
+constexpr std::int64_t kPieceTokens = 4096;  // longest sequence of unpacked prompts
 
 FarPairs parse_far_pairs(const std::string& text) {
   FarPairs pairs;
@@ -32,7 +32,7 @@ FarPairs parse_far_pairs(const std::string& text) {
   return pairs;
 }
 
-// The length of sequences before memory and the model have their say (choose_sequences()).
+// The sequence length before the limits of memory and the model (choose_sequences()).
 void choose_length(CollectArguments& a, const ModelConfig& model) {
   CollectOptions& options = a.options;
   const std::int64_t limit = model.max_position;
@@ -58,7 +58,7 @@ void choose_length(CollectArguments& a, const ModelConfig& model) {
 void choose_tokens(CollectArguments& a) {
   CollectOptions& options = a.options;
   if (a.tokens_given) return;
-  const bool prompts = !a.prompts.empty();  // else the model writes them, token by token
+  const bool prompts = !a.prompts.empty();  // otherwise the model generates them, token by token
   options.tokens = std::max({kTokens, options.rows, a.pack && prompts ? options.seq_len : 0}) + a.own_beside;
 }
 

@@ -1,4 +1,4 @@
-// The options of collecting statistics that oscar-collect and `oscar-fit --model` share.
+// Options of collecting statistics, shared by oscar-collect and `oscar-fit --model`.
 #pragma once
 
 #include <cstdint>
@@ -19,27 +19,27 @@ struct CollectArguments {
   std::string far_pairs = "64,256", shard = "1/1";
   std::string check_against;  // oscar-collect: predictions of another stack, or empty
   bool tokens_given = false;
-  bool pack = true;             // prompts follow one another in sequences as long as the contexts that will be served
-  std::int64_t context = 0;     // of --context: those contexts; 0: what the model was made for
-  std::int64_t seq_len = 0;     // of --seq-len; 0: not given
-  std::int64_t own_beside = 0;  // tokens of the model's own text that come before the budget of the prompts
-  // oscar-fit: that the model writes itself beside the prompts; by their budget where none are given.
+  bool pack = true;             // prompts are concatenated to sequences as long as the contexts that will be served
+  std::int64_t context = 0;     // from --context: those contexts; 0: the model's own context
+  std::int64_t seq_len = 0;     // from --seq-len; 0: not given
+  std::int64_t own_beside = 0;  // tokens of self-generated text that precede the budget of the prompts
+  // oscar-fit: tokens that the model generates beside the prompts; without prompts, their budget.
   std::optional<std::int64_t> own_tokens;
-  bool stream_layers = false;  // oscar-fit: passes other than those of collecting keep one layer's weights
+  bool stream_layers = false;  // oscar-fit: passes other than collecting keep only one layer's weights
   RowSettings rows;
 };
 
-// Options of collecting that both commands describe alike, and --prompts, described by `text`.
+// Options of collecting with the same description in both commands, and --prompts with the description `text`.
 void add_prompts_option(CLI::App& app, CollectArguments& arguments, const std::string& text);
 void add_prompt_options(CLI::App& app, CollectArguments& arguments);
 
-inline constexpr std::int64_t kMostContext = 131072;  // that sequences are packed for where nothing is said
+inline constexpr std::int64_t kMostContext = 131072;  // default maximum for packed sequences
 
-// Fills in what follows from other options: the seed, far pairs, tool version, and a sequence length that the model
-// knows. The output, the work directory, the device and the type are the caller's. UsageError.
+// Fills in values that follow from other options: the seed, the windows of --far-pairs, the tool version, and a
+// sequence length that the model supports. The caller sets output, work directory, device and dtype. UsageError.
 void complete_collect_options(CollectArguments& arguments, const CommonOptions& common, const Checkpoint& checkpoint);
 
-// The token budget, where --tokens does not say it: at least one full sequence of packed prompts.
+// Sets the token budget if --tokens does not give it: at least one full sequence of packed prompts.
 void choose_tokens(CollectArguments& arguments);
 
 }  // namespace oscar

@@ -49,7 +49,7 @@ std::string check_device(const std::string& value) {
 
 constexpr std::uint64_t kMostConfig = std::uint64_t{16} << 20;
 
-// A pipe would be waited for.
+// Reading a pipe could block.
 std::string check_config_file(const std::string& path) {
   std::error_code ec;
   if (!fs::exists(path, ec)) return {};
@@ -64,7 +64,7 @@ std::string check_config_file(const std::string& path) {
 
 std::string first_line(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
 
-// LibTorch reports a failed CPU allocation as a plain error, told apart only by its text.
+// LibTorch reports a failed CPU allocation as a general error; only its text identifies it.
 bool is_out_of_memory(std::string_view text) {
   return text.find("can't allocate memory") != std::string_view::npos ||
          text.find("not enough memory") != std::string_view::npos ||
@@ -78,13 +78,13 @@ int fail(ExitCode code, const std::string& message) {
 
 constexpr const char* kOutOfMemoryHint = "out of memory; use a shorter --seq-len or --stream-layers, or free memory (";
 
-// `code`, unless what was printed did not reach its destination. A reader that has seen enough (`| head`) ends the
-// process by SIGPIPE, as it ends every other program; where a parent had that ignored, with the same code.
+// Returns `code`, unless printed output did not reach its destination. A reader that stops (`| head`) ends the process
+// by SIGPIPE, like any program. If a parent had SIGPIPE ignored, the exit code is the same.
 int check_output(int code) {
   std::cout.flush();
   if (std::cout && std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
   pollfd output{STDOUT_FILENO, POLLOUT, 0};
-  if (::poll(&output, 1, 0) == 1 && (output.revents & POLLERR) != 0) return 128 + SIGPIPE;  // a pipe nobody reads
+  if (::poll(&output, 1, 0) == 1 && (output.revents & POLLERR) != 0) return 128 + SIGPIPE;  // a pipe without a reader
   return fail(ExitCode::kEnvironment, "the result cannot be written to standard output (is the disk full?)");
 }
 
@@ -111,7 +111,7 @@ int run_body(const std::function<int()>& body) {
   }
 }
 
-// CLI11 reports a key that no option has with the name of its INI reader; say it in our terms.
+// CLI11 reports an unknown key in the terms of its INI reader; this rewords the message.
 std::string parse_error_text(const CLI::ParseError& e) {
   if (dynamic_cast<const CLI::ConfigError*>(&e) != nullptr) {
     const std::string text = e.what(), known = "INI was not able to parse ";

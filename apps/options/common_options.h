@@ -1,4 +1,4 @@
-// What the four commands share: common flags, log and progress set-up, and the map from errors to exit codes.
+// Common code of the four commands: flags, log and progress set-up, and the map from errors to exit codes.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -17,38 +17,38 @@ struct CommonOptions {
   std::string dtype = "auto";   // auto | bfloat16 | float32
   std::uint64_t seed = 0;
   std::string output;
-  std::string config;  // the file of --config, which is read like any other input
+  std::string config;  // the file of --config, checked like any other input
   bool overwrite = false, dry_run = false, json = false, no_progress = false, verbose = false, quiet = false;
 };
 
-// Adds -q/-v, --no-progress, --json, --version, --config FILE.toml and the exit-code footer; `example` leads the help
-// text. Subcommands made afterwards inherit nothing of it: call fallthrough() on them, so that --json and the like may
-// follow the subcommand's name.
+// Adds -q/-v, --no-progress, --json, --version, --config FILE.toml and the exit-code footer; `example` starts the help
+// text. Later subcommands do not inherit them: call fallthrough() on them, so that --json and similar may follow the
+// subcommand's name.
 void set_up_app(CLI::App& app, CommonOptions& options, const std::string& example);
 void add_model_options(CLI::App& app, CommonOptions& options,
                        bool required);  // --model --revision --device --dtype --seed
 void add_device_option(CLI::App& app, CommonOptions& options);
 void add_output_options(CLI::App& app, CommonOptions& options, bool required);  // -o/--output --overwrite --dry-run
 
-// Parses, sets up logging and the interrupt handler, runs `body`, and returns the exit code: CLI11's parse errors
-// become 2, oscar::Error its own code, std::bad_alloc 4, c10::Error and anything else 5 with its text. `body` returns
-// the exit code of a run that ended normally (0, or 1 for a failed gate).
+// Parses, sets up logging and the interrupt handler, runs `body`, and returns the exit code. CLI11's parse errors give
+// 2, oscar::Error its own code, std::bad_alloc 4, and c10::Error and anything else 5 with its text. `body` returns the
+// exit code of a normal end (0, or 1 for a failed gate).
 int run_app(CLI::App& app, CommonOptions& options, int argc, char** argv, const std::function<int()>& body);
 
-// UsageError "--name why" for the first of these options that was given (on the command line or in the file of
-// --config): an option that would do nothing is refused, not ignored.
+// UsageError "--name why" for the first of these options that was given, on the command line or in the file of
+// --config. An option without effect is refused, not ignored.
 void refuse_options(const CLI::App& app, const std::vector<std::string>& names, const std::string& why);
-// The same for every option of `app` but those named and the flags that all commands share.
+// The same for every option of `app`, except `used` and the flags common to all commands.
 void refuse_other_options(const CLI::App& app, const std::vector<std::string>& used, const std::string& why);
 
-// Checks a whole number: decimal digits without a leading zero (which CLI11 would read as octal), `least` to `most`.
+// Validates an integer from `least` to `most`: decimal digits without a leading zero, which CLI11 would read as octal.
 CLI::Validator whole_number(std::uint64_t least, std::uint64_t most);
 
-// Checks a finite number from `least` to `most`.
+// Validates a finite number from `least` to `most`.
 CLI::Validator real_number(double least, double most);
 
 std::string tool_version();  // "0.1.0", as recorded in files
-std::string version_text();  // tool, git revision, compiler, LibTorch, CUDA: one paste-ready block
+std::string version_text();  // tool, git revision, compiler, LibTorch, CUDA: one block to paste
 
 // The command that continues this run: the same arguments, with --resume.
 std::string resume_command(int argc, char** argv);

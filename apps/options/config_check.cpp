@@ -15,8 +15,8 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kSpaces) - begin + 1);
 }
 
-// Behind the bracket at `at`: the place of the one that closes it. closed: whether there is one; nested: whether
-// another one opens first, which is where the place is then.
+// The end of the array that opens at `at`: the position of its closing bracket. closed: whether there is one; nested:
+// another array opens first, and `at` is its position.
 struct ArrayEnd {
   std::size_t at;
   bool closed, nested;

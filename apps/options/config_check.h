@@ -1,4 +1,4 @@
-// What the reader of --config lets pass: arrays that do not end, or that lie in arrays.
+// Faults that the reader of --config accepts: arrays that do not end, and nested arrays.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace oscar {
 
-// The first such fault, "line 3: the array of 'prompts' is not closed"; empty where there is none.
+// The first such fault, "line 3: the array of 'prompts' is not closed"; empty if there is none.
 std::string config_fault(std::string_view text);
 
 }  // namespace oscar

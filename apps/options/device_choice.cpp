@@ -13,7 +13,7 @@
 namespace oscar {
 namespace {
 
-// The GPU, once everything that uses it is loaded. It becomes the one of this thread, for kernels of ours.
+// The GPU, after its libraries are loaded. It becomes this thread's current device for the project's kernels.
 at::Device gpu(int index) {
   load_gpu_library();
   const at::Device device{at::kCUDA, static_cast<at::DeviceIndex>(index)};
@@ -21,7 +21,7 @@ at::Device gpu(int index) {
   return device;
 }
 
-// The GPU that --device names, which may not be there; own: where it names none.
+// The GPU index in --device, which may not exist; own: the index if --device names none.
 int asked_index(const CommonOptions& options, int own) {
   return options.device.starts_with("cuda:") ? std::stoi(options.device.substr(5)) : own;
 }

@@ -16,7 +16,7 @@
 namespace oscar {
 namespace {
 
-// 2 bits for each code and 32 bits for each group: bits = 2 + 32 / group.
+// 2 bits per code and 32 bits per group: bits = 2 + 32 / group.
 std::int64_t group_for_bits(double bits, std::int64_t head_dim) {
   std::string possible;
   for (std::int64_t group = head_dim; group >= 8; --group) {
@@ -29,7 +29,7 @@ std::int64_t group_for_bits(double bits, std::int64_t head_dim) {
                    " and this method; choose one of: " + possible);
 }
 
-// What a published format can carry is fitted; what it cannot and was asked for all the same is refused.
+// Chooses what a published format can carry, and refuses explicit options that it cannot.
 void choose_for_format(FitArguments& a) {
   const ExportFormat* format = find_export_format(a.form);
   if (format == nullptr) {
@@ -58,14 +58,14 @@ void choose_for_format(FitArguments& a) {
   a.fit.one_clip = true;
 }
 
-// What a method takes where nothing was said: the published method as published, the metric-aware ones at their best.
+// Defaults of a method: the published method as published, Fisher-weighted ones at their best.
 void choose_defaults(FitArguments& a, const MethodRow& method) {
   const auto choose = [](std::string& option, const char* value) {
     if (option == "auto") option = value;
   };
   choose(a.scope, method.metric_aware() ? "head" : "layer");
   choose(a.encoder, method.metric_aware() ? "search" : "minmax");
-  // Methods that allocate bits choose the mean for each layer (rotation/key_center.h).
+  // Methods that allocate bits choose the center per layer (rotation/key_center.h).
   if (!method.allocates_bits) choose(a.center, method.metric_aware() ? "mean" : "none");
   choose(a.clip, method.metric_aware() ? "none" : "search");
 }
@@ -73,7 +73,7 @@ void choose_defaults(FitArguments& a, const MethodRow& method) {
 }  // namespace
 
 void parse_options(FitArguments& a) {
-  // The same with statistics as with a model in their place; --for chooses below what its format carries.
+  // The same default with statistics as with a model. With --for, the format decides below.
   if (!a.method_given) a.fit.method = preferred_method().id;
   if (!a.form.empty()) choose_for_format(a);
   choose_defaults(a, fitted_method(a.fit.method));
@@ -131,7 +131,7 @@ std::vector<double> budgets_of(const FitArguments& a) {
   return budgets;
 }
 
-// From these bits on curves on text of the model's own mislead, where below they gain (docs/results.md).
+// From this budget on, curves on self-generated text mislead; below it they help (docs/results.md).
 constexpr double kOwnTextMisleads = 1.5;
 
 bool measures_by_default(const FitArguments& a, const ModelConfig& model) {

@@ -1,4 +1,4 @@
-// The options of oscar-fit: what they are, what follows where nothing is said, and what is refused.
+// The options of oscar-fit: definitions, defaults and refusals.
 #pragma once
 
 #include <string>
@@ -22,29 +22,29 @@ struct FitArguments {
   bool method_given = false;
   double bits = 0.0;
   bool text_hashes = true;
-  std::int64_t context = -1;  // of --context; -1: not given
+  std::int64_t context = -1;  // from --context; -1: not given
   std::vector<double> pareto;
   CurveArguments curves;
-  CollectArguments collect;  // with --model in place of statistics
+  CollectArguments collect;  // with --model instead of statistics
   bool far_pairs_given = false;
   CheckArguments check;
 };
 
 void add_fit_options(CLI::App& app, FitArguments& arguments);
-void note_given_options(const CLI::App& app, FitArguments& arguments);  // once they are parsed
+void note_given_options(const CLI::App& app, FitArguments& arguments);  // call after parsing
 
-// --model in place of statistics, which are then collected: the best method, with widths by measured curves, where
-// nothing else is said; by the closed form for a model that curves cannot be measured of (refuse_carried_rows()).
+// For --model instead of statistics, which are then collected. The default is the best method with measured allocation.
+// For a model whose curves cannot be measured (refuse_carried_rows()), it is the analytic allocation.
 void choose_for_model(FitArguments& arguments, const ModelConfig& model);
 
-// What the texts of options mean, and the defaults of a method or of --for. UsageError.
+// Parses the texts of options, and sets the defaults of a method or of --for. UsageError.
 void parse_options(FitArguments& arguments);
-// UsageError for options that would do nothing. measures: curves are measured.
+// UsageError for options without effect. measures: curves are measured.
 void refuse_idle_options(const CLI::App& app, const FitArguments& arguments, bool measures);
 
-// --bits and --pareto for this head size: a budget, or the group of a uniform code. UsageError.
+// Applies --bits and --pareto for this head size: a budget, or the group of a uniform code. UsageError.
 void choose_bits(FitArguments& arguments, std::int64_t head_dim);
-// Bits of the bundles that will be made, ascending.
+// Bits of the planned bundles, ascending.
 std::vector<double> budgets_of(const FitArguments& arguments);
 void check_context(const FitArguments& arguments);
 void choose_context(FitArguments& arguments, const Statistics& statistics);

@@ -7,7 +7,7 @@
 namespace oscar {
 namespace {
 
-// What --for is told about the formats.
+// The description of formats for --for.
 std::string format_help() {
   std::vector<std::string> published, general, rest;
   for (const ExportFormat& format : export_formats()) {

@@ -25,13 +25,13 @@ class HelpFormatter : public CLI::Formatter {
     return CLI::Formatter::make_group(std::move(group), is_positional, std::move(options));
   }
 
-  // Subcommands are named only: each has a help of its own.
+  // Lists only the names of subcommands, because each has its own help.
   std::string make_subcommands(const CLI::App* app, CLI::AppFormatMode) const override {
     return CLI::Formatter::make_subcommands(app, CLI::AppFormatMode::Normal);
   }
 
  private:
-  mutable bool all_ = false;  // the formatter is const where CLI11 calls it
+  mutable bool all_ = false;  // mutable because CLI11 calls the formatter as const
 };
 
 }  // namespace

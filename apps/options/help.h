@@ -1,4 +1,4 @@
-// --help shows the options that most runs need, and --help-all shows all.
+// --help shows the options that most runs need; --help-all shows all.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -6,11 +6,11 @@
 
 namespace oscar {
 
-// Adds --help-all. Call it before subcommands are added.
+// Adds --help-all. Call it before adding subcommands.
 void set_up_help(CLI::App& app);
 
-// --help leaves these options of `app` out, and --help-all prints them under a heading of their own. `names` has spaces
-// between them. Throws CLI::OptionNotFound for a name that `app` does not have.
+// Hides these options of `app` from --help; --help-all prints them under a separate heading. `names` are separated by
+// spaces. CLI::OptionNotFound for a name that `app` does not have.
 void show_to_experts(CLI::App& app, const std::string& names);
 
 }  // namespace oscar

@@ -1,4 +1,4 @@
-// Options of how JSON rows become tokens, which the commands that read such files share.
+// Options that control how JSON rows become tokens, shared by the commands that read such files.
 #pragma once
 
 #include "apps/options/common_options.h"

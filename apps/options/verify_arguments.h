@@ -10,7 +10,7 @@
 
 namespace oscar {
 
-inline constexpr std::uint64_t kMostTokens = std::uint64_t{1} << 40;  // that an option takes
+inline constexpr std::uint64_t kMostTokens = std::uint64_t{1} << 40;  // maximum value of an option
 
 struct VerifyArguments {
   CommonOptions common;
@@ -18,11 +18,11 @@ struct VerifyArguments {
   std::vector<std::string> bundles;
   std::string rotations, clip, form, text, windows, path = "prefill", report, html, markdown, junit, baseline, work_dir;
   bool check_only = false;
-  std::string memory;                       // of plan
-  std::vector<std::int64_t> plan_contexts;  // of plan
+  std::string memory;                       // for `plan`
+  std::vector<std::int64_t> plan_contexts;  // for `plan`
 };
 
-void add_source_options(CLI::App& app, VerifyArguments& arguments);  // what is judged, on which text
+void add_source_options(CLI::App& app, VerifyArguments& arguments);  // what is evaluated, and on which text
 void add_measurement_options(CLI::App& app, VerifyArguments& arguments);
 void add_report_options(CLI::App& app, VerifyArguments& arguments);  // outputs, state and gates
 
