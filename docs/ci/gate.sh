@@ -1,5 +1,5 @@
 #!/bin/sh
-# Calibrates, fits, judges and exports a 2-bit KV cache; ends with exit code 1 when the gate fails, and exports nothing
+# Calibrates, fits, evaluates and exports a 2-bit KV cache; ends with exit code 1 when the gate fails, and exports nothing
 # then. Settings come from the environment: docs/ci.md lists them. Arguments go to oscar-verify. With --key it prints
 # what the statistics depend on, for the key of a CI cache, and does nothing else. The four commands must be in PATH.
 set -eu
