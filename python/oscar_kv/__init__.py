@@ -1,6 +1,6 @@
-"""oscar-kv: the 2-bit KV cache of the OSCAR toolchain for Python engines. The core (bundle, codec, paged_kv) needs torch
-alone; attach() and its relatives need transformers, which is imported when they are first asked for; collect(), fit(), verify() and
-export() run the four commands."""
+"""oscar-kv: the 2-bit KV cache of the OSCAR toolchain for Python engines. The core (bundle, codec, paged_kv) needs
+only torch. attach() and related functions need transformers, which is imported on first use. collect(), fit(),
+verify() and export() run the four commands."""
 from .bundle import Bundle, load_bundle
 from .commands import collect, export, fit, verify
 from .errors import EnvironmentFault, InputError, NumericalError

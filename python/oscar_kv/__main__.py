@@ -1,5 +1,6 @@
-"""python -m oscar_kv MODEL BUNDLE: generates with the 2-bit cache of a bundle, and again with the BF16 cache, and says what
-both hold. It shows on any machine that a bundle and a model go together; oscar-verify measures how well."""
+"""python -m oscar_kv MODEL BUNDLE: generates with the 2-bit cache of a bundle and again with the BF16 cache, and
+reports the size of both. It checks on any machine that a bundle and a model fit together; oscar-verify measures
+the quality."""
 import os
 import sys
 
@@ -57,7 +58,7 @@ def prompt_text(options):
 
 
 def of_transformers(name, load):
-    """load() of transformers, which may raise anything at a checkpoint that is damaged."""
+    """Calls load() of transformers, which may raise any exception for a damaged checkpoint."""
     try:
         return load()
     except (MemoryError, NumericalError):
@@ -68,7 +69,7 @@ def of_transformers(name, load):
 
 
 def bf16_bytes(model, tokens):
-    """Of the layers that the 2-bit cache holds."""
+    """For the layers in the 2-bit cache."""
     from .transformers_attach import geometry, kept_layers
     layers, kv_heads, head_dim = geometry(model)
     layers -= len(kept_layers(model.config.get_text_config(decoder=True)))
@@ -76,7 +77,7 @@ def bf16_bytes(model, tokens):
 
 
 def shown(text):
-    """Generated text on a terminal: control characters but line feeds as escapes."""
+    """Generated text for a terminal: escapes control characters except line feeds."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -89,7 +90,7 @@ def run(options):
     check_device(options.device)
     text, bundle = prompt_text(options), load_bundle(options.bundle)
     if os.path.isdir(options.model):
-        checkpoint_fingerprint(options.model)  # hostile files end in a sentence before transformers opens them
+        checkpoint_fingerprint(options.model)  # damaged files give a clear error before transformers opens them
     tokenizer = of_transformers(options.model, lambda: AutoTokenizer.from_pretrained(options.model))
     model = of_transformers(options.model, lambda: AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.bfloat16))
     model = model.to(options.device).eval()

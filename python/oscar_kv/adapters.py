@@ -1,22 +1,23 @@
-"""Adapters (LoRA, IA3 ...) that are applied beside the weights of a model. Their layers are told by their shape, not by a class of
-peft, which need not be installed: base_layer is the layer of the checkpoint, and what is active and not merged changes its output."""
+"""Adapters (LoRA, IA3 ...) that are applied beside the weights of a model. Their layers are recognized by their
+attributes, not by a class of peft, which need not be installed. base_layer is the checkpoint's layer; an active
+adapter that is not merged changes its output."""
 import warnings
 
 from .errors import InputError, quoted
 
-# Whose outputs a bundle was fitted to.
+# A bundle was fitted to the outputs of these.
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "qkv_proj")
 
 
 def base_of(module):
-    """The layer of the checkpoint below any adapters."""
+    """The checkpoint's layer below any adapters."""
     while hasattr(module, "base_layer"):
         module = module.base_layer
     return module
 
 
 def _applied(module):
-    """Names of the adapters that change what a layer computes now."""
+    """Names of the adapters that currently change a layer's output."""
     if not hasattr(module, "base_layer") or getattr(module, "merged", False) or getattr(module, "disable_adapters", False):
         return []
     active = getattr(module, "active_adapters", None) or getattr(module, "active_adapter", None) or ["default"]
@@ -27,7 +28,7 @@ def _applied(module):
 
 
 def applied(model, only=None):
-    """(name of a layer, name of its adapter) of the first adapter that is applied; only: names of layers. None: there is none."""
+    """(layer name, adapter name) of the first applied adapter, or None. only: layer names to check."""
     for name, module in model.named_modules():
         if only is None or name.rpartition(".")[2] in only:
             names = _applied(module)
@@ -37,7 +38,8 @@ def applied(model, only=None):
 
 
 def check_adapters(modules):
-    """InputError where queries, keys or values of an attention module have an adapter that is not merged. modules: by their layers."""
+    """InputError if queries, keys or values of an attention module have an adapter that is not merged. modules: by
+    layer."""
     for index, module in modules.items():
         found = applied(module, PROJECTIONS)
         if found:
@@ -46,7 +48,7 @@ def check_adapters(modules):
 
 
 def warn_of_adapters(model):
-    """One sentence where an adapter stands elsewhere: what it does to keys and values is indirect."""
+    """Warns if another layer has an adapter, which affects keys and values indirectly."""
     found = applied(model)
     if found:
         warnings.warn(f"oscar-kv: {found[0]} has the adapter {quoted(found[1])}, which the bundle was fitted without; a bundle for the "

@@ -1,5 +1,5 @@
-"""What a layer does besides the softmax of all logits over earlier tokens: windows, chunks, soft caps, learned sink logits. lib/attention of the
-toolchain computes the same."""
+"""Attention features beyond plain softmax over earlier tokens: windows, chunks, soft caps, learned sink logits.
+lib/attention of the toolchain computes the same."""
 import dataclasses
 
 import torch
@@ -7,20 +7,20 @@ import torch
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rule:
-    """Of one layer. A logit is <query, key> scale."""
-    window: int = 0             # tokens that a query sees, its own among them; 0: all
-    chunk: int = 0              # positions [0, chunk), [chunk, 2 chunk), ..: a query sees those of its own; 0: all
-    cap: float = 0.0            # logits x become cap tanh(x / cap); 0: they stay
-    sinks: torch.Tensor = None  # [Hq] or None: a logit of each query head in the sum of its exponentials, without a value
+    """The rule of one layer. A logit is <query, key> scale."""
+    window: int = 0             # tokens that a query sees, including its own; 0: all
+    chunk: int = 0              # positions [0, chunk), [chunk, 2 chunk), ...: a query sees only its own chunk; 0: all
+    cap: float = 0.0            # logits x become cap tanh(x / cap); 0: unchanged
+    sinks: torch.Tensor = None  # [Hq] or None: a logit per query head, added to the softmax denominator without a value
 
     @property
     def hides(self):
-        """Whether queries see less than all earlier tokens."""
+        """Whether queries see only part of the earlier tokens."""
         return bool(self.window or self.chunk)
 
     @property
     def sums_differ(self):
-        """Whether SDPA cannot compute it, whatever mask it gets."""
+        """Whether SDPA cannot compute it with any mask."""
         return bool(self.cap) or self.sinks is not None
 
     def first(self, positions):
@@ -34,7 +34,8 @@ class Rule:
         return self.cap * torch.tanh(logits / self.cap) if self.cap else logits
 
     def with_sinks(self, output, lse):
-        """Output [B, Hq, T, d] of a softmax with log-sum-exp [B, Hq, T] as it is with the sink in its sum; 0 where nothing was seen."""
+        """Adds the sink to the softmax of output [B, Hq, T, d] with log-sum-exp [B, Hq, T]. 0 for queries that saw
+        nothing."""
         if self.sinks is None:
             return output
         sinks = self.sinks.detach().to(lse.device, torch.float32)

@@ -1,4 +1,4 @@
-"""A bundle of oscar-fit as tensors, with the checks of the C++ reader, and slices of it for tensor parallelism."""
+"""A bundle of oscar-fit as tensors, with the checks of the C++ reader, and its slices for tensor parallelism."""
 import dataclasses
 import os
 import pathlib
@@ -23,14 +23,15 @@ class Bundle:
     path: pathlib.Path
     method: str
     scope: str
-    fingerprint: str  # of the model it was fitted on; empty: unknown
-    model: dict       # name, architecture, ...: for people
+    fingerprint: str  # of the fitted model; empty: unknown
+    model: dict       # name, architecture, ...: for messages
     sink: int         # BF16 tokens at the start
     recent: int       # BF16 tokens at the end
     encoder: str      # minmax | search | feedback
-    group: int        # of layout uniform; 0: whole head
-    layers: list      # [manifest.Layer], ascending layer ids; model["left_out"] lists others that are rightly missing
-    longest_distance: int = 0  # the most tokens that a key was before its query in the calibration; 0: not recorded
+    group: int        # for layout uniform; 0: the full head
+    # [manifest.Layer], ascending layer ids; model["left_out"] lists layers that are intentionally missing
+    layers: list
+    longest_distance: int = 0  # longest key-query distance in the calibration, in tokens; 0: not recorded
 
     def slice_heads(self, begin, end):
         """The bundle of one rank: KV heads [begin, end) of every layer."""
@@ -53,7 +54,7 @@ class Bundle:
 
 
 def _check_files(manifest, directory):
-    """The rotations, open: what was hashed is what is read."""
+    """Opens the rotations. The file stays open, so the data read is the data hashed."""
     rotations = None
     for name, (size, digest) in manifest.files.items():
         path = directory / name
@@ -62,7 +63,7 @@ def _check_files(manifest, directory):
                 warnings.warn(f"{escaped(path)}: is not the model card that was written with this bundle", stacklevel=3)
             continue
         if not is_present(path):
-            if name == HASHES:  # may be deleted before a bundle is passed on
+            if name == HASHES:  # may be deleted before a bundle is shared
                 continue
             raise InputError(f"{path}: is missing; the manifest lists it")
         file = RegularFile(path)
@@ -99,7 +100,7 @@ def _read_tensors(manifest, rotations):
 
 
 def _side_faults(side, key, name, head_dim, group):
-    """One sentence for each fault of the numbers of a side."""
+    """One sentence per fault in the numbers of a side."""
     for tensor in (side.forward, side.inverse, side.mean, side.eigenvalues):
         if tensor is not None and not bool(torch.isfinite(tensor).all()):
             return [f"{name} rotation holds NaN or infinity"]
@@ -155,7 +156,7 @@ def load_bundle(path):
 
 
 def check_geometry(bundle, layers, kv_heads, head_dim, fingerprint=None):
-    """InputError unless the bundle belongs to a model of this geometry and, where both are known, fingerprint."""
+    """InputError unless the bundle fits the model's geometry and, if both are known, its fingerprint."""
     def differ(what, ours, theirs):
         return InputError(f"{bundle.path}: the bundle has {what} {ours}, the model {theirs}; take the bundle of this model")
 

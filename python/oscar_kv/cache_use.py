@@ -1,5 +1,6 @@
-"""Whether what runs after attach() really uses its cache. Results of the BF16 cache must never pass for those of 2 bits, so that
-every way around the cache ends in one sentence, and a forward that reads no cache by its nature in one warning."""
+"""Checks that calls after attach() really use its cache. Results of the BF16 cache must never pass for 2-bit
+results. Every way around the cache therefore gives an error, and a forward that inherently reads no cache gives a
+warning."""
 import functools
 import warnings
 import weakref
@@ -14,7 +15,7 @@ AROUND = "detach() the bundle to run without it"
 
 
 def serve(attached):
-    """From now on attached answers for its attention modules, but for those whose layers keep a cache of transformers."""
+    """Registers `attached` for its attention modules, except layers that keep a cache of transformers."""
     for module in attached.modules:
         if attached.codes[module.layer_idx] is not None:
             _serving[module] = weakref.ref(attached)
@@ -26,7 +27,8 @@ def release(attached):
 
 
 def without_cache(module, queries, keys):
-    """An attention module runs without a cache of ours, on so many tokens. InputError: it has a cache of another kind."""
+    """Called when an attention module runs without this cache, on the given number of tokens. InputError if it has a
+    cache of another kind."""
     attached = _serving.get(module, lambda: None)() if isinstance(module, nn.Module) else None
     if attached is None:
         return
@@ -38,7 +40,7 @@ def without_cache(module, queries, keys):
 
 
 def warn_of_one_forward(attached):
-    """Once for each attach()."""
+    """Once per attach()."""
     if not attached.warned:
         attached.warned = True
         warnings.warn("oscar-kv: many tokens in one forward attend to each other in BF16, so that perplexity or logits of this forward do "
@@ -47,7 +49,8 @@ def warn_of_one_forward(attached):
 
 
 def watch_forward(attached, cache_name):
-    """A hook for nn.Module.register_forward_pre_hook: a loss over a prompt in one forward is that of BF16, although a cache is there."""
+    """A hook for nn.Module.register_forward_pre_hook. A loss over a prompt in one forward uses BF16 even if there is
+    a cache."""
     def hook(module, args, kwargs):
         if kwargs.get("labels") is not None and getattr(kwargs.get(cache_name), "attached", None) is attached:
             warn_of_one_forward(attached)
@@ -56,7 +59,8 @@ def watch_forward(attached, cache_name):
 
 
 def checked(attached, generate):
-    """generate() of a model, which must use the cache of attached. attached.call is set when transformers asks for a cache."""
+    """Wraps the model's generate(), which must use the cache of `attached`. attached.call is set when transformers
+    requests a cache."""
     @functools.wraps(generate)
     def checked_generate(*args, **kwargs):
         attached.call = None
@@ -77,7 +81,7 @@ def columns(cache):
 
 
 def check_use(cache, before):
-    """InputError unless every layer of the cache has taken tokens. before: columns(cache) before the call."""
+    """InputError unless every layer of the cache has received tokens. before: columns(cache) before the call."""
     if cache is None:
         raise InputError("generate() did not ask for the cache of the attached bundle, so its result is that of another cache; call "
                          f"generate() of the model itself, or {AROUND}")

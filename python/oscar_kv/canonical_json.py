@@ -1,11 +1,11 @@
-"""One text for one JSON value, whichever program wrote it: keys sorted, no spaces, every number a double in its shortest form.
+"""A canonical text for each JSON value: keys sorted, no spaces, every number a double in its shortest form.
 lib/base/canonical_json.cpp of the toolchain writes the same."""
 import json
 
 
 def _double_text(value):
     value = float(value)
-    if 1e15 <= abs(value) < 1e16:  # the point where C++ turns to exponents, one digit before Python
+    if 1e15 <= abs(value) < 1e16:  # in this range C++ writes an exponent, one digit earlier than Python
         digits = repr(abs(value)).replace(".", "").rstrip("0")
         return f"{'-' if value < 0 else ''}{digits[0]}{'.' + digits[1:] if len(digits) > 1 else ''}e+15"
     return repr(value)

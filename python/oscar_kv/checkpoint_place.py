@@ -1,19 +1,21 @@
-"""The directory of the checkpoint that a model was loaded from: a folder, or a snapshot in the Hugging Face cache."""
+"""Finds the directory of the checkpoint that a model was loaded from: a folder, or a snapshot in the Hugging Face
+cache."""
 import pathlib
 
 from .errors import InputError, quoted
 
 
 def _snapshots(name):
-    """Folders with a config.json of a repository in the cache, whatever its refs say: a download of one commit leaves none."""
+    """Folders with a config.json of a cached repository, independent of its refs, because the download of a single
+    commit leaves none."""
     from huggingface_hub.constants import HF_HUB_CACHE
     folder = pathlib.Path(HF_HUB_CACHE) / ("models--" + name.replace("/", "--")) / "snapshots"
     return sorted(path for path in folder.iterdir() if (path / "config.json").is_file()) if folder.is_dir() else []
 
 
 def checkpoint_of(name, revision=None, hint="pass checkpoint=DIR"):
-    """name: of a folder or a repository, or empty; revision: its commit or branch, where known. InputError: it is not on this machine,
-    or in several versions."""
+    """name: a folder or a repository, or empty; revision: its commit or branch, if known. InputError if it is not on
+    this machine, or exists in several versions."""
     name = str(name or "")
     if name and pathlib.Path(name).is_dir():
         return pathlib.Path(name)

@@ -1,17 +1,18 @@
-"""Attention inside a chunk of a prompt, on the raw keys and values of the model: by SDPA where there is nothing before the
-chunk, in parts with their log-sum-exp where its past is merged with it, or where SDPA has no such softmax (attention_rule.py)."""
+"""Attention inside a chunk of a prompt, on the model's raw keys and values. Without earlier tokens, SDPA computes
+it. It is computed in parts with their log-sum-exp if earlier tokens are merged, or if SDPA does not support the
+softmax (attention_rule.py)."""
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from .attention_rule import ALL
 from .softmax_merge import Parts
 
-QUERY_BLOCK, KEY_BLOCK = 256, 1024  # scores that are held at a time
+QUERY_BLOCK, KEY_BLOCK = 256, 1024  # scores in memory at a time
 
 
 def _in_parts(query, key, value, visible, scale, rule):
-    """Output [B, Hq, q, d] and log-sum-exp [B, Hq, q] of queries that are the last rows of the keys, FP32, without the rule's sinks.
-    visible(rows, columns): [B or 1, q, N] of a block, beside what is causal."""
+    """Output [B, Hq, q, d] and log-sum-exp [B, Hq, q] in FP32, without the rule's sinks. The queries are the last
+    rows of the keys. visible(rows, columns): mask [B or 1, q, N] of a block, in addition to the causal mask."""
     batch, heads, tokens, d = query.shape
     kv_heads, held, outputs, sums = key.shape[1], key.shape[2], [], []
     group = heads // kv_heads
@@ -33,8 +34,8 @@ def _in_parts(query, key, value, visible, scale, rule):
 
 
 def causal_parts(query, key, value, counts, scale, rule=ALL, starts=None):
-    """Causal attention inside a chunk with its log-sum-exp, which SDPA does not return. FP32; rows [counts, q) are padding. starts:
-    [B] positions of its first rows, None for 0. Without the rule's sinks."""
+    """Causal attention inside a chunk with its log-sum-exp, which SDPA does not return. FP32; rows [counts, q) are
+    padding. starts: [B] positions of the first rows, None for 0. Excludes the rule's sinks."""
     starts = torch.zeros_like(counts) if starts is None else starts
 
     def visible(at, column):
@@ -47,17 +48,17 @@ def causal_parts(query, key, value, counts, scale, rule=ALL, starts=None):
 
 
 def whole(query, key, value, mask, scale):
-    """SDPA in which every token sees all keys: attention of encoders, such as those of images. mask as plain()."""
+    """SDPA in which every token sees all keys, for encoders such as image encoders. mask: as in plain()."""
     visible = None if mask is None else mask.bool()[:, None, None, :]
     return scaled_dot_product_attention(query, key, value, attn_mask=visible, scale=scale, enable_gqa=query.shape[1] > key.shape[1])
 
 
 def plain(query, key, value, mask, scale, rule=ALL):
-    """Causal attention of queries that are the last rows of the keys given, by SDPA where it can: [B, Hq, q, d]. mask: [B, keys] of
-    tokens that are not padding, or None."""
+    """Causal attention with SDPA if possible: [B, Hq, q, d]. The queries are the last rows of the keys. mask: [B,
+    keys], true for tokens that are not padding, or None."""
     tokens, held, group = query.shape[2], key.shape[2], query.shape[1] // key.shape[1]
     offset, mask = held - tokens, None if mask is None else mask.bool()
-    # Positions count no padding, which stands before a sequence.
+    # Positions do not count padding, which precedes a sequence.
     padding = torch.zeros(1, 1, dtype=torch.long, device=query.device) if mask is None else (~mask).sum(dim=1, keepdim=True)
 
     def visible(at, column):
@@ -75,6 +76,6 @@ def plain(query, key, value, mask, scale, rule=ALL):
         at, column = torch.arange(tokens, device=query.device), torch.arange(held, device=query.device)
         seen = ((column <= at[:, None] + offset) & visible(at, column)).unsqueeze(1)
     output = scaled_dot_product_attention(query, key, value, attn_mask=seen, is_causal=causal, scale=scale, enable_gqa=group > 1)
-    if seen is not None:  # a row that sees nothing is padding: SDPA makes it NaN
+    if seen is not None:  # a row that sees nothing is padding; SDPA returns NaN for it
         output = torch.where(seen.any(dim=-1, keepdim=True), output, torch.zeros_like(output))
     return output

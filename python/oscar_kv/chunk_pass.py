@@ -1,21 +1,21 @@
-"""The chunks of a forward pass in one layer: all requests attend in one call of flash attention to what is stored of them and to
-their own new rows, then the new rows enter the cache. Keys and values stand as the model made them: stored rows leave the basis of the
-cache on the way to one buffer, new rows are read where they are if no request has a past."""
+"""The chunks of a forward pass in one layer. All requests attend in one call of flash attention to their stored
+tokens and their own new rows; then the new rows enter the cache. Keys and values are in the model's basis. Stored
+rows are transformed back into one buffer. New rows are read in place if no request has earlier tokens."""
 import torch
 
 from . import flash, ops
 
-BUFFER_MIB = 256  # of keys and values that are gathered for one call; longer pasts are read in parts
-_buffers = {}     # layers run one after another on a device and share it
+BUFFER_MIB = 256  # for keys and values gathered for one call; longer pasts are read in parts
+_buffers = {}     # shared, because layers of a device run one after another
 
 
 def room(kv_heads, head_dim, tokens):
-    """Rows that the buffer has, of at most so many that can be asked for."""
+    """Rows in the buffer, given the maximum that can be requested."""
     return max(64, min(tokens, (BUFFER_MIB << 20) // (4 * kv_heads * head_dim)))
 
 
 def reserve(device, kv_heads, head_dim, rows):
-    """Keys and values [rows, Hkv, d] BF16, made once and shared by the layers of a device."""
+    """Keys and values [rows, Hkv, d] BF16, allocated once and shared by the layers of a device."""
     place = (device, kv_heads, head_dim)
     held = _buffers.get(place)
     if held is None or held.shape[1] < rows:
@@ -38,8 +38,8 @@ def _rows_of(layer_code, held, one, key, value, buffer):
 
 
 def attend(layer_code, held, work, query, key, value, scale, out, buffer=None):
-    """query [N, Hq, d], key and value [N, Hkv, d] of the chunks of work (chunk_plan.ChunkWork); out [N, Hq, d] is written. buffer: of
-    reserve(), None: memory of its own in the type of the keys."""
+    """query [N, Hq, d], key and value [N, Hkv, d] of the chunks of work (chunk_plan.ChunkWork); writes out [N, Hq,
+    d]. buffer: from reserve(); None: separate memory in the keys' dtype."""
     lse = {}
     for one in work.passes:
         keys, values = _rows_of(layer_code, held, one, key, value, buffer)
@@ -53,7 +53,7 @@ def attend(layer_code, held, work, query, key, value, scale, out, buffer=None):
 
 
 def append(layer_code, held, work, key, value, bad, sink):
-    """The new rows into windows and pages, after what they push out of the windows was read."""
+    """Writes the new rows into windows and pages, after reading the rows that they push out of the windows."""
     code, transform = layer_code, layer_code.transform
     search = code.key.encoder == "search"
     if work.leaving is not None:

@@ -1,6 +1,6 @@
-"""What a forward pass of a serving engine does with those of its requests that have several new tokens (chunks): which rows
-flash attention reads, and where new rows and rows that leave a window go. Whole numbers only, made on the host once for all
-layers, as few tables of int32 that kernels read (kernels/chunks/)."""
+"""The plan of a forward pass of a serving engine for requests with several new tokens (chunks). It says which rows
+flash attention reads, and where new rows and rows that leave a window go. The plan is made of integers, once on
+the host for all layers. It contains a few int32 tables that kernels read (kernels/chunks/)."""
 import dataclasses
 
 import torch
@@ -14,8 +14,8 @@ NEW_RUN = ("first_row", "count", "page", "first_slot", "first_position", "window
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
-    """Which tokens of a sequence are BF16 and which are codes, and where they lie. write_through: every token has a code in the
-    page of its block, and those of the windows are BF16 beside them."""
+    """Which tokens of a sequence are BF16 and which are codes, and their places. write_through: every token has a
+    code in its block's page, and tokens in the windows are also BF16."""
     sink: int
     recent: int
     flush: int
@@ -27,11 +27,11 @@ class Policy:
         return -(-self.sink // PAGE_TOKENS)
 
     def quantized_end(self, tokens):
-        """Tokens [sink, end) of a sequence of so many are read as codes."""
+        """Tokens [sink, end) of a sequence of `tokens` tokens are read as codes."""
         return self.sink + max(0, tokens - self.sink - self.recent) // self.flush * self.flush
 
     def window_column(self, position):
-        """Column of a row of window_table; the slot is position mod 64."""
+        """The column in a row of window_table; the slot is position mod 64."""
         if position < self.sink:
             return position // PAGE_TOKENS
         return self.sink_pages + position % (self.ring_pages * PAGE_TOKENS) // PAGE_TOKENS
@@ -39,28 +39,30 @@ class Policy:
 
 @dataclasses.dataclass
 class Chunk:
-    """A request of which more than one token is new."""
-    row: int     # of the batch
-    first: int   # of its tokens among those of the batch
-    start: int   # tokens before them
+    """A request with more than one new token."""
+    row: int     # row of the batch
+    first: int   # its first token among the batch's tokens
+    start: int   # earlier tokens
     count: int   # new tokens
 
 
 @dataclasses.dataclass
 class Pass:
-    """One call of flash attention. Tokens [begin, end) are those of the chunks, counted from the first chunk's first."""
+    """One call of flash attention. Tokens [begin, end) belong to the chunks, counted from the first chunk's first
+    token."""
     begin: int
     end: int
-    ends: list          # [sequences + 1] where queries of each begin
-    key_ends: list      # where its keys begin
-    tiles: list = None  # of TILE with a row of the batch and a place for `page`; None: keys are the new rows themselves
+    ends: list          # [sequences + 1] start of each sequence's queries
+    key_ends: list      # start of each sequence's keys
+    # TILE entries with a batch row, and a place for `page`; None: the keys are the new rows themselves
+    tiles: list = None
     causal: bool = True
-    merged: bool = False  # the output is merged with what earlier passes have written
+    merged: bool = False  # merge the output with the output of earlier passes
     want_lse: bool = False
 
 
 def _cut(begin, end, origin):
-    """Ranges of [begin, end) within pages of 64 that begin at origin."""
+    """Splits [begin, end) at page boundaries: every 64 tokens from origin."""
     while begin < end:
         until = min(end, begin + PAGE_TOKENS - (begin - origin) % PAGE_TOKENS)
         yield begin, until
@@ -68,8 +70,8 @@ def _cut(begin, end, origin):
 
 
 def past_tiles(policy, chunk, begin, end, out_row):
-    """Stored tokens [begin, end) of a chunk's request: (kind, out row, count, row of the batch, place, slot, position), where place is
-    a column of the table of pages or of windows."""
+    """Stored tokens [begin, end) of a chunk's request: (kind, out row, count, row of the batch, place, slot,
+    position). place is a column of the page table or the window table."""
     coded = policy.quantized_end(chunk.start) if chunk.start > policy.sink else chunk.start
     made = []
     for first, last, kind, origin in ((0, policy.sink, WINDOW, 0), (policy.sink, coded, CODES, policy.sink),
@@ -81,7 +83,7 @@ def past_tiles(policy, chunk, begin, end, out_row):
 
 
 def new_tiles(chunk, source, out_row):
-    """The chunk's own rows, from row `source` of the new ones on."""
+    """The chunk's own rows, starting at row `source` of the new ones."""
     return [(NEW, out_row + at, until - at, chunk.row, source + at, 0, chunk.start + at) for at, until in _cut(0, chunk.count, 0)]
 
 
@@ -93,8 +95,8 @@ def _sums(counts):
 
 
 def plan_passes(policy, chunks, room):
-    """Calls of flash attention for chunks whose tokens follow one another, with at most `room` rows of keys gathered for a call. A
-    request that has more attends to its past in parts."""
+    """Calls of flash attention for chunks with consecutive tokens, each with at most `room` gathered rows of keys. A
+    request with more rows attends to its past in parts."""
     made, held, base = [], [], chunks[0].first
 
     def close():
@@ -119,7 +121,7 @@ def plan_passes(policy, chunks, room):
                 close()
             if chunk.start == 0 or chunk.start + chunk.count <= room:
                 held.append(chunk)
-                if chunk.count > room:  # alone, and of new rows only
+                if chunk.count > room:  # a single chunk, with new rows only
                     close()
                 continue
             begin, end, ends = chunk.first - base, chunk.first + chunk.count - base, [0, chunk.count]
@@ -133,8 +135,9 @@ def plan_passes(policy, chunks, room):
 
 
 def leaving_runs(policy, chunks):
-    """Tokens that new ones push out of the ring: (first row, count, row of the batch, page of the sequence, first slot, position) of
-    ops.quantize_windows, whose first row is 64 ring_pages times the row of the batch, plus the slot in the ring."""
+    """Tokens that new ones push out of the ring: (first row, count, row of the batch, page of the sequence, first
+    slot, position) of ops.quantize_windows. Its first row is 64 ring_pages times the row of the batch, plus the
+    slot in the ring."""
     if policy.write_through:
         return []
     ring, made = policy.ring_pages * PAGE_TOKENS, []
@@ -147,8 +150,8 @@ def leaving_runs(policy, chunks):
 
 
 def new_runs(policy, chunks):
-    """New tokens: (first row, count, row of the batch, page of the sequence or -1, first slot, position, column of its windows or -1).
-    Rows are counted from the first chunk's first token."""
+    """New tokens: (first row, count, row of the batch, page of the sequence or -1, first slot, position, column of
+    its windows or -1). Rows count from the first chunk's first token."""
     made, base = [], chunks[0].first
     for c in chunks:
         end = c.start + c.count
@@ -168,8 +171,8 @@ def new_runs(policy, chunks):
 
 
 class ChunkWork:
-    """The plan of one forward pass on the device. table [R, P], window_table [R, W] as the past is read; new_table and
-    new_windows as new tokens are written, where they are others."""
+    """The plan of one forward pass on the device. table [R, P], window_table [R, W]: for reading the past;
+    new_table, new_windows: for writing new tokens, if they differ."""
 
     def __init__(self, policy, chunks, room, table, window_table, new_table=None, new_windows=None):
         device = table.device
@@ -179,7 +182,7 @@ class ChunkWork:
         tokens = [(c.first, c.first + c.count) for c in chunks]
         if all(end == begin for (_, end), (begin, _) in zip(tokens, tokens[1:])):
             self.tokens = slice(tokens[0][0], tokens[-1][1])
-        else:  # of the batch; from here on they follow one another
+        else:  # of the batch; from here on they are consecutive
             self.tokens = torch.cat([torch.arange(*t) for t in tokens]).to(device)
             at, packed = 0, []
             for c in chunks:
@@ -217,7 +220,7 @@ class ChunkWork:
 
 
 def _sent(lists, device):
-    """Tables of rows of whole numbers as int32 on the device, by one copy; None for those without rows."""
+    """Tables of integer rows as int32 on the device, with one copy; None for tables without rows."""
     flat = torch.tensor([number for rows in lists for row in rows for number in row], dtype=torch.int32).to(device, non_blocking=True)
     made, at = [], 0
     for rows in lists:

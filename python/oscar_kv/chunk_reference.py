@@ -25,7 +25,7 @@ def _mean(mean, phases, positions):
 
 
 def _tokens(counts):
-    """Of tables with counts [R]: the row of each token and its number in the row."""
+    """For tables with counts [R]: each token's row and its index within the row."""
     row = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
     first = counts.cumsum(0) - counts
     return row, torch.arange(len(row), device=counts.device) - first[row]

@@ -1,6 +1,6 @@
-"""The codec of rows in torch, bit for bit that of the toolchain's lib/codec; the arithmetic is defined in
-docs/format-codec.md. A row is one token of one KV head, d channels. Tensors are [..., H, d]: heads have their own clip
-ratios, deviations and metrics, all other dimensions are tokens."""
+"""The row codec in torch, bit for bit equal to the toolchain's lib/codec; docs/format-codec.md defines the
+arithmetic. A row is one token of one KV head, d channels. Tensors are [..., H, d]. Heads have separate clip
+ratios, deviations and metrics; all other dimensions are tokens."""
 import dataclasses
 
 import torch
@@ -10,7 +10,7 @@ from .feedback import ascend, make_metric
 from .float_math import clip_rows, fixed_dot, fixed_sum, truncated
 
 MOST_HEAD_DIM = 1024
-MOST_OFFSET = 2048.0  # scales between a group and zero that 16-bit zero points resolve
+MOST_OFFSET = 2048.0  # largest distance of a group from zero, in scales, that 16-bit zero points resolve
 FRACTIONS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55)
 BLOCK_FRACTIONS = {1: (1.0,), 2: tuple(round(1 - 0.55 * j / 7, 10) for j in range(8)),
                    4: tuple(round(1 - 0.4 * j / 7, 10) for j in range(8))}
@@ -20,12 +20,12 @@ BOUNDARY = torch.tensor([2.0 ** ((k + 0.5) / 32) for k in range(32)], dtype=torc
 
 @dataclasses.dataclass(frozen=True)
 class RowCode:
-    """What is stored for a row."""
+    """The stored data of a row."""
     layout: str             # uniform | blocks
     head_dim: int           # d
-    group: int = 0          # uniform: channels that share s and z; divides d
-    widths: tuple = ()      # blocks: bits of each block of d/4 channels
-    params: str = "float16"  # uniform: type of s and z, float16 | bfloat16
+    group: int = 0          # uniform: channels per scale and zero point; divides d
+    widths: tuple = ()      # blocks: bits of each group of d/4 channels
+    params: str = "float16"  # uniform: dtype of s and z, float16 | bfloat16
 
     @property
     def block(self):
@@ -41,7 +41,7 @@ class RowCode:
         return 4 * (self.head_dim // self.group) if self.layout == "uniform" else sum(w > 0 for w in self.widths)
 
     def numbers(self):
-        """As the list of whole numbers that operators take; code_of() is the way back."""
+        """The list of integers that operators take; code_of() is the inverse."""
         widths = list(self.widths) or [0] * 4
         return [int(self.layout == "blocks"), self.head_dim, self.group, int(self.params == "bfloat16"), *widths]
 
@@ -70,7 +70,7 @@ def validate(code):
 
 
 class _Stored:
-    """16-bit parameters: values rounded through the type, and their bits."""
+    """16-bit parameters: values rounded to the dtype, and their bits."""
 
     def __init__(self, params):
         self.dtype = torch.float16 if params == "float16" else torch.bfloat16
@@ -80,12 +80,12 @@ class _Stored:
         return x.to(self.dtype).float()
 
     def scale(self, a):
-        """Stored scale of a positive number; what is not below the limit (NaN too) becomes the limit."""
+        """The stored scale of a positive number. A number not below the limit (including NaN) becomes the limit."""
         s = self.round(torch.where(a < self.most, a, torch.full_like(a, self.most)))
         return torch.where(s < self.least, torch.full_like(s, self.least), s)
 
     def bytes(self, scale, zero):
-        """[..., groups] twice -> [..., 4 groups] bytes: s, z of each group, little-endian."""
+        """[..., groups] twice -> [..., 4 groups] bytes: s, z per group, little-endian."""
         pair = torch.stack([scale.to(self.dtype), zero.to(self.dtype)], dim=-1)
         return pair.flatten(-2).contiguous().view(torch.uint8)
 
@@ -96,13 +96,13 @@ class _Stored:
 
 
 class RowCodec:
-    """Code, side and encoder of the heads of a layer. clip: 1 or H floats; sigma [H, 4] (blocks); metric [H, d, n] as
-    the bundle stores it (encoder feedback)."""
+    """Code, side and encoder of the heads of a layer. clip: 1 or H floats; sigma [H, 4] (blocks); metric [H, d, n]
+    as stored in the bundle (encoder feedback)."""
 
     def __init__(self, code, key, heads, encoder="minmax", clip=(0.0,), sigma=None, metric=None):
         validate(code)
         self.code, self.key, self.heads, self.encoder = code, key, heads, encoder
-        # Ratios are singles: 0.9600000 as the codec stores it.
+        # Ratios are FP32: 0.9600000 as the codec stores it.
         self.clip = [float(torch.tensor(c)) for c in (list(clip) * heads if len(clip) == 1 else clip)]
         self.sigma = sigma if sigma is not None else torch.ones(heads, 4)
         self.metrics = None
@@ -150,7 +150,7 @@ class RowCodec:
         return kind.scale(size), zero
 
     def _with_constant(self, far, low, high, codes, scale, zero, kind):
-        """Groups that lie too far from zero for their variation are written as a constant."""
+        """Groups too far from zero for their variation are stored as a constant."""
         constant_scale, constant_zero = self._constant(low, high, kind)
         return (torch.where(far.unsqueeze(-1), torch.zeros_like(codes), codes), torch.where(far, constant_scale, scale),
                 torch.where(far, constant_zero, kind.round(zero)))
@@ -227,7 +227,7 @@ class RowCodec:
             if width == 1:
                 q = (x >= 0).float()
             else:
-                # Two times a fraction is exact, so the product is rounded once, as in C++.
+                # Doubling a fraction is exact, so the product is rounded once, as in C++.
                 inverse = 1.0 / (((2.0 * fraction) * largest) / top)
                 q = truncated(x * inverse.unsqueeze(-1) + float(levels // 2), top)
             whole = 2 * q.int() + 1 - levels
@@ -269,8 +269,8 @@ def _scale_value(stored, sigma):
 
 
 def decode_rows(code, sigma, codes, params):
-    """What a reader needs, and nothing of the encoder: codes [..., H, d], params [..., H, param_bytes] uint8, sigma [H, 4]
-    (layout blocks) -> [..., H, d] FP32."""
+    """Decodes with only a reader's data, without the encoder: codes [..., H, d], params [..., H, param_bytes] uint8,
+    sigma [H, 4] (layout blocks) -> [..., H, d] FP32."""
     if code.layout == "uniform":
         scale, zero = _Stored(code.params).values(params)
         levels = codes.float().unflatten(-1, (-1, code.group))

@@ -1,6 +1,6 @@
-"""The four commands from Python: each function runs the executable and returns what it prints with --json. Options are those of the
-command (docs/oscar-*.md of the toolchain) with underscores: fit("bundle", model=DIR, prompts="a.jsonl", far_pairs="64,256").
-A value True is an option without a value, False and None leave it out, a list repeats it."""
+"""The four commands from Python: each function runs the executable and returns its --json output. Options are the
+command's (docs/oscar-*.md of the toolchain) with underscores: fit("bundle", model=DIR, prompts="a.jsonl",
+far_pairs="64,256"). True gives an option without a value, False and None omit it, and a list repeats it."""
 import os
 import shutil
 import subprocess
@@ -36,13 +36,13 @@ def _words(options):
 
 
 def _place(path):
-    """A file or folder as a word that cannot be taken for an option."""
+    """A file or folder as a word that cannot be mistaken for an option."""
     path = os.fspath(path)
     return os.path.join(".", path) if path.startswith("-") else path
 
 
 def _run(command, places, options, codes=(0,)):
-    """The JSON that the command prints. Progress and warnings go to sys.stderr as they come."""
+    """Returns the JSON output of the command. Progress and warnings go to sys.stderr immediately."""
     words = [_executable(command), *map(_place, places), *_words(options), "--json"]
     running = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     said = []
@@ -77,21 +77,23 @@ def _run(command, places, options, codes=(0,)):
 
 
 def collect(output, **options):
-    """oscar-collect: statistics of calibration prompts into the file `output`. Returns its plan and counts."""
+    """oscar-collect: collects statistics of calibration prompts into the file `output`. Returns its plan and counts."""
     return _run("oscar-collect", (), {"output": output, **options})
 
 
 def fit(output, statistics=None, **options):
-    """oscar-fit: a bundle in the folder `output`, from statistics or, with model=DIR, from prompts or text of the model's own. Returns the
-    method, the bits of an element, clips and errors of the layers."""
+    """oscar-fit: makes a bundle in the folder `output`, from statistics. With model=DIR: from prompts or
+    self-generated calibration data. Returns the method, the bits per element, and the layers' clip ratios and
+    errors."""
     return _run("oscar-fit", () if statistics is None else (statistics,), {"output": output, **options})
 
 
 def verify(**options):
-    """oscar-verify: verify(model=DIR, bundle=DIR, text=FILE, context=N). Returns the report; a gate that failed is told there, under "gates"."""
+    """oscar-verify: verify(model=DIR, bundle=DIR, text=FILE, context=N). Returns the report; "gates" shows failed
+    gates."""
     return _run("oscar-verify", (), options, codes=(0, GATE_FAILED))
 
 
 def export(bundle, output, format, **options):
-    """oscar-export: the files of a serving engine in the folder `output`. Returns their names."""
+    """oscar-export: writes the files of a serving engine into the folder `output`. Returns their names."""
     return _run("oscar-export", (bundle,), {"output": output, "format": format, **options})

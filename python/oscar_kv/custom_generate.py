@@ -1,5 +1,6 @@
-"""What the generate() of `oscar-export --format transformers` calls: transformers loads that function from a folder
-custom_generate, of a model or by itself, without a word about where it was. The bundle is looked for beside the model."""
+"""The implementation of the generate() that `oscar-export --format transformers` writes. transformers loads that
+function from a folder custom_generate, in a model or separate, and does not pass its path. The bundle is expected
+beside the model."""
 import os
 import pathlib
 import weakref
@@ -11,11 +12,11 @@ from .manifest import NAME
 from .transformers_attach import activate, detach, prepare
 
 FOLDER = "oscar_bundle"
-_prepared = weakref.WeakKeyDictionary()  # model -> (sha256 of the manifest, what prepare() made of it)
+_prepared = weakref.WeakKeyDictionary()  # model -> (sha256 of the manifest, result of prepare())
 
 
 def _beside(model):
-    """The folder of the bundle in the directory or hub repository that the model was loaded from; None: it has none."""
+    """The bundle's folder in the directory or hub repository that the model was loaded from; None if there is none."""
     name = str(getattr(model, "name_or_path", "") or "")
     if not name:
         return None
@@ -31,7 +32,7 @@ def _beside(model):
 
 
 def find_bundle(model, manifest_sha256, folder=None):
-    """The folder of the bundle whose manifest has this digest. InputError: there is none, or another one."""
+    """The folder of the bundle whose manifest has this digest. InputError if there is none, or a different one."""
     place = pathlib.Path(folder) if folder is not None else _beside(model)
     if place is None or not os.path.isfile(place / NAME):
         raise InputError(f"{place or FOLDER}: holds no {NAME}; copy {FOLDER} of the export into the directory or repository of "
@@ -44,16 +45,16 @@ def find_bundle(model, manifest_sha256, folder=None):
 
 
 def generate_with(model, manifest_sha256, folder, inputs, arguments):
-    """model.generate(*inputs, **arguments) with the 2-bit cache for this call. The bundle is read and compared with the
-    model at the first call. folder: of the bundle, None where it is beside the model. InputError as find_bundle(), or when
-    the bundle does not fit the model."""
+    """model.generate(*inputs, **arguments) with the 2-bit cache during this call. The first call reads the bundle
+    and compares it with the model. folder: the bundle's folder, None if it is beside the model. InputError as in
+    find_bundle(), or if the bundle does not fit the model."""
     key, ready = _prepared.get(model, (None, None))
     if ready is None or key != (manifest_sha256, folder):
         ready = prepare(model, find_bundle(model, manifest_sha256, folder))
         _prepared[model] = (manifest_sha256, folder), ready
     activate(model, ready)
     try:
-        # Not model.generate: from_pretrained() puts the exported function there.
+        # Not model.generate, because from_pretrained() puts the exported function there.
         return cache_use.checked(ready, type(model).generate)(model, *inputs, **arguments)
     finally:
         detach(model)

@@ -1,10 +1,10 @@
-"""What every part of the package raises for bad input: one sentence that names the file or tensor, what was found, what
-was expected and what to do."""
+"""The exceptions of the package for bad input. The message is one sentence that names the file or tensor, what was
+found, what was expected and what to do."""
 
 
 class InputError(ValueError):
-    """A bundle, a model or an argument that cannot be used. Names of files and tensors in its message are foreign text: nothing of it
-    reaches a terminal as anything but text, whoever prints it."""
+    """An unusable bundle, model or argument. The message may contain untrusted names of files and tensors, so it is
+    escaped for terminals."""
 
     def __init__(self, message):
         super().__init__(escaped(message))
@@ -19,17 +19,17 @@ class NumericalError(ArithmeticError):
 
 
 def escaped(text):
-    """A message without what a terminal obeys: control and invisible characters, and bytes that are no text, as escapes."""
+    """Escapes control characters, invisible characters and invalid bytes in a message."""
     return "".join(c if c.isprintable() else _escape(c) for c in str(text))
 
 
 def _escape(c):
-    raw = ord(c) - 0xDC00  # a byte that is no UTF-8, as Python keeps it in names of files
+    raw = ord(c) - 0xDC00  # a byte that is not UTF-8, as Python keeps it in file names
     return f"\\x{raw:02x}" if 0x80 <= raw <= 0xFF else c.encode("unicode_escape").decode()
 
 
 def quoted(text, most=80):
-    """Foreign text for a message: control characters and quotes escaped, long texts cut."""
+    """Untrusted text for a message: escapes control characters and quotes, and cuts long texts."""
     text = str(text)
     cut = text if len(text) <= most else text[:most] + "..."
     return "'" + "".join(c if c.isprintable() and c not in "'\\" else c.encode("unicode_escape").decode() for c in cut) + "'"

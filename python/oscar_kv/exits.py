@@ -1,5 +1,5 @@
-"""How `python -m` modules of this package end: with the exit codes of the four commands (docs/command-line.md) and one sentence in
-which nothing is what a terminal obeys."""
+"""The ends of this package's `python -m` modules: the exit codes of the four commands (docs/command-line.md) and one
+sentence, escaped for terminals."""
 import argparse
 import os
 import sys
@@ -19,7 +19,7 @@ def _say(text):
 
 
 def ended(run):
-    """run() and the exit code that its errors mean."""
+    """Returns run()'s exit code, or the exit code for its error."""
     import torch
     try:
         code = run()
@@ -35,12 +35,12 @@ def ended(run):
         _say(error)
         return NUMERICAL_EXIT
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise Python reports an error at exit
         return READER_LEFT_EXIT
     except OSError as error:
         _say(error)
         return ENVIRONMENT_EXIT
-    except (RuntimeError, ValueError) as error:  # of torch or transformers, about this model
+    except (RuntimeError, ValueError) as error:  # raised by torch or transformers for this model
         _say(f"{type(error).__name__}: {str(error).split(chr(10))[0]}")
         return INPUT_EXIT
     except KeyboardInterrupt:

@@ -1,5 +1,5 @@
-"""Encoder `feedback`: steps of single codes that make the errors of a block's channels cancel in the metric that weighs
-them. Defined in docs/format-codec.md of the toolchain; readers never see it."""
+"""Encoder `feedback`: error-compensated rounding. Steps of single codes make the errors of a block's channels cancel
+in the metric that weighs them. Defined in docs/format-codec.md of the toolchain; readers do not need it."""
 import dataclasses
 
 import torch
@@ -11,17 +11,17 @@ PASSES, LEAST_GAIN = 2, 1.00001
 
 @dataclasses.dataclass
 class Metric:
-    """Of one block of each head."""
+    """The metric of one block, per head."""
     matrix: torch.Tensor  # [H, n, n] FP32
     offset: torch.Tensor  # [H, n] FP32: h / sum(h), layout uniform
-    flat: torch.Tensor    # [H] bool: a multiple of the identity, coded by search
+    flat: torch.Tensor    # [H] bool: a multiple of the identity, encoded by search
 
     def to(self, device):
         return Metric(self.matrix.to(device), self.offset.to(device), self.flat.to(device))
 
 
 def make_metric(matrix, uniform):
-    """matrix [H, n, n] FP32 as stored. Layout uniform has a free offset, whose share is projected out."""
+    """matrix [H, n, n] FP32 as stored. Layout uniform has a free offset, so its component is projected out."""
     n = matrix.shape[-1]
     eye = torch.eye(n, dtype=torch.bool)
     flat = torch.where(eye, matrix == matrix[:, :1, :1], matrix == 0).flatten(1).all(dim=1)
@@ -42,7 +42,7 @@ def make_metric(matrix, uniform):
 
 
 def products(x, h):
-    """x [..., H, n] times h [H, n, n], summed over the rows of h from the first to the last."""
+    """x [..., H, n] times h [H, n, n], summed over the rows of h from first to last."""
     total = torch.zeros_like(x)
     for i in range(x.shape[-1]):
         total = total + x[..., i:i + 1] * h[:, i]
@@ -52,7 +52,7 @@ def products(x, h):
 def ascend(x, h, step, low, high, v):
     """Coordinate ascent of <x, v>^2 / <v, v> in metric h; x, v [..., H, n], h [H, n, n].
 
-    Returns v, xx, xv, vv and where they can be used; elsewhere v is as it was."""
+    Returns v, xx, xv, vv and a mask of usable entries; elsewhere v is unchanged."""
     hx, hv = products(x, h), products(v, h)
     xx, xv, vv = fixed_dot(x, hx), fixed_dot(v, hx), fixed_dot(v, hv)
     usable = (xx > 0) & (xv > 0) & (vv > 0)
@@ -82,7 +82,7 @@ def ascend(x, h, step, low, high, v):
             hv = torch.where(acts.unsqueeze(-1), hv + move.unsqueeze(-1) * h[:, i], hv)
         xv, vv = torch.where(alive, fixed_dot(v, hx), xv), torch.where(alive, fixed_dot(v, hv), vv)
         alive = alive & (xv > 0) & (vv > 0)
-    # The running sums are rounded: what counts is the score of the codes themselves.
+    # The running sums have rounding errors, so the score of the codes themselves decides.
     kept = alive & ((xv * xv) / vv >= (start_xv * start_xv) / start_vv)
     return (torch.where(kept.unsqueeze(-1), v, before), xx, torch.where(kept, xv, start_xv), torch.where(kept, vv, start_vv),
             usable)

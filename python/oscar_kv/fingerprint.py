@@ -1,5 +1,6 @@
-"""The fingerprint of a checkpoint on disk, as the toolchain writes it into a bundle: config.json without what programs rewrite, then
-names, types, shapes and samples of all tensors. lib/checkpoint/fingerprint.cpp is the definition."""
+"""The fingerprint of a checkpoint on disk, as the toolchain writes it into a bundle. It covers config.json without
+keys that programs rewrite, then names, types, shapes and samples of all tensors. lib/checkpoint/fingerprint.cpp
+is the definition."""
 import hashlib
 import pathlib
 
@@ -15,7 +16,7 @@ SAMPLE = 4096
 VERSION_1, VERSION_2 = "sha256:", "v2:sha256:"
 MOST_CONFIG, MOST_INDEX = 4 << 20, 128 << 20
 
-# Keys of config.json that change while the model stays the same; lib/checkpoint/canonical_config.cpp has the same list.
+# Keys of config.json that change for an unchanged model; lib/checkpoint/canonical_config.cpp has the same list.
 VOLATILE = frozenset((
     "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "attn_implementation", "auto_map",
     "bos_token_id", "dtype", "eos_token_id", "output_attentions", "output_hidden_states", "pad_token_id", "return_dict", "torch_dtype",
@@ -33,7 +34,7 @@ def canonical_config(config):
 
 
 def _shards(index):
-    """The files that an index names, each inside the folder of the checkpoint."""
+    """The files named by an index, each inside the checkpoint's folder."""
     placed = Fields(read_json(index, MOST_INDEX), index).object("weight_map").value
     for tensor, name in placed.items():
         if not isinstance(name, str):
@@ -54,7 +55,8 @@ def _same(one, other, name):
 
 
 def tensors_of(directory):
-    """name -> SafetensorsFile that holds it, of all shards of a checkpoint: what an index says of single tensors does not count."""
+    """name -> SafetensorsFile with the tensor, over all shards of a checkpoint. The index entries of single tensors
+    do not count."""
     directory = pathlib.Path(directory)
     single, index = directory / "model.safetensors", directory / "model.safetensors.index.json"
     if is_present(single):
@@ -79,7 +81,7 @@ def tensors_of(directory):
 
 
 def checkpoint_fingerprint(directory):
-    """"v2:sha256:..." of the checkpoint in a directory; reads 12 KiB of each tensor."""
+    """"v2:sha256:..." of the checkpoint in a directory; reads 12 KiB per tensor."""
     directory = pathlib.Path(directory)
     path = directory / "config.json"
     config = Fields(read_json(path, MOST_CONFIG), path).value
@@ -97,7 +99,7 @@ def checkpoint_fingerprint(directory):
 
 
 def first_values(tensors, name, count):
-    """The first values of one of tensors_of(), in the type that it is stored in; None where there is no such float."""
+    """The first values of a tensor from tensors_of(), in its stored dtype; None if there is no such float tensor."""
     file = tensors.get(name)
     kind = file and {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}.get(file.entries[name].dtype)
     if not kind or file.entries[name].begin == file.entries[name].end:

@@ -1,5 +1,5 @@
-"""Attention of sequences whose rows follow one another, with the logarithm of the softmax's denominator: by FlashAttention where it
-is, vLLM's own (which has its third version on Hopper) inside vLLM and torch's elsewhere, and in FP32 by torch on the CPU."""
+"""Attention of sequences with consecutive rows, with its log-sum-exp. Uses FlashAttention if available: vLLM's
+version inside vLLM (version 3 on Hopper), otherwise torch's. On the CPU, torch computes it in FP32."""
 import functools
 import sys
 
@@ -7,12 +7,12 @@ import torch
 
 from .softmax_merge import Parts
 
-QUERY_BLOCK, KEY_BLOCK = 256, 1024  # scores that are held at a time
+QUERY_BLOCK, KEY_BLOCK = 256, 1024  # scores in memory at a time
 
 
 @functools.lru_cache(maxsize=1)
 def _of_vllm():
-    """vLLM's function and its version, where this process is vLLM's and the function can run."""
+    """vLLM's function and its version, if this process runs vLLM and the function is available."""
     if "vllm.v1.attention.backend" not in sys.modules:
         return None
     try:
@@ -32,7 +32,7 @@ def _by_torch(query, key, value, ends, key_ends, longest, longest_key, causal, s
 
 
 def _in_fp32(query, key, value, ends, key_ends, causal, scale, out):
-    """Lists of the host; causal: queries are the last rows of the keys."""
+    """Arguments are host lists; causal: queries are the last rows of the keys."""
     heads, kv_heads, lse = query.shape[1], key.shape[1], query.new_empty(query.shape[1], query.shape[0], dtype=torch.float32)
     for begin, end, first, last in zip(ends, ends[1:], key_ends, key_ends[1:]):
         k, v = (x[first:last].float().transpose(0, 1).repeat_interleave(heads // kv_heads, dim=0).unsqueeze(0) for x in (key, value))
@@ -51,8 +51,9 @@ def _in_fp32(query, key, value, ends, key_ends, causal, scale, out):
 
 
 def attention(query, key, value, plan, causal, scale, out):
-    """query [N, Hq, d], key and value [M, Hkv, d] of the sequences of a chunk_plan.Pass; out [N, Hq, d] is written. Returns the
-    log-sum-exp [Hq, N] FP32. causal: the queries of a sequence are the last of its rows; else they see all of them."""
+    """query [N, Hq, d], key and value [M, Hkv, d] of the sequences of a chunk_plan.Pass; writes out [N, Hq, d].
+    Returns the log-sum-exp [Hq, N] FP32. causal: the queries of a sequence are its last rows; otherwise they see
+    all rows."""
     if not query.is_cuda or query.dtype != torch.bfloat16:
         return _in_fp32(query, key, value, plan.ends, plan.key_ends, causal, scale, out)
     found = _of_vllm()

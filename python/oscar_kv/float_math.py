@@ -1,5 +1,5 @@
-"""Single-precision arithmetic whose every operation is rounded on its own, in the orders that docs/format-codec.md of the
-toolchain fixes, on tensors whose last dimension is a row."""
+"""FP32 arithmetic with separately rounded operations, in the orders that docs/format-codec.md of the toolchain
+defines. The last dimension of a tensor is a row."""
 import torch
 
 LANES = 32
@@ -30,9 +30,9 @@ def truncated(x, most):
 
 
 def clip_rows(rows, ratio):
-    """rows [..., H, d], ratio: H floats; clips at the magnitude of index min(int(ratio d), d - 1); 0 or 1: off."""
+    """rows [..., H, d], ratio: H floats; clips at the magnitude with index min(int(ratio d), d - 1); 0 or 1: off."""
     d = rows.shape[-1]
-    # int() of a product in single precision, as the C++ codec takes it.
+    # int() of an FP32 product, as in the C++ codec.
     index = [min(int(torch.tensor(r) * torch.tensor(float(d))), d - 1) if 0.0 < r < 1.0 else None for r in ratio]
     if all(i is None for i in index):
         return rows

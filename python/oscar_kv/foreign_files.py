@@ -1,5 +1,6 @@
-"""The one way in which this package opens files that others wrote: regular files only, within a size, read and not mapped, so that a
-pipe, a device or a file that shrinks ends in a sentence. The C++ reader is lib/base/files.cpp."""
+"""The only way in which this package opens untrusted files. It accepts only regular files within a size limit, and
+reads instead of mapping them. A pipe, a device or a shrinking file therefore gives an error. The C++ reader is
+lib/base/files.cpp."""
 import hashlib
 import os
 import pathlib
@@ -11,12 +12,12 @@ CHUNK = 1 << 20
 
 
 class RegularFile:
-    """An open regular file of `size` bytes at the time of opening. InputError: there is none under this name."""
+    """An open regular file of `size` bytes at the time of opening. InputError if there is none with this name."""
 
     def __init__(self, path):
         self._fd, self.path = -1, pathlib.Path(path)
         try:
-            # O_NONBLOCK: a pipe without a writer would make open() wait. Regular files do not know it.
+            # O_NONBLOCK, because open() would wait for the writer of a pipe. It has no effect on regular files.
             self._fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             facts = os.fstat(self._fd)
         except OSError as error:
@@ -33,7 +34,7 @@ class RegularFile:
             self._fd = -1
 
     def read(self, begin, count):
-        """`count` bytes from `begin` on."""
+        """`count` bytes starting at `begin`."""
         parts, at = [], begin
         try:
             while at < begin + count:
@@ -54,7 +55,7 @@ class RegularFile:
 
 
 def read_file(path, most):
-    """All bytes of a regular file. InputError: it has more than `most`."""
+    """All bytes of a regular file. InputError if it has more than `most`."""
     file = RegularFile(path)
     if file.size > most:
         raise InputError(f"{file.path}: has {file.size} bytes, expected at most {most}")
@@ -62,7 +63,7 @@ def read_file(path, most):
 
 
 def is_present(path):
-    """Whether anything has this name, a broken link too: opening it names the fault."""
+    """Whether anything has this name, including a broken link, so that opening it reports the fault."""
     try:
         os.lstat(path)
     except FileNotFoundError:

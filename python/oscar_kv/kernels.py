@@ -1,5 +1,5 @@
-"""The CUDA operators: where they are, when they are loaded, and which caches they serve. A case that they do not serve goes to
-the torch reference; the sentence says why.
+"""The CUDA operators: where they are, when they are loaded, and which caches they support. Unsupported cases use the
+torch reference; functions return the reason.
 
 OSCAR_KV_OPERATORS names another shared object, or is "off" to use the reference everywhere."""
 import functools
@@ -17,7 +17,7 @@ MOST_WINDOW_PAGES, TILES_OF_PAGE = MOST_WINDOW // PAGE_TOKENS, 4
 
 
 def library_path():
-    """The shared object of the operators, None where the package was built without it or it is switched off."""
+    """The shared object of the operators. None if the package was built without it or it is switched off."""
     named = os.environ.get("OSCAR_KV_OPERATORS", "")
     if named == "off":
         return None
@@ -27,7 +27,7 @@ def library_path():
 
 @functools.lru_cache(maxsize=1)
 def missing():
-    """None once the operators are loaded, else a sentence that says why they are not."""
+    """None once the operators are loaded, otherwise the reason why they are not."""
     if not torch.cuda.is_available():
         return "torch finds no CUDA device"
     major, minor = torch.cuda.get_device_capability()
@@ -46,21 +46,21 @@ def missing():
 
 
 def code_unsupported(code):
-    """Why pages of this code cannot be written and read by kernels, or None. code: RowCode."""
+    """Why kernels cannot read and write pages of this code, or None. code: RowCode."""
     if code.head_dim % 16 or code.head_dim > 256:
         return f"kernels have head sizes up to 256 that 16 divides, not {code.head_dim}"
     return None
 
 
 def encode_unsupported(codec):
-    """Why the kernels cannot encode what this codec encodes, or None."""
+    """Why the kernels cannot encode for this codec, or None."""
     if codec.encoder not in ("minmax", "search"):
         return f"kernels encode with minmax and search, not with {codec.encoder}"
     return code_unsupported(codec.code)
 
 
 def step_unsupported(layer_code, flush):
-    """Why a step of one token in this layer cannot append and flush by kernels, or None. layer_code: LayerCode."""
+    """Why a step of one token in this layer cannot append and flush with kernels, or None. layer_code: LayerCode."""
     d = layer_code.key.code.head_dim
     if d not in HEAD_SIZES:
         return f"the append kernel has head sizes 64, 128 and 256, not {d}"
@@ -70,7 +70,7 @@ def step_unsupported(layer_code, flush):
 
 
 def decode_unsupported(layer_code, flush, group, window_pages):
-    """Why decode attention over this layer is not for the kernel, or None. group: query heads of a KV head."""
+    """Why the kernel does not support decode attention over this layer, or None. group: query heads per KV head."""
     key, value = layer_code.key.code, layer_code.value.code
     if key.head_dim not in HEAD_SIZES:
         return f"the decode kernel has head sizes 64, 128 and 256, not {key.head_dim}"
@@ -93,7 +93,8 @@ def decode_unsupported(layer_code, flush, group, window_pages):
 
 
 def rule_unsupported(rule):
-    """Why the decode kernel does not compute an attention_rule.Rule, or None. Sink logits follow from its log-sum-exp."""
+    """Why the decode kernel does not support an attention_rule.Rule, or None. Sink logits are applied with its
+    log-sum-exp."""
     if rule.cap:
         return f"the decode kernel has no soft cap of logits (at {rule.cap:g})"
     if rule.chunk:
@@ -105,13 +106,14 @@ _workspaces = {}
 
 
 def page_queries(held):
-    """How many a sequence has of what decode_attention keeps for each page and tile of 16 tokens with rotated means."""
+    """Number of entries per sequence that decode_attention stores for pages and tiles of 16 tokens with rotated
+    means."""
     return held.table.shape[1] + TILES_OF_PAGE * held.window_table.shape[1]
 
 
 def workspace(like, head_dim, group, batch, kv_heads, queries=0):
-    """Scratch memory of decode_attention on the current stream, zeroed once and kept. queries: of page_queries() with rotated
-    means, else 0."""
+    """Scratch memory of decode_attention on the current stream, zeroed once and kept. queries: from page_queries()
+    with rotated means, otherwise 0."""
     if not like.is_cuda:
         return torch.empty(0, dtype=torch.uint8)
     place = (like.device, torch.cuda.current_stream(like.device).cuda_stream)

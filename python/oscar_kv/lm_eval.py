@@ -1,6 +1,7 @@
-"""python -m oscar_kv.lm_eval --model_args pretrained=DIR,bundle=DIR --tasks ...: lm-evaluation-harness (its own command line)
-with the 2-bit cache of a bundle. Its model `hf` computes perplexity and multiple choice in one forward, which never reads a
-cache, so that no cache quantizer changes those scores; here such a forward runs in chunks through the cache."""
+"""python -m oscar_kv.lm_eval --model_args pretrained=DIR,bundle=DIR --tasks ...: lm-evaluation-harness (with its own
+command line) with the 2-bit cache of a bundle. The harness's model `hf` computes perplexity and multiple choice
+in one forward, which never reads a cache, so no cache quantizer changes those scores. Here such a forward runs in
+chunks through the cache."""
 import sys
 
 import torch
@@ -19,8 +20,9 @@ NAME = "oscar-kv"
 @register_model(NAME)
 class OscarLM(HFLM):
     """Arguments of the harness's model `hf`, and:
-    bundle: directory of oscar-fit. chunk: tokens of a forward that scores text; they see each other as they are and earlier
-    tokens as stored, so 1 is what decoding sees, and chunks that are not short against the BF16 window hide errors. checkpoint: as attach()."""
+    bundle: directory of oscar-fit. checkpoint: as in attach().
+    chunk: tokens of a scoring forward. They see each other unquantized and earlier tokens as stored, so 1 equals
+    decoding. Chunks that are not short relative to the BF16 window hide errors."""
 
     def __init__(self, pretrained, bundle=None, chunk=4, checkpoint=None, **options):
         if bundle is None:
@@ -32,7 +34,7 @@ class OscarLM(HFLM):
         attach(self.model, bundle, checkpoint=checkpoint)
 
     def _model_call(self, inps, attn_mask=None, labels=None):
-        """[B, T, V] logits of inps [B, T], whose padding stands at the right and is seen by nothing that is scored."""
+        """[B, T, V] logits of inps [B, T]. Padding is on the right and is not visible to scored tokens."""
         cache = new_cache(self.model)
         with torch.no_grad():
             return torch.cat([self.model(part, use_cache=True, **{CACHE_NAME: cache}).logits

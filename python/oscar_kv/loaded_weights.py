@@ -1,6 +1,6 @@
-"""What the weights of a loaded model tell: the projection that makes keys, the type in which it computes, and whether its numbers are
-those of the checkpoint. Layers that were loaded in 4 or 8 bits (bitsandbytes, AWQ, GPTQ, HQQ, FP8, compressed-tensors, torchao) hold
-codes in place of a weight; their keys and values are activations of the model's own type."""
+"""Facts from a loaded model's weights: the projection that makes keys, its compute dtype, and whether its numbers
+equal the checkpoint's. Layers loaded in 4 or 8 bits (bitsandbytes, AWQ, GPTQ, HQQ, FP8, compressed-tensors,
+torchao) hold codes instead of a weight; their keys and values are activations in the model's dtype."""
 import torch
 
 from .adapters import base_of
@@ -14,7 +14,8 @@ SAMPLE = 64
 
 
 def key_projection(module):
-    """(name, projection) of what makes keys; Phi-3 has one for queries, keys and values. (None, None): no attention module."""
+    """(name, projection) that makes keys; Phi-3 has one for queries, keys and values. (None, None) if it is not an
+    attention module."""
     for name in ("k_proj", "qkv_proj"):
         if hasattr(module, name):
             return name, base_of(getattr(module, name))
@@ -22,7 +23,7 @@ def key_projection(module):
 
 
 def plain_weight(projection):
-    """The weight of a projection, None where it holds codes. InputError where it is one piece of a weight."""
+    """The weight of a projection, None if it holds codes. InputError if it is only a piece of a weight."""
     weight = getattr(projection, "weight", None)
     if not isinstance(weight, torch.Tensor):
         return None
@@ -34,13 +35,13 @@ def plain_weight(projection):
 
 
 def computed_in(projection, model):
-    """The type of the keys that a projection makes."""
+    """The dtype of the keys from a projection."""
     weight = plain_weight(projection)
     return weight.dtype if weight is not None else model.get_input_embeddings().weight.dtype
 
 
 def device_of_keys(projection):
-    """Where a projection runs."""
+    """The device where a projection runs."""
     tensors = dict(projection.named_parameters(recurse=False)) | dict(projection.named_buffers(recurse=False))
     name = "weight" if isinstance(getattr(projection, "weight", None), torch.Tensor) else next(iter(tensors), None)
     if name is None:
@@ -50,7 +51,7 @@ def device_of_keys(projection):
 
 
 def _samples(model, names, index, module):
-    """(name in the checkpoint, tensor) of what is compared of a layer: its key projection, or its norms where that holds codes."""
+    """(name in the checkpoint, tensor) to compare for a layer: its key projection, or its norms if that holds codes."""
     name, projection = key_projection(module)
     if plain_weight(projection) is not None:
         return [(f"{names[id(module)]}.{name}.weight", held(projection, "weight"))]
@@ -64,12 +65,13 @@ def _samples(model, names, index, module):
 
 
 def check_weights(model, modules, directory):
-    """InputError where samples of a model in memory differ from its checkpoint: it only has the name of it, or was trained further."""
+    """InputError if samples of a model in memory differ from its checkpoint: it only has the same name, or was
+    trained further."""
     tensors = tensors_of(directory)
     names = {id(module): name for name, module in model.named_modules()}
     for index, module in modules.items():
         for name, weight in _samples(model, names, index, module):
-            # Files that were saved from the model without its head lack the prefix.
+            # Files saved from the model without its head lack the prefix.
             stored = first_values(tensors, name if name in tensors else name.removeprefix("model."), SAMPLE)
             if stored is not None and not torch.equal(stored.to(weight.dtype), weight.detach().flatten()[:SAMPLE].cpu()):
                 raise InputError(f"the weights of layer {index} are not those of the checkpoint {directory}, which the bundle was "

@@ -1,5 +1,5 @@
-"""oscar_bundle.json with every field checked: what bundle.py then reads, and the names and shapes of its tensors. The
-format is described in docs/format-bundle.md of the toolchain; errors are those of its C++ reader."""
+"""oscar_bundle.json with every field checked: the data for bundle.py, and the names and shapes of its tensors.
+docs/format-bundle.md of the toolchain describes the format; errors match its C++ reader."""
 import dataclasses
 import hashlib
 import json
@@ -20,13 +20,14 @@ NUMBERS = ("code", "files", "format_version", "global_clip", "hadamard_block", "
 
 @dataclasses.dataclass
 class Side:
-    """Keys or values of a layer. Row vectors: x' = (x - mean) forward; keys: q' = q back; values: o = o' back + mean."""
+    """Keys or values of a layer. Row vectors: x' = (x - mean) forward; keys: q' = q back; values: o = o' back +
+    mean."""
     heads: int                             # stored matrices: 1 (shared) or Hkv
     orthogonal: bool
     centered: bool
-    rotated_mean: bool                     # keys: the mean is that of keys before RoPE
+    rotated_mean: bool                     # keys: the mean was taken before RoPE
     clip: list                             # [1 or Hkv]; 0: off
-    widths: tuple | None                   # None: layout uniform; else bits of the four blocks
+    widths: tuple | None                   # None: layout uniform; otherwise bits of the four groups
     forward: torch.Tensor | None = None    # [heads, d, d] FP32
     inverse: torch.Tensor | None = None    # [heads, d, d] FP32; None when orthogonal
     mean: torch.Tensor | None = None       # [Hkv, d] FP32
@@ -40,7 +41,7 @@ class Side:
         return RowCode("blocks", head_dim, widths=self.widths)
 
     def back(self, key):
-        """What undoes `forward`: of queries (keys), of outputs (values). [heads, d, d]"""
+        """The matrix that undoes `forward`: for queries (keys) or outputs (values). [heads, d, d]"""
         if self.inverse is not None:
             return self.inverse
         return self.forward if key else self.forward.transpose(1, 2).contiguous()
@@ -69,7 +70,7 @@ class Manifest:
     files: dict
     tensors: dict  # name -> shape
     numbers_sha256: str
-    longest_distance: int = 0  # the most tokens that a key was before its query in the calibration; 0: not recorded
+    longest_distance: int = 0  # longest key-query distance in the calibration, in tokens; 0: not recorded
 
 
 def tensor_name(layer, key, part):
@@ -132,12 +133,12 @@ def _layers(fields, tensors):
 
 
 def left_out_layers(model):
-    """{layer: reason} of those that a bundle does not hold, from the facts of the model in its manifest."""
+    """{layer: reason} of the layers that a bundle leaves out, from the model facts in its manifest."""
     return {entry["layer"]: entry["reason"] for entry in model.get("left_out", [])}
 
 
 def _check_left_out(model, present, total):
-    """Every layer is in the bundle or among those that it leaves out, where they are listed."""
+    """Checks that every layer is in the bundle or in its list of left-out layers, if there is one."""
     if "left_out" not in model.value:
         return
     found = {}
@@ -243,6 +244,6 @@ def parse_manifest(document, where):
 
 
 def numbers_sha256(document):
-    """SHA-256 of what the numbers of a bundle depend on: docs/format-bundle.md, `numbers_sha256`."""
+    """SHA-256 of everything that affects the numbers of a bundle: docs/format-bundle.md, `numbers_sha256`."""
     numbers = {key: document[key] for key in NUMBERS} | {"fingerprint": document["model"]["fingerprint"]}
     return hashlib.sha256(canonical_json(numbers).encode()).hexdigest()

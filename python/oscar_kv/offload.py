@@ -1,6 +1,6 @@
-"""Weights that accelerate keeps on the CPU or on disk (device_map="auto" on a GPU that is too small, cpu_offload, disk_offload). The
-parameter of such a module is on the meta device; a hook copies it to a device before the module runs and drops it afterwards. Only
-attributes of that hook are read, so accelerate is not needed here."""
+"""Weights that accelerate keeps on the CPU or on disk (device_map="auto" on a GPU that is too small, cpu_offload,
+disk_offload). The parameter of such a module is on the meta device. A hook copies it to a device before the
+module runs and frees it afterward. Only attributes of that hook are read, so accelerate is not needed here."""
 import torch
 
 from .errors import InputError
@@ -12,7 +12,7 @@ def _hooks(module):
 
 
 def is_offloaded(model):
-    """Whether a hook brings any weights of a model only while they are used."""
+    """Whether a hook loads any weights of a model only during use."""
     return any(_hooks(module) for module in model.modules())
 
 
@@ -26,12 +26,12 @@ def _hook_of(module, name):
 
 
 def device_of(module, name):
-    """Where a parameter or buffer of a module is while the module runs."""
+    """The device of a module's parameter or buffer while the module runs."""
     tensor = getattr(module, name)
     return torch.device(_hook_of(module, name).execution_device) if tensor.is_meta else tensor.device
 
 
 def held(module, name):
-    """A parameter or buffer of a module, wherever it is kept."""
+    """A parameter or buffer of a module, from wherever it is stored."""
     tensor = getattr(module, name)
     return _hook_of(module, name).weights_map[name] if tensor.is_meta else tensor

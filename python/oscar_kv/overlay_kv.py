@@ -1,9 +1,10 @@
-"""SlotKV with windows that go by block instead of by request (overlay_table.py), for engines that share blocks among requests
-(prefix caching). Every token is written into its page when it comes: its codes depend on the token alone, so they are those that
-it would get on leaving the window. Block j of a request holds its tokens 64 j onwards, whoever wrote them.
+"""SlotKV with windows by block instead of by request (overlay_table.py), for engines that share blocks among
+requests (prefix caching). Every token is written into its page when it arrives. Its codes depend only on the
+token, so they equal the codes that it would get on leaving the window. Block j of a request holds its tokens from
+64 j on, no matter which request wrote them.
 
-What a request finds of others are codes, and BF16 tokens where the overlay still has them; its own new tokens are BF16 until they
-leave the window, as ever. The sink must be whole blocks."""
+From other requests, a request reads codes, or BF16 tokens if the overlay still has them. Its own new tokens are BF16
+until they leave the window, as usual. The sink must consist of complete blocks."""
 import dataclasses
 
 import torch
@@ -19,18 +20,18 @@ from .window_layout import WindowLayout
 
 @dataclasses.dataclass
 class Written(Held):
-    """Held, whose table starts behind the sink, with what new tokens are written by."""
-    blocks: torch.Tensor = None  # [B, P] int32, from the first block on
+    """Held with a table that starts after the sink, plus the tables for writing new tokens."""
+    blocks: torch.Tensor = None  # [B, P] int32, starting with the first block
     ring: torch.Tensor = None    # [B, ring pages] int32
 
 
 class WriteThrough(Tiers):
-    """Tiers whose pages hold all tokens. A page is written by flush_tokens() as if there were no windows: then the newest token
-    leaves at once, and stands where the ring of the newest blocks has it."""
+    """Tiers whose pages hold all tokens. flush_tokens() writes a page as if there were no windows: the newest token
+    then leaves at once, from its place in the ring of the newest blocks."""
 
     def __init__(self, code):
         super().__init__(code, 1, blocks_of_window(code.recent))
-        self.entry = WindowLayout(code.layer.head_dim, 0, 1).to(code.device)  # of one block
+        self.entry = WindowLayout(code.layer.head_dim, 0, 1).to(code.device)  # for one block
 
     def _flush(self, held, bad):
         code = self.code
@@ -45,13 +46,13 @@ class WriteThrough(Tiers):
 
 
 class OverlayKV(SlotKV):
-    """The cache of one layer. Arguments as SlotKV; spare: as OverlayTable."""
+    """The cache of one layer. Arguments as in SlotKV; spare: as in OverlayTable."""
 
     def __init__(self, code, slots, most_tokens, group, spare=None):
         if code.sink % PAGE_TOKENS:
             raise InputError(f"prefix caching needs a sink of whole blocks of {PAGE_TOKENS} tokens, the bundle has {code.sink}; fit with "
                              "--windows 64,256, or switch prefix caching off")
-        self._spare, self.pages = spare, None  # pages: the engine's memory, once it is known
+        self._spare, self.pages = spare, None  # pages: the engine's memory, once known
         super().__init__(code, slots, most_tokens, group, WriteThrough(code))
 
     def _new_windows(self, slots):
@@ -65,7 +66,7 @@ class OverlayKV(SlotKV):
 
     @torch.no_grad()
     def fill(self, blocks, entry):
-        """Entries [F] get the codes of blocks [F], as BF16. InputError before the engine's memory is known."""
+        """Fills entries [F] with the codes of blocks [F], as BF16. InputError before the engine's memory is known."""
         if self.pages is None:
             raise InputError(f"layer {self.code.layer.layer}: blocks of another request are to be read before the engine has shown its "
                              "memory; this release is not one that oscar-kv was written for")
@@ -75,7 +76,7 @@ class OverlayKV(SlotKV):
         table = entry[:, None].int()
         sequence = torch.arange(len(blocks), device=blocks.device).repeat_interleave(PAGE_TOKENS)
         token = torch.arange(PAGE_TOKENS, device=blocks.device).repeat(len(blocks))
-        # Slots that no token was written to yet may hold any bytes; what kernels look at must be finite.
+        # Slots without a token may contain any bytes, but data read by kernels must be finite.
         self.tiers.entry.write(self.windows, table, sequence, token, *(r.nan_to_num(0, 0, 0).clamp(-3e38, 3e38).bfloat16() for r in rows))
 
     def _held(self, pool, rows):
@@ -91,7 +92,8 @@ class OverlayKV(SlotKV):
         return held.lengths, held.blocks, held.ring
 
     def _flush(self, held, flush):
-        """Before the step only what other layers are not to wait for: the new tokens must be in the windows first."""
+        """Before the step, does only the work that must not delay other layers: the new tokens must be in the
+        windows first."""
 
     def _flush_after(self, held, flush):
         if flush is None:

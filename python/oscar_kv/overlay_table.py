@@ -1,10 +1,10 @@
-"""Which BF16 pages the blocks of an engine have: an overlay of entries, each of which holds one block's tokens as they were before
-they became codes. A running request has entries of its first blocks (the sink) and of its newest ones; an entry goes by the block and
-not by the request, so that a request which finds its first tokens in another's blocks (prefix caching) finds their entries, too. A
-block without one is read from its codes: its entry is filled with them (Overlay.fills).
+"""Maps the blocks of an engine to BF16 pages: an overlay of entries, each with one block's tokens before
+quantization. A running request has entries for its first blocks (the sink) and its newest ones. An entry belongs
+to the block, not to the request. A request whose first tokens are in another's blocks (prefix caching) thus finds
+their entries too. A block without an entry is read from its codes: its entry is filled with them (Overlay.fills).
 
-Who has which entry is decided on the device, because an engine's block tables are there. The host waits for it only in
-passes in which a request may be new: one that starts with tokens of others starts at a whole block."""
+Entries are assigned on the device, where the engine's block tables are. The host waits for this only in passes that
+may contain a new request. A request that starts with others' tokens starts at a complete block."""
 import dataclasses
 
 import torch
@@ -17,22 +17,24 @@ NONE = -1
 
 
 def blocks_of_window(recent):
-    """Blocks that the last `recent` tokens of a request can touch, the new one counted."""
+    """Blocks that the last `recent` tokens of a request can touch, including the new one."""
     return (recent + PAGE_TOKENS - 2) // PAGE_TOKENS + 1
 
 
 @dataclasses.dataclass
 class Overlay:
-    """What a pass needs beside slot_kv.Rows, whose table starts behind the sink; same addresses in each pass."""
-    blocks: torch.Tensor  # [R, P] int32: the whole block table
-    ring: torch.Tensor    # [R, ring pages] int32: entries of the newest blocks; block j stands in column j mod ring pages
+    """Data for a pass beside slot_kv.Rows, whose table starts after the sink; addresses are the same in each pass."""
+    blocks: torch.Tensor  # [R, P] int32: the full block table
+    ring: torch.Tensor    # [R, ring pages] int32: entries of the newest blocks; block j is in column j mod ring pages
     before: torch.Tensor  # [R, sink + ring pages] int32: entries before the new tokens of chunks
-    fills: tuple = None   # blocks [F] and entries [F] int64 to be filled with the codes of these blocks, before anything else
+    # blocks [F] and entries [F] int64; the entries must first be filled with the codes of these blocks
+    fills: tuple = None
 
 
 class OverlayTable(SlotTable):
-    """Batches of an engine as Rows with their Overlay. ring_pages: blocks_of_window(); spare: entries beyond those of `slots` running
-    requests, in which ended ones live on; blocks: of the engine, None: looked up in the tables, which waits."""
+    """Converts an engine's batches to Rows with an Overlay. ring_pages: blocks_of_window(); spare: entries beyond
+    the needs of `slots` running requests, which keep tokens of ended ones; blocks: number in the engine; None:
+    found in the tables, which waits."""
 
     def __init__(self, slots, sink_pages, ring_pages, device, spare=None, blocks=None):
         super().__init__(slots, sink_pages + ring_pages, device)
@@ -41,9 +43,11 @@ class OverlayTable(SlotTable):
         device = self._lengths.device
         whole = dict(dtype=torch.int64, device=device)
         self._wanted = torch.full((slots + 1, self.window_pages), NONE, **whole)   # blocks of each slot's windows
-        self._block_of = torch.full((self.entries + 1,), NONE, **whole)            # the last one takes what is for nobody
+        # the last one receives discarded data
+        self._block_of = torch.full((self.entries + 1,), NONE, **whole)
         self._used_at = torch.zeros(self.entries + 1, **whole)
-        self._entry_of = torch.full((1,), NONE, **whole)                           # of a block; the last one likewise
+        # for each block; the last one likewise
+        self._entry_of = torch.full((1,), NONE, **whole)
         self._lost = torch.zeros((), **whole)
         self._known, self._now = False, 0
         self.cover(blocks or 0)
@@ -53,7 +57,7 @@ class OverlayTable(SlotTable):
         self._behind = self._whole = None
 
     def cover(self, blocks):
-        """The engine has so many blocks; 0: not known."""
+        """Sets the engine's number of blocks; 0: unknown."""
         self._known = self._known or blocks > 0
         self._grow(blocks)
 
@@ -69,12 +73,13 @@ class OverlayTable(SlotTable):
                              "follow; switch prefix caching off")
 
     def has_entry(self, block):
-        """Whether the block has a BF16 copy. For tests: it waits."""
+        """Whether the block has a BF16 copy. For tests, because it waits."""
         return block < self._entry_of.shape[0] - 1 and int(self._entry_of[block]) != NONE
 
     def _of_window(self, lengths, table):
-        """Blocks [R, sink + ring pages] of the windows of requests of so many tokens, and their numbers in the request; NONE: none."""
-        last = (lengths.long() - 1) // PAGE_TOKENS  # -1 where there are no tokens
+        """Blocks [R, sink + ring pages] in the windows of requests with these lengths, and their index in the
+        request; NONE if absent."""
+        last = (lengths.long() - 1) // PAGE_TOKENS  # -1 without tokens
         column = torch.arange(self.ring_pages, device=table.device)
         newest = last[:, None] - (last[:, None] - column) % self.ring_pages
         first = torch.arange(self.sink_pages, device=table.device).expand(len(last), -1)
@@ -84,8 +89,9 @@ class OverlayTable(SlotTable):
         return torch.where(there, table.long().gather(1, number.clamp(max=table.shape[1] - 1)), NONE), number
 
     def _assign(self, slots, blocks):
-        """Entries [R, ...] of blocks, which become the windows of their slots; those without one get the one that was used longest
-        ago and is nobody's. Also which [R, ...] got one; a block that several rows want is named once."""
+        """Assigns entries [R, ...] to blocks, which become the windows of their slots. Blocks without an entry get
+        the least recently used free one. Also returns which [R, ...] got a new entry; a block requested by
+        several rows is listed once."""
         self._now += 1
         self._wanted[slots] = blocks
         self._wanted[self.slots] = NONE
@@ -94,7 +100,7 @@ class OverlayTable(SlotTable):
         held = self._entry_of[torch.where(self._wanted >= 0, self._wanted, nobody).flatten()]
         taken = torch.zeros_like(self._used_at)
         taken[torch.where(held >= 0, held, self.entries)] = 1
-        taken[self.entries] = 1  # nobody's
+        taken[self.entries] = 1  # not owned
         order = torch.argsort(self._used_at + (taken << 40), stable=True)
         missing = (flat != nobody) & (self._entry_of[flat] < 0)
         index = torch.arange(len(flat), device=flat.device)
@@ -122,24 +128,25 @@ class OverlayTable(SlotTable):
         named = [s if 0 <= s < self.slots else self.slots for s in slots] + [self.slots] * (count - len(slots))
         slot = torch.tensor(named, dtype=torch.int64).to(device, non_blocking=True)
         chunk = {c.row: c for c in made.chunks}
-        # First what is read before anything new is written: windows of chunks as they were, of single tokens as they will be.
+        # First the data read before new tokens are written: windows of chunks before the pass, windows of single tokens
+        # after it.
         known = torch.tensor([chunk[b].start if b in chunk else -1 for b in range(count)]).to(device, non_blocking=True)
         until = torch.where(known >= 0, known, made.lengths)
         blocks, number = self._of_window(until, table)
         found, new = self._assign(slot, blocks)
         overlay = Overlay(self._whole[:count], self._ring[:count], self._before[:count])
         start = torch.where(known >= 0, known, (made.lengths - 1).clamp(min=0))
-        read = new & (number * PAGE_TOKENS < start[:, None])  # they hold tokens, and had no entry
+        read = new & (number * PAGE_TOKENS < start[:, None])  # they hold tokens and had no entry
         if any(s > 0 and s % PAGE_TOKENS == 0 for s, c in zip(starts, counts) if c > 0):
             self._check()
             at = read.nonzero(as_tuple=True)
             if len(at[0]) > 0:
                 overlay.fills = blocks[at], found[at]
-        else:  # nobody can be new
+        else:  # no request can be new
             self._lost += read.sum()
         self._before[:count] = found
         if chunk:
-            for c in made.chunks:  # blocks that are written past their entries
+            for c in made.chunks:  # blocks that are written beyond their entries
                 first = max(c.start // PAGE_TOKENS, self.sink_pages)
                 end = (c.start + c.count - 1) // PAGE_TOKENS - self.ring_pages + 1
                 if end > first:
@@ -151,7 +158,8 @@ class OverlayTable(SlotTable):
         return made
 
     def _tables(self, table):
-        """Copies of the block table at addresses of their own: whole, and from the block behind the sink on."""
+        """Copies of the block table at fixed addresses: the full table, and the part from the first block after the
+        sink on."""
         if self._whole is None or self._whole.shape[1] != table.shape[1]:
             if table.shape[1] <= self.sink_pages:
                 raise InputError(f"block tables of {table.shape[1]} blocks have no room behind the {self.sink_pages} of the sink; "
@@ -163,5 +171,5 @@ class OverlayTable(SlotTable):
 
 
 def entries(slots, window_pages, spare=None):
-    """Entries of an overlay, and the default of `spare`."""
+    """Number of entries of an overlay, with the default of `spare`."""
     return slots * window_pages + (slots // 4 + 8 if spare is None else spare)

@@ -1,6 +1,6 @@
-"""A page of the cache: 64 tokens of one (layer, KV head), keys and values, as contiguous bytes. The definition is
-kernels/common/page_layout.h of the toolchain; codes stand in the operand order of the tensor-core kernels, so that a page
-written here can be read by them."""
+"""A page of the cache: 64 tokens of one (layer, KV head), keys and values, as contiguous bytes.
+kernels/common/page_layout.h of the toolchain is the definition. Codes are in the operand order of the tensor-core
+kernels, so kernels can read a page written here."""
 import dataclasses
 
 import torch
@@ -10,7 +10,7 @@ PAGE_TOKENS = 64
 
 @dataclasses.dataclass(frozen=True)
 class Plane:
-    """The codes of a run of channels that share one width."""
+    """The codes of consecutive channels with equal bit width."""
     first_channel: int
     channels: int  # n
     width: int     # w
@@ -28,7 +28,7 @@ class Plane:
         return 32 * (word // v * 32 * v + lane * v + word % v) + 16 * half + self.width * field
 
     def bits(self, key):
-        """[64, n] int64: the lowest bit of each code, counted from the start of the plane."""
+        """[64, n] int64: the lowest bit of each code, relative to the start of the plane."""
         token, channel = torch.arange(PAGE_TOKENS)[:, None], torch.arange(self.channels)[None, :]
         n, w = self.channels, self.width
         if n % 16:
@@ -47,7 +47,7 @@ class Plane:
 
 
 class SidePages:
-    """Keys or values of a page: codes and parameters to bytes and back, for any number of pages at once."""
+    """Keys or values of a page: converts codes and parameters to bytes and back, for any number of pages at once."""
 
     def __init__(self, code, key, offset):
         self.code, self.key, self.planes = code, key, []
@@ -61,7 +61,7 @@ class SidePages:
         self.groups = code.param_bytes() // self.param_size
         self.param_offset = offset
         self.end = offset + PAGE_TOKENS * code.param_bytes()
-        # Codes in the order of their bits, and the place of each (token, channel) in that order.
+        # The codes in bit order, and the index of each (token, channel) in that order.
         self._place = [(plane.bits(key) // plane.width).flatten() for plane in self.planes]
         self._order = [torch.argsort(place) for place in self._place]
 

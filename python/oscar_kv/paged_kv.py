@@ -1,6 +1,6 @@
-"""The 2-bit cache of one layer on raw tensors: the first tokens and the last ones of each sequence in BF16, those between
-as codes in pages of 64 tokens. A token is quantized once, when it leaves the recent window. No engine is imported here:
-an adapter brings keys, values and queries, and a page table that all layers share.
+"""The 2-bit cache of one layer on raw tensors: the first and last tokens of each sequence in BF16, the tokens in
+between as codes in pages of 64. A token is quantized once, when it leaves the recent window. No engine is
+imported here: an adapter provides keys, values and queries, and a page table that all layers share.
 
 Letters: B sequences, Hkv KV heads, Hq query heads, d head size, T tokens."""
 import torch
@@ -15,11 +15,11 @@ from .transform import LayerTransform
 
 
 class PageTable:
-    """Which page of every layer's pool holds which tokens: entry i of a sequence is tokens sink + 64 i onwards."""
+    """Maps pages of every layer's pool to tokens: entry i of a sequence holds tokens from sink + 64 i on."""
 
     def __init__(self, batch, most_pages=None):
         self.pages = [[] for _ in range(batch)]
-        self.most_pages, self.used = most_pages, 0  # of a sequence; None: it grows as needed
+        self.most_pages, self.used = most_pages, 0  # per sequence; None: it grows as needed
         self._tensors, self._copied = {}, {}
 
     def reserve(self, sequence, count):
@@ -33,8 +33,8 @@ class PageTable:
         return held
 
     def tensor(self, device):
-        """[B, pages of the longest sequence, or a few more] int32; unused entries are page 0. The same tensor as long as it
-        has room, so that a captured graph may read it."""
+        """[B, pages of the longest sequence, or a few more] int32; unused entries are page 0. Returns the same
+        tensor while it has room, so that a captured graph may read it."""
         device, most = torch.device(device), max((len(p) for p in self.pages), default=0)
         held = self._tensors.get(device)
         if held is None or held.shape[1] < most:
@@ -52,7 +52,7 @@ class PageTable:
 
 
 class LayerCode:
-    """What the caches of one layer share: transform, codecs and page layout on one device."""
+    """Shared by the caches of one layer: transform, codecs and page layout on one device."""
 
     def __init__(self, bundle, layer, phases=None, device="cpu"):
         self.layer, self.device = layer, torch.device(device)
@@ -62,13 +62,13 @@ class LayerCode:
         self.page_bytes = PageLayout(self.key.code, self.value.code).bytes
         self.numbers = (self.key.code.numbers(), self.value.code.numbers())
         self.sink, self.recent = bundle.sink, bundle.recent
-        # None: kernels serve this layer's device, as far as kernels.py says that they do.
+        # None: kernels serve this layer's device, within the limits of kernels.py.
         self.without_kernels = kernels.missing() if self.device.type == "cuda" else "the layer is not on a CUDA device"
         self.encode_unsupported = self.without_kernels or kernels.encode_unsupported(self.key) or kernels.encode_unsupported(self.value)
 
 
 class PagedKV:
-    """The cache of B sequences in one layer. flush: tokens leave the recent window in groups of this many."""
+    """The cache of B sequences in one layer. flush: number of tokens that leave the recent window together."""
 
     def __init__(self, code, table, flush=1):
         self.code, self.table, self.flush = code, table, flush
@@ -80,7 +80,7 @@ class PagedKV:
         self.windows = self.tiers.new_windows(self.batch)
         self.window_table = torch.arange(self.batch * pages, dtype=torch.int32, device=device).view(self.batch, pages)
         self.pool = torch.zeros((0, heads, code.page_bytes), dtype=torch.uint8, device=device)
-        # What a step on the device reads and writes beside them.
+        # Other tensors that a step on the device reads and writes.
         self.device_lengths = torch.zeros(self.batch, dtype=torch.int32, device=device)
         self.bad = torch.full((2,), ops.NO_FAULT, dtype=torch.int32, device=device)
         self.step_unsupported = self.tiers.step_unsupported
@@ -97,7 +97,7 @@ class PagedKV:
 
     @torch.no_grad()
     def append(self, key, value, counts):
-        """key, value: [N, Hkv, d] of the model, after RoPE: the counts[b] new tokens of each sequence one after another."""
+        """key, value: [N, Hkv, d] of the model, after RoPE: counts[b] new tokens per sequence, concatenated."""
         lengths = [n + c for n, c in zip(self.lengths, counts)]
         self._reserve_pages(lengths)
         self.code.transform.reserve(max(lengths), self.code.device)
@@ -109,8 +109,8 @@ class PagedKV:
         self.device_lengths.copy_(torch.tensor(self.lengths, dtype=torch.int32))
 
     def check_finite(self):
-        """NumericalError where a kernel has met a key or value that is not finite. Waits for the device: steps of single tokens
-        leave it to the caller, appending chunks calls it."""
+        """NumericalError if a kernel met a key or value that is not finite. Waits for the device. Appending chunks
+        calls it; after single-token steps, the caller must."""
         for side, row in zip(("key", "value"), self.bad.tolist()):
             if row != ops.NO_FAULT:
                 self.bad.fill_(ops.NO_FAULT)
@@ -123,7 +123,7 @@ class PagedKV:
         self._grow(self.table.used)
 
     def _grow(self, pages):
-        """Room for so many pages, an eighth more than asked so that copies stay rare."""
+        """Makes room for this many pages, plus an eighth to keep copies rare."""
         if pages <= self.pool.shape[0]:
             return
         more = torch.zeros((pages + pages // 8, *self.pool.shape[1:]), dtype=torch.uint8, device=self.pool.device)
@@ -131,30 +131,32 @@ class PagedKV:
         self.pool = more
 
     def reserve(self, tokens):
-        """Room for sequences of so many tokens: until they have them, no tensor moves and step_on_device() may be captured."""
+        """Reserves memory for sequences of this many tokens. Until then no tensor moves, and step_on_device() may be
+        captured."""
         self._reserve_pages([tokens] * self.batch)
         self.table.tensor(self.code.device)
         self.code.transform.reserve(tokens, self.code.device)
 
     def reserve_more(self, tokens):
-        """reserve() for so many more tokens of every sequence."""
+        """reserve() for this many more tokens of every sequence."""
         lengths = [n + tokens for n in self.lengths]
         self._reserve_pages(lengths)
         self.table.tensor(self.code.device)
         self.code.transform.reserve(max(lengths), self.code.device)
 
     def tensors(self):
-        """What step_on_device() reads and writes; a captured graph is good as long as they stand where they were."""
+        """The tensors that step_on_device() reads and writes; a captured graph is valid while their addresses do not
+        change."""
         made = [self.pool, self.table.tensor(self.code.device), self.windows, self.window_table, self.device_lengths, self.bad]
         return made + ([self.code.transform.phase_table(self.code.device)] if self.code.transform.rotated_mean else [])
 
     def count(self, tokens):
-        """advance() after replays for which room was reserved."""
+        """advance() after replays with reserved memory."""
         self.lengths = [n + tokens for n in self.lengths]
 
     @torch.no_grad()
     def step(self, query, key, value, scale, rule=ALL):
-        """One new token of every sequence, query [B, Hq, 1, d], key and value [B, Hkv, 1, d]: it is appended, then attends.
+        """Appends one new token of every sequence, query [B, Hq, 1, d], key and value [B, Hkv, 1, d], then attends.
         rule: attention_rule.Rule of the layer. Returns output [B, Hq, 1, d] FP32."""
         if self.step_unsupported is not None:
             self.append(key.squeeze(2), value.squeeze(2), [1] * self.batch)
@@ -163,16 +165,16 @@ class PagedKV:
         return self.step_on_device(query, key, value, scale, rule)
 
     def advance(self, tokens):
-        """The host's side of steps: pages for so many more tokens of every sequence. After replays of a captured graph, it
-        brings the lengths that the host knows to those on the device."""
+        """The host's part of steps: pages for more tokens of every sequence. After replays of a captured graph, it
+        updates the host's lengths to the device's."""
         self.lengths = [n + tokens for n in self.lengths]
         self._reserve_pages(self.lengths)
         self.code.transform.reserve(max(self.lengths), self.code.device)
 
     @torch.no_grad()
     def step_on_device(self, query, key, value, scale, rule=ALL):
-        """The device's side of step(): no allocation that outlives it, no waiting, lengths read and written on the device. After
-        reserve() it may be captured into a CUDA graph; advance() then follows the replays."""
+        """The device's part of step(): no lasting allocation, no waiting; lengths are read and written on the
+        device. After reserve() it may be captured into a CUDA graph; call advance() after the replays."""
         held = self.held()
         self.device_lengths.add_(1)
         query, key, value = (x.squeeze(2) for x in (query, key, value))
@@ -180,15 +182,15 @@ class PagedKV:
 
     @torch.no_grad()
     def attend(self, query, scale, new=None, rule=ALL):
-        """query [B, Hq, T, d] of the model, after RoPE, attends to everything that the cache holds.
+        """query [B, Hq, T, d] of the model, after RoPE, attends to everything in the cache.
 
-        new: None where the query is of the last token that was appended (T = 1), else how many tokens of each sequence
-        follow the cache's, for which the query rows stand (query i of sequence b has position lengths[b] + i). rule: of the
-        layer. Returns output [B, Hq, T, d] FP32 and log-sum-exp [B, Hq, T], without the rule's sinks (rule.with_sinks())."""
+        new: None if the query belongs to the last appended token (T = 1). Otherwise the number of tokens per
+        sequence that follow the cache's; query i of sequence b has position lengths[b] + i. rule: the layer's.
+        Returns output [B, Hq, T, d] FP32 and log-sum-exp [B, Hq, T], without the rule's sinks (rule.with_sinks())."""
         return self.tiers.attend(self.held(), query, scale, new, rule)
 
     def rows(self, begin, end):
-        """Coded tokens of pages [begin, end) of every sequence, FP32 in the basis of the cache: [B, Hkv, T, d] twice."""
+        """Quantized tokens of pages [begin, end) of every sequence, FP32 in the cache basis: [B, Hkv, T, d] twice."""
         runs = ops.page_runs(self.table.tensor(self.code.device)[:, begin:end], self.pool.shape[0])
         rows = reference.dequantize(self.pool, runs, self.code.key.sigma, self.code.value.sigma, *self.code.numbers)
         return tuple(r.unflatten(0, (self.batch, -1)).transpose(1, 2) for r in rows)
@@ -202,7 +204,7 @@ class PagedKV:
         return sum(t.numel() * t.element_size() for t in (self.windows, self.pool))
 
     def reset(self):
-        """Forgets all tokens; the memory of the windows stays."""
+        """Removes all tokens; keeps the memory of the windows."""
         self.lengths = [0] * self.batch
         self.device_lengths.zero_()
         self.pool = self.pool[:0].clone()

@@ -39,8 +39,8 @@ def quantized_end(lengths, sink, recent, flush):
 
 
 def page_runs(table, pages):
-    """Runs of whole pages, [B P, 5], of a table [B, P] that may name pages beyond the first `pages`: a table is shared by
-    layers, and another layer may have taken pages for tokens that are no codes here yet."""
+    """Runs of complete pages, [B P, 5], of a table [B, P] that may name pages beyond the first `pages`. Layers share
+    a table, and another layer may have used pages for tokens that are not yet quantized here."""
     page = table.flatten().clamp(max=max(pages - 1, 0)).int()
     first, none = torch.arange(len(page), device=table.device, dtype=torch.int32) * PAGE_TOKENS, torch.zeros_like(page)
     return torch.stack([first, none + PAGE_TOKENS, page, none, none], dim=1)

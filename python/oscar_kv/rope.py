@@ -1,15 +1,16 @@
-"""RoPE as a model's configuration has it, for engines whose layers do not hand their rotary embedding over."""
+"""RoPE from a model's configuration, for engines whose layers do not provide their rotary embedding."""
 from .errors import InputError
 from .transform import Phases
 
-KINDS = ("default", "linear", "llama3", "yarn")  # those of lib/model/rope.cpp, so of every bundle with rotated means
+# the kinds of lib/model/rope.cpp that bundles with rotated means can have
+KINDS = ("default", "linear", "llama3", "yarn")
 
 
 def phases_of(config, head_size):
-    """Phases of a decoder's transformers configuration (text_config of a multimodal one). Keys centered before RoPE are only
-    fitted where all layers share one rotary embedding over all channels of a head, in half-split pairs; such a configuration
-    means what Llama's means, so that transformers' own frequencies serve and no formula is written twice. InputError for
-    another one."""
+    """Phases from a decoder's transformers configuration (text_config of a multimodal one). Keys centered before
+    RoPE are fitted only if all layers share one rotary embedding over all channels of a head, in half-split
+    pairs. Such a configuration has the same meaning as Llama's, so transformers' own frequencies are used and no
+    formula is duplicated. InputError for any other configuration."""
     parameters = getattr(config, "rope_parameters", None)
     kind = parameters.get("rope_type") if isinstance(parameters, dict) else None
     if kind not in KINDS:

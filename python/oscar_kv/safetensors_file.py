@@ -1,5 +1,5 @@
 """Tensors of a safetensors file: u64 little-endian header length, JSON header, data. Every number of the header is
-checked before it is used, so that a damaged file ends in a sentence."""
+checked before use, so a damaged file gives an error."""
 import dataclasses
 
 import torch
@@ -27,7 +27,7 @@ class Entry:
 
 
 def _elements(shape):
-    """How many, None: more than 62 bits."""
+    """The number of elements; None if it exceeds 62 bits."""
     count = 1
     for extent in shape:
         count *= extent
@@ -37,7 +37,7 @@ def _elements(shape):
 
 
 class SafetensorsFile:
-    """file: a RegularFile that was opened before, so that what was hashed is what is read."""
+    """file: an already opened RegularFile, so that the data read is the data hashed."""
 
     def __init__(self, path, file=None):
         self._file = RegularFile(path) if file is None else file
@@ -92,7 +92,7 @@ class SafetensorsFile:
         return Entry(dtype, tuple(shape), start + offsets[0], start + offsets[1])
 
     def bytes_of(self, name, begin=0, count=None):
-        """`count` bytes of a tensor from `begin` on, by default all."""
+        """`count` bytes of a tensor starting at `begin`, by default all."""
         entry = self.entries[name]
         held = entry.end - entry.begin
         return self._file.read(entry.begin + begin, min(held - begin, held if count is None else count))

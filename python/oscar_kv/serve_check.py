@@ -1,6 +1,6 @@
-"""python -m oscar_kv.serve_check MODEL BUNDLE: on a machine with vLLM, lm-evaluation-harness and a GPU, gsm8k and throughput
-with the BF16 cache and with the 2-bit cache of a bundle, as one table. Each measurement is a command of theirs in a process of its
-own; --dry-run prints the commands."""
+"""python -m oscar_kv.serve_check MODEL BUNDLE: measures gsm8k and throughput with the BF16 cache and with a bundle's
+2-bit cache, and prints one table. Needs a machine with vLLM, lm-evaluation-harness and a GPU. Each measurement
+runs one of their commands in a separate process; --dry-run prints the commands."""
 import argparse
 import json
 import os
@@ -47,7 +47,7 @@ def parse(arguments):
 
 
 def plan(options):
-    """[(cache, measurement, command, environment, result)]: result is a file, or a folder that holds one."""
+    """[(cache, measurement, command, environment, result)]: result is a file, or a folder that contains one."""
     steps, folder = [], pathlib.Path(options.output)
     common = {"dtype": "bfloat16", "max_model_len": options.max_model_len, "tensor_parallel_size": options.tensor_parallel_size,
               "enable_prefix_caching": options.prefix_caching}
@@ -90,7 +90,7 @@ def read_result(measurement, place):
             raise InputError(f"{place}: holds no results_*.json of lm-evaluation-harness; look at the output of its command")
         results, path, name = _json(found[-1]).get("results", {}).get("gsm8k", {}), found[-1], "exact_match,strict-match"
     else:
-        results, path, name = _json(place), place, "requests_per_second"  # its tokens per second count prompts, too
+        results, path, name = _json(place), place, "requests_per_second"  # its tokens per second include prompts
     value = results.get(name) if isinstance(results, dict) else None
     if not isinstance(value, (int, float)):
         raise InputError(f"{path}: has no number '{name}', which this release of oscar-kv looks for")

@@ -1,11 +1,13 @@
-"""The 2-bit cache of one layer in a serving engine, on raw tensors: the engine owns the pages (its block tables say which a
-request has), and this class the BF16 windows, one set of rings for each slot of the engine's request table.
+"""The 2-bit cache of one layer in a serving engine, on raw tensors. The engine owns the pages (its block tables
+assign them to requests). This class owns the BF16 windows: one set of rings per slot of the engine's request
+table.
 
-Page i of a request holds its tokens sink + 64 i onwards, and stands in the request's block i. A request of n tokens has
-ceil(n / 64) blocks, and page i is written when it has more than sink + recent + 64 i tokens, so the block is always there.
+Page i of a request holds its tokens from sink + 64 i on, in the request's block i. A request of n tokens has ceil(n
+/ 64) blocks, and page i is written when it has more than sink + recent + 64 i tokens, so the block always exists.
 
-What this rules out: a request whose first tokens are another's blocks (prefix caching, KV transfer), because their windows
-are not in its slot; overlay_kv.py is for those. A request that starts again, in any slot, is one that starts."""
+Requests whose first tokens are in another's blocks (prefix caching, KV transfer) are not supported, because the
+windows of those tokens are not in the request's slot; overlay_kv.py supports them. A restarted request, in any slot,
+counts as a new one."""
 import dataclasses
 import itertools
 
@@ -21,19 +23,22 @@ from .tiers import Held, Tiers
 
 @dataclasses.dataclass
 class Rows:
-    """One forward pass over R requests (rows), some of them padding; the tensors are those of SlotTable, so that a captured
-    graph finds the next batch in the same place."""
-    lengths: torch.Tensor       # [R] int32 tokens, the new ones counted; 0: padding
+    """One forward pass over R requests (rows), some of them padding. The tensors belong to SlotTable, so that a
+    captured graph finds the next batch at the same addresses."""
+    lengths: torch.Tensor       # [R] int32 tokens, including new ones; 0: padding
     table: torch.Tensor         # [R, P] int32 blocks
     window_table: torch.Tensor  # [R, window pages of a slot] int32
-    single: tuple = None        # None: every row has one new token, row i token i; else rows and tokens of those: slices, or [S] int64
+    # None: every row has one new token, row i token i; otherwise rows and tokens of single-token requests: slices, or
+    # [S] int64
+    single: tuple = None
     chunks: tuple = ()          # [chunk_plan.Chunk]
-    overlay: object = None      # overlay_table.Overlay, where windows go by block
-    flush: object = None        # step_flush.StepFlush of the layers, None: each layer flushes for itself
-    works: dict = dataclasses.field(default_factory=dict)  # {(policy, room): ChunkWork}, made by the first layer that asks
+    overlay: object = None      # overlay_table.Overlay, if windows are by block
+    flush: object = None        # step_flush.StepFlush of the layers; None: each layer flushes itself
+    # {(policy, room): ChunkWork}, made by the first layer that needs it
+    works: dict = dataclasses.field(default_factory=dict)
 
     def work(self, policy, room):
-        """What all layers of one policy do with the chunks."""
+        """The work on chunks, shared by all layers of one policy."""
         if (policy, room) not in self.works:
             overlay = self.overlay
             tables = (self.table, self.window_table) if overlay is None else (self.table, overlay.before, overlay.blocks, self.window_table)
@@ -42,12 +47,13 @@ class Rows:
 
 
 def _sent(numbers, device):
-    """Numbers of the host as int64 on the device. The copy is from pageable memory, which is read before the call returns."""
+    """Host integers as int64 on the device. The copy is from pageable memory, which is read before the call returns."""
     return torch.tensor(numbers, dtype=torch.int64).to(device, non_blocking=True)
 
 
 class SlotTable:
-    """Batches of an engine as Rows. slots: requests that the engine holds at a time. One more slot takes the padding."""
+    """Converts an engine's batches to Rows. slots: concurrent requests of the engine. One additional slot takes the
+    padding."""
 
     def __init__(self, slots, window_pages, device):
         device, self.slots, self.window_pages = torch.device(device), slots, window_pages
@@ -62,10 +68,11 @@ class SlotTable:
         return self._lengths.is_cuda
 
     def rows(self, slots, starts, counts, lengths, table, slot_mapping):
-        """The batch whose row b is the request in slot slots[b] with counts[b] new tokens after starts[b]; tokens of the rows
-        follow one another. Rows beyond `slots`, slots of -1, counts of 0 and rows whose last token has slot_mapping -1 are
-        padding. slots, starts, counts: sequences on the host, starts read of rows with more than one token only; lengths
-        [R], table [R, P] and slot_mapping [tokens] on the device, which is not waited for."""
+        """The batch whose row b is the request in slot slots[b], with counts[b] new tokens after starts[b]; tokens
+        of the rows are consecutive. Padding: rows beyond `slots`, slots of -1, counts of 0 and rows whose last
+        token has slot_mapping -1.
+        slots, starts, counts: sequences on the host; starts is read only for rows with more than one token. lengths
+        [R], table [R, P] and slot_mapping [tokens]: on the device, without waiting for it."""
         count, device = lengths.shape[0], lengths.device
         if count > self.slots:
             raise InputError(f"a batch of {count} requests came to a cache of {self.slots}; start the engine with more "
@@ -98,8 +105,8 @@ class SlotTable:
 
 
 class SlotKV:
-    """The cache of one layer. code: paged_kv.LayerCode; slots: as SlotTable; most_tokens: of a request; group: query heads of
-    a KV head. Everything that outlives a forward pass is allocated here."""
+    """The cache of one layer. code: paged_kv.LayerCode; slots: as in SlotTable; most_tokens: per request; group:
+    query heads per KV head. Everything that outlives a forward pass is allocated here."""
 
     def __init__(self, code, slots, most_tokens, group, tiers=None):
         for codec in (code.key, code.value):
@@ -119,18 +126,20 @@ class SlotKV:
         self.policy, layer = self.tiers.policy(), code.layer
         self.room = chunk_pass.room(layer.kv_heads, layer.head_dim, slots * most_tokens)
         self.buffer = chunk_pass.reserve(code.device, layer.kv_heads, layer.head_dim, self.room) if code.device.type == "cuda" else None
-        code.transform.products("key_forward", "value_forward", "key_back", "value_back")  # so that the engine sees their memory
+        # so that the engine's profile counts their memory
+        code.transform.products("key_forward", "value_forward", "key_back", "value_back")
 
     def _new_windows(self, slots):
         return self.tiers.new_windows(slots + 1)
 
     @property
     def window_pages(self):
-        """Of a slot; the same in all layers of a bundle."""
+        """Per slot; the same in all layers of a bundle."""
         return self.tiers.layout.pages
 
     def pool(self, blocks):
-        """The engine's memory [blocks, Hkv, 64, bytes of a token] uint8 or int8 as pages [blocks, Hkv, page bytes]. No copy."""
+        """Views the engine's memory [blocks, Hkv, 64, bytes of a token] uint8 or int8 as pages [blocks, Hkv, page
+        bytes]."""
         if blocks.dtype != torch.uint8:
             blocks = blocks.view(torch.uint8)
         code = self.code
@@ -142,11 +151,11 @@ class SlotKV:
 
     @torch.no_grad()
     def forward(self, pool, rows, query, key, value, scale, output):
-        """New tokens attend, and enter the cache. query [N, Hq, d], key and value [N, Hkv, d] of the model, after RoPE;
-        output [N, Hq, d] is written, rows of padding stay as they are or become numbers of no meaning.
+        """New tokens attend and enter the cache. query [N, Hq, d], key and value [N, Hkv, d] of the model, after
+        RoPE. Writes output [N, Hq, d]; rows of padding stay unchanged or become meaningless.
 
-        A single token is appended, then attends to the three tiers. All chunks attend in one call to what is stored before them and
-        to themselves as they are, then they are appended."""
+        A single token is appended, then attends to the three tiers. All chunks attend in one call to their stored
+        tokens and to their own unquantized tokens, then they are appended."""
         held = self._held(pool, rows)
         if rows.single is None:
             n = rows.lengths.shape[0]
@@ -164,7 +173,7 @@ class SlotKV:
             output[token] = made.to(output.dtype)
 
     def _step(self, held, query, key, value, scale, output, flush):
-        """Single tokens: append, and attention that writes the engine's output."""
+        """Single tokens: append, then attention that writes the engine's output."""
         code, transform = self.code, self.code.transform
         if self.buffer is not None and output.dtype != torch.bfloat16:
             made = torch.empty(output.shape, dtype=torch.bfloat16, device=output.device)
@@ -181,21 +190,22 @@ class SlotKV:
         self._flush_after(held, flush)
 
     def _flush(self, held, flush):
-        """What the new tokens will push out of the windows, which are not written yet; the ring has room for both."""
+        """Flushes the tokens that the new ones will push out of the windows. The new ones are not written yet; the
+        ring has room for both."""
         if flush is None:
             self.tiers._flush(held, self.bad)
         elif flush.first is self:
             flush.run(held)
 
     def _flush_after(self, held, flush):
-        """After the new tokens were written."""
+        """Called after the new tokens were written."""
 
     def flushed(self, held):
         """lengths, table and window_table of flush_tokens()."""
         return held.lengths, held.table, held.window_table
 
     def _held(self, pool, rows):
-        """What the cache of these rows is stored in."""
+        """The storage of these rows' cache."""
         return Held(pool, rows.table, self.windows, rows.window_table, rows.lengths)
 
     @staticmethod
@@ -203,7 +213,8 @@ class SlotKV:
         return Held(held.pool, held.table[rows], held.windows, held.window_table[rows], held.lengths[rows])
 
     def _run_chunks(self, held, rows, query, key, value, scale, output):
-        """All chunks attend before any is appended: an entry of an overlay that one is done with may be another's next."""
+        """All chunks attend before any is appended, because an overlay entry that one has finished with may be
+        assigned to another."""
         work = rows.work(self.policy, self.room)
         query, key, value = (x[work.tokens] for x in (query, key, value))
         if self.buffer is not None:
@@ -216,8 +227,9 @@ class SlotKV:
         chunk_pass.append(self.code, held, work, key, value, self.bad, self.policy.sink)
 
 
-WIDER_TABLE = 16  # columns by which an engine's block table may be wider than its longest request needs: some round up
-_spaces = {}  # layers run one after another on a device and share it; captured graphs keep its address
+# columns by which an engine's block table may exceed its longest request's need, because some engines round up
+WIDER_TABLE = 16
+_spaces = {}  # shared, because layers of a device run one after another; captured graphs keep its address
 
 
 def _workspace(like, code, group, slots, most_tokens, window_pages):

@@ -1,5 +1,5 @@
-"""Attention over parts of the context that are never held together: each part gives its output and the logarithm of its
-sum of exponentials, and two parts merge by their weights."""
+"""Attention over parts of the context that are never in memory together. Each part gives its output and log-sum-exp,
+and two parts merge by their weights."""
 import torch
 
 
@@ -18,7 +18,7 @@ class Parts:
         self.merge(output, torch.where(seen, largest + total.log(), largest).squeeze(-1))
 
     def merge(self, output, lse):
-        """output [B, H, R, d], lse [B, H, R]; rows that saw nothing have lse -inf and count nothing."""
+        """output [B, H, R, d], lse [B, H, R]; rows that saw nothing have lse -inf and weight 0."""
         if self.output is None:
             self.output, self.lse = output, lse
             return

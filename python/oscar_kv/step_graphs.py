@@ -1,9 +1,9 @@
-"""Captured steps inside generate(): a forward of one new token of each sequence through the whole model is recorded once and
-replayed for the tokens after it, which takes Python's time between the kernels away. transformers owns the loop: stopping,
-sampling and streaming see the logits that they would see without. What cannot be recorded runs as it did; the results are the same.
+"""Captured steps inside generate(). A forward of one new token per sequence through the model is recorded once and
+replayed for later tokens, which removes Python's time between kernels. transformers controls the loop: stopping,
+sampling and streaming see the same logits. Steps that cannot be recorded run eagerly with equal results.
 
-A recording is good as long as the tensors stand where it read them. The first step after they moved runs as it is, on the
-stream of the recorder, so that workspaces are there; the second is recorded, and replayed from then on."""
+A recording is valid while the tensors that it reads do not move. After a move, the first step runs eagerly on the
+recorder's stream to allocate workspaces. The second step is recorded, and later ones are replayed."""
 import functools
 import inspect
 import warnings
@@ -16,7 +16,7 @@ ROOM = 256  # steps for which pages are reserved at a time
 
 
 class Recorder:
-    """Records what a function launches on a CUDA device."""
+    """Records a function's launches on a CUDA device."""
 
     def __init__(self, device):
         self.stream = torch.cuda.Stream(device)
@@ -46,7 +46,7 @@ class Recorder:
         return made
 
     def record(self, call):
-        """(replay, what call() returned): nothing is computed before the first replay(). What call() raises is raised."""
+        """(replay, result of call()): nothing is computed before the first replay(). Exceptions of call() propagate."""
         graph = torch.cuda.CUDAGraph()
         self.stream.wait_stream(torch.cuda.current_stream(self.stream.device))
         with torch.cuda.stream(self.stream):
@@ -56,7 +56,7 @@ class Recorder:
             except BaseException:
                 try:
                     graph.capture_end()
-                except RuntimeError:  # the capture was broken by what is raised here
+                except RuntimeError:  # the error raised here broke the capture
                     pass
                 raise
             graph.capture_end()
@@ -65,12 +65,12 @@ class Recorder:
 
 @functools.lru_cache(maxsize=None)
 def recorder_of(device):
-    """One for each device: workspaces belong to its stream."""
+    """One per device, because workspaces belong to its stream."""
     return Recorder(device)
 
 
 class Steps:
-    """The recorded step of one cache. forward: of the model, without recordings; recorder: as Recorder."""
+    """The recorded step of one cache. forward: the model's, without recordings; recorder: as Recorder."""
 
     def __init__(self, cache, forward, recorder):
         self.cache, self.forward, self.recorder = cache, forward, recorder
@@ -78,21 +78,21 @@ class Steps:
         self.room = 0  # steps until pages must be reserved again
 
     def forget(self):
-        """Something else than a recorded step went through the cache."""
+        """Called if anything other than a recorded step used the cache."""
         self.room = 0
 
     def __call__(self, ids, positions, options, eager):
-        """One step. eager: arguments of the forward as it is, where this step is not recorded."""
+        """One step. eager: arguments of the eager forward, if this step is not recorded."""
         if self.room == 0:
             self.room = self.cache.reserve_steps(ROOM)
-            if self.room == 0:  # the page table is full: the forward says so
+            if self.room == 0:  # the page table is full: the forward reports it
                 return self.forward(**eager)
             key = (ids.shape, ids.dtype, positions.shape, positions.dtype, tuple(sorted(options.items())), torch.is_inference_mode_enabled(),
                    self.cache.places())
             if key != self.key:
                 self.key, self.replay, self.output, self.inputs, self.kept = key, None, None, None, None
                 made = self.recorder.run(lambda: self.forward(**eager))
-                self.room = 0  # pages and tables may have moved in it; the next step looks
+                self.room = 0  # pages and tables may have moved; the next step checks
                 return made
         if self.replay is None:
             self._record(ids, positions, options)
@@ -111,15 +111,16 @@ class Steps:
         extra = [name for name, value in self.output.items() if value is not None and name not in ("logits", CACHE_NAME)]
         if extra:
             raise RuntimeError(f"the model returns {', '.join(extra)} beside logits")
-        self.kept = self.cache.tensors()  # a recording reads them, also where a table has been replaced by a longer one
+        self.kept = self.cache.tensors()  # a recording reads them, even if a longer table has replaced one
 
 
 PLAIN = (bool, int, float, str, type(None))
-BESIDE_LOGITS = ("labels", "output_attentions", "output_hidden_states", "output_router_logits")  # whoever asks for them has no recorded steps
+# steps with these arguments are not recorded
+BESIDE_LOGITS = ("labels", "output_attentions", "output_hidden_states", "output_router_logits")
 
 
 def _plan(attached, cache, arguments):
-    """(ids, positions, options) of a forward that may be recorded, or None. arguments: keywords of the forward."""
+    """(ids, positions, options) of a forward that may be recorded, or None. arguments: the forward's keywords."""
     ids, positions, mask = (arguments.get(name) for name in ("input_ids", "position_ids", "attention_mask"))
     if ids is None or ids.dim() != 2 or ids.shape[1] != 1 or torch.is_grad_enabled() or arguments.get("use_cache") is False:
         return None
@@ -136,7 +137,7 @@ def _plan(attached, cache, arguments):
 
 
 def wrapped(model, attached, forward):
-    """The forward of a model to which a bundle is attached. forward: the model's own."""
+    """The forward of a model with an attached bundle. forward: the model's own."""
 
     names = tuple(inspect.signature(forward).parameters)
 
@@ -162,7 +163,7 @@ def wrapped(model, attached, forward):
             cache.steps = None
             if not recording:
                 raise
-            attached.graphs = None  # nothing was computed yet: this step and all others run as they are
+            attached.graphs = None  # nothing was computed yet: this step and all others run eagerly
             lines = str(error).splitlines() or [type(error).__name__]
             warnings.warn(f"oscar-kv: steps of {type(model).__name__} cannot be recorded as a CUDA graph ({lines[0]}); generate() runs "
                           "without, which is slower", stacklevel=2)

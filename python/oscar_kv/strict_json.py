@@ -1,4 +1,5 @@
-"""JSON as the C++ reader takes it (lib/base/json.cpp): UTF-8, no key twice in an object, no NaN, bounded depth, numbers of 64 bits."""
+"""JSON with the rules of the C++ reader (lib/base/json.cpp): UTF-8, no duplicate keys, no NaN, limited depth, 64-bit
+numbers."""
 import json
 import re
 
@@ -6,7 +7,7 @@ from .errors import InputError, quoted
 from .foreign_files import read_file
 
 MOST_DEPTH = 64
-MOST_VALUES = 20_000_000  # beyond these a file is no configuration, manifest or header
+MOST_VALUES = 20_000_000  # a larger file is not a configuration, manifest or header
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -18,7 +19,7 @@ def _number(text, where):
 
 
 def _whole(text, where):
-    """Whole numbers of 64 bits; longer ones become what a double holds of them."""
+    """64-bit integers; longer ones become doubles."""
     if len(text) <= 20 and -1 << 63 <= (value := int(text)) < 1 << 64:
         return value
     return _number(text, where)
@@ -73,7 +74,7 @@ def read_json(path, most):
 
 
 class Fields:
-    """Typed members of a JSON object; `where` opens every message."""
+    """Typed members of a JSON object; `where` starts every message."""
 
     def __init__(self, value, where):
         if not isinstance(value, dict):

@@ -1,6 +1,6 @@
-"""The three tiers of one layer, sink, pages and recent window, on tensors that the caller owns: how rows enter them and how
-queries read them. Who holds the pages and the windows, and which sequence has which of them, is the caller's: PagedKV for a
-batch of sequences, SlotKV for the requests of a serving engine.
+"""The three tiers of one layer (sink, pages, recent window) on tensors that the caller owns: how rows enter them and
+how queries read them. The caller assigns pages and windows to sequences: PagedKV for a batch of sequences, SlotKV
+for the requests of a serving engine.
 
 Letters: B sequences, Hkv KV heads, Hq query heads, d head size, T tokens, N rows."""
 import dataclasses
@@ -14,19 +14,19 @@ from .errors import NumericalError
 from .page_layout import PAGE_TOKENS
 from .window_layout import WindowLayout
 
-RING_SLACK = 15  # slots that the kernel's last tile may look at beyond the ring's tokens
+RING_SLACK = 15  # slots beyond the ring's tokens that the kernel's last tile may read
 
 
 def ring_pages(recent, flush):
-    """Window pages of the last tokens of a sequence."""
+    """Window pages for the last tokens of a sequence."""
     return -(-(recent + flush + RING_SLACK) // PAGE_TOKENS)
 
 
 @dataclasses.dataclass
 class Held:
-    """What B sequences hold in one layer."""
+    """The storage of B sequences in one layer."""
     pool: torch.Tensor          # [pages, Hkv, bytes] uint8
-    table: torch.Tensor         # [B, P] int32: entry i is the page of tokens sink + 64 i onwards
+    table: torch.Tensor         # [B, P] int32: entry i is the page with tokens from sink + 64 i on
     windows: torch.Tensor       # [window pages, Hkv, 128 d] BF16
     window_table: torch.Tensor  # [B, window pages of a sequence] int32
     lengths: torch.Tensor       # [B] int32 tokens; 0: the sequence is skipped
@@ -43,16 +43,16 @@ class Plan:
 
 
 class Tiers:
-    """code: paged_kv.LayerCode. flush: tokens leave the recent window in groups of this many."""
+    """code: paged_kv.LayerCode. flush: number of tokens that leave the recent window together."""
 
     def __init__(self, code, flush=1, pages=None):
-        """pages: of the ring, where the caller needs more than the fewest."""
+        """pages: in the ring, if the caller needs more than the minimum."""
         self.code, self.flush = code, flush
         self.layout = WindowLayout(code.layer.head_dim, code.sink, pages or ring_pages(code.recent, flush)).to(code.device)
         self.step_unsupported = code.without_kernels or kernels.step_unsupported(code, flush)
 
     def new_windows(self, sequences):
-        """Windows of so many sequences: [sequences * window pages, Hkv, 128 d]."""
+        """Windows for this many sequences: [sequences * window pages, Hkv, 128 d]."""
         shape = (sequences * self.layout.pages, self.code.layer.kv_heads, self.layout.elements)
         return torch.zeros(shape, dtype=torch.bfloat16, device=self.code.device)
 
@@ -61,20 +61,21 @@ class Tiers:
                 or kernels.rule_unsupported(rule))
 
     def quantized_end(self, tokens):
-        """Tokens [sink, end) of a sequence of so many are codes: lib/layout/cache_windows.h of the toolchain."""
+        """Tokens [sink, end) of a sequence of `tokens` tokens are codes: lib/layout/cache_windows.h of the
+        toolchain."""
         leaving = max(0, tokens - self.code.sink - self.code.recent)
         return self.code.sink + leaving // self.flush * self.flush
 
     def policy(self):
-        """What plans of chunks are made by."""
+        """The policy for planning chunks."""
         return Policy(self.code.sink, self.code.recent, self.flush, self.layout.ring_pages)
 
     def pages_of(self, tokens):
-        """Pages that a sequence of so many tokens has."""
+        """Pages of a sequence of `tokens` tokens."""
         return -(-(self.quantized_end(tokens) - self.code.sink) // PAGE_TOKENS)
 
     def plan(self, starts, counts):
-        """Of appending counts[b] tokens to sequences of starts[b] tokens."""
+        """The plan for appending counts[b] tokens to sequences of starts[b] tokens."""
         plan, first = Plan(), 0
         plan.starts, plan.counts = list(starts), list(counts)
         for b, (start, count) in enumerate(zip(starts, counts)):
@@ -97,13 +98,14 @@ class Tiers:
 
     @torch.no_grad()
     def append(self, held, plan, key, value, bad):
-        """key, value: [N, Hkv, d] of the model, after RoPE: the new tokens of each sequence one after another. held.lengths
-        is not read. bad: ops.quantize_rows. What is left of the ring is written after the tokens that leave it were read."""
+        """key, value: [N, Hkv, d] of the model, after RoPE: the new tokens of each sequence, concatenated.
+        held.lengths is not read. bad: as in ops.quantize_rows. The ring is written after the tokens that leave it
+        were read."""
         device, transform = self.code.device, self.code.transform
         positions = torch.cat([torch.arange(n, n + c) for n, c in zip(plan.starts, plan.counts)]).to(device)
         rows = transform.key_rows(key, positions), transform.value_rows(value)
         self._quantize(held, plan, rows, bad)
-        # A ring holds the newest tokens only: older ones of a long chunk are in the sink or codes by now.
+        # A ring holds only the newest tokens: older ones of a long chunk are in the sink or already codes.
         kept = [(b, shift, p) for b, shift, spans in plan.kept for p in spans]
         if kept:
             sequence = torch.cat([torch.full((len(p),), b) for b, _, p in kept]).to(device)
@@ -112,7 +114,7 @@ class Tiers:
             self.layout.write(held.windows, held.window_table, sequence, position, *(r[source] for r in rows))
 
     def _quantize(self, held, plan, new, bad):
-        """The leaving tokens of the plan into pages; new: rows of keys and values."""
+        """Writes the leaving tokens of the plan into pages; new: rows of keys and values."""
         if not plan.runs:
             return
         code, device = self.code, self.code.device
@@ -144,9 +146,9 @@ class Tiers:
 
     @torch.no_grad()
     def step(self, held, query, key, value, scale, bad, rule=ALL, space=None):
-        """One new token of every sequence, query [B, Hq, d], key and value [B, Hkv, d]: it is appended, then attends. held.lengths
-        counts it already. Nothing is read back, and no tensor outlives the call, so that it may be captured into a CUDA
-        graph. Returns output [B, Hq, d] FP32."""
+        """Appends one new token of every sequence, query [B, Hq, d], key and value [B, Hkv, d], then attends.
+        held.lengths already counts it. Reads nothing back, and no tensor outlives the call, so it may be captured
+        into a CUDA graph. Returns output [B, Hq, d] FP32."""
         code, transform = self.code, self.code.transform
         mean = transform.key_mean
         if transform.rotated_mean:
@@ -167,7 +169,7 @@ class Tiers:
         return rule.with_sinks(output.unsqueeze(2), lse.unsqueeze(2)).squeeze(2)
 
     def _flush(self, held, bad):
-        """The tokens that leave the windows of sequences which have just got one more into pages."""
+        """Writes tokens that leave the windows into pages, for sequences that have just received one token."""
         code = self.code
         ops.flush_tokens(held.pool, held.windows, held.window_table, held.table, held.lengths, code.key.sigma, code.value.sigma,
                          *code.clip, bad, *self.flushed_at(), code.key.encoder == "search", *code.numbers)
@@ -177,8 +179,8 @@ class Tiers:
         return self.code.sink, self.code.recent, self.flush
 
     def _of_model(self, lse, raw, scale, rule):
-        """Log-sum-exp of the model's own logits, which the mean key shifts: alike for all keys, so that it changes no weight unless
-        logits are capped, where it is counted before."""
+        """Log-sum-exp of the model's own logits, which the mean key shifts. The shift is equal for all keys, so it
+        changes no weight unless logits are capped; in that case it is already included."""
         shift = None if rule.cap else self.code.transform.shift(raw)
         return lse if shift is None else lse + shift * scale
 
@@ -193,8 +195,8 @@ class Tiers:
             shift=transform.shift(raw) if rule.cap else None)
 
     def decode(self, held, coded, raw, scale, rule, want_lse, space=None):
-        """Decode attention of queries [B, Hkv, g, d] in the basis of the cache, without the rule's sinks; raw: as the model made
-        them. space: the kernel's workspace where the caller keeps it."""
+        """Decode attention of queries [B, Hkv, g, d] in the cache basis, without the rule's sinks; raw: the model's
+        queries. space: the kernel's workspace, if the caller owns it."""
         code, group = self.code, raw.shape[2]
         if kernels.rule_unsupported(rule) is not None:
             return self._by_reference(held, coded, raw, (held.lengths.long() - 1)[:, None].expand(-1, group), scale, rule)
@@ -217,9 +219,9 @@ class Tiers:
     def attend(self, held, query, scale, new=None, rule=ALL):
         """query [B, Hq, T, d] of the model, after RoPE, attends to everything that the sequences hold.
 
-        new: None where the query is of the last token that was appended (T = 1), else query i of sequence b has position
-        lengths[b] + i, and its token is not appended yet. Returns output [B, Hq, T, d] FP32 and log-sum-exp [B, Hq, T], both without
-        the rule's sinks, which count once in all parts of a softmax (rule.with_sinks())."""
+        new: None if the query belongs to the last appended token (T = 1). Otherwise query i of sequence b has
+        position lengths[b] + i, and its token is not yet appended. Returns output [B, Hq, T, d] FP32 and log-sum-exp
+        [B, Hq, T], both without the rule's sinks. Sinks count once over all parts of a softmax (rule.with_sinks())."""
         code, (batch, heads, tokens, d) = self.code, query.shape
         kv_heads, transform = code.layer.kv_heads, code.transform
         q = query.reshape(batch, kv_heads, -1, d)  # query head h reads KV head h / group

@@ -1,13 +1,13 @@
-"""The way of rows and queries into the basis of the cache and back, of one layer. Row vectors, FP32:
-x' = (x - mean) forward; q' = q back(key); o = o' back(value) + mean; logits gain <q, mean> scale."""
+"""Transforms rows and queries of one layer into the cache basis and back. Row vectors, FP32: x' = (x - mean)
+forward; q' = q back(key); o = o' back(value) + mean; logits gain <q, mean> scale."""
 import torch
 
 from . import chunk_reference, ops, reference
 
 
 class Phases:
-    """cos and sin of RoPE at each position, [T, d], as lib/model/rope_phases.h of the toolchain has them: a row depends on
-    its position alone. Needed only for keys whose mean is one of keys before RoPE."""
+    """cos and sin of RoPE at each position, [T, d], as in lib/model/rope_phases.h of the toolchain. A row depends
+    only on its position. Needed only for keys whose mean was taken before RoPE."""
 
     def __init__(self, inverse, attention_factor=1.0):
         self.inverse, self.factor = inverse.detach().float().cpu(), float(attention_factor)
@@ -32,7 +32,7 @@ class Phases:
 
 
 class LayerTransform:
-    """The matrices of a layer. heads_of: Hq / Hkv query heads read one KV head."""
+    """The matrices of a layer. heads_of: Hq / Hkv query heads per KV head."""
 
     def __init__(self, layer, phases=None):
         key, value = layer.key, layer.value
@@ -41,7 +41,7 @@ class LayerTransform:
         self.key_mean, self.value_mean = key.mean, value.mean  # [Hkv, d] or None
         self.rotated_mean, self.phases = key.rotated_mean, phases
         self._products = {}
-        self._positions = 1  # that the table of phases has at least
+        self._positions = 1  # minimum size of the phase table
         if self.rotated_mean and phases is None:
             raise ValueError("keys with a rotated mean need the phases of RoPE")
 
@@ -52,8 +52,8 @@ class LayerTransform:
         return self
 
     def products(self, *names):
-        """Matrices of the operators of chunks: key_forward and value_forward, and key_back and value_back, which undo them; on CUDA
-        in two terms. Kept."""
+        """Matrices for the chunk operators: key_forward and value_forward, and their inverses key_back and
+        value_back; on CUDA in two terms. Cached."""
         for name in names:
             if name not in self._products:
                 matrix = {"key_back": lambda: self.query.transpose(1, 2).contiguous(), "value_back": lambda: self.output}.get(
@@ -62,7 +62,7 @@ class LayerTransform:
         return tuple(self._products[name] for name in names)
 
     def reserve(self, tokens, device):
-        """Phases of so many positions, where means are rotated."""
+        """Reserves phases for this many positions, if means are rotated."""
         if self.rotated_mean:
             self._positions = max(self._positions, tokens)
             self.phases.table(self._positions, torch.device(device))
@@ -71,7 +71,7 @@ class LayerTransform:
         return self.phases.table(self._positions, torch.device(device))
 
     def mean_at(self, positions):
-        """The mean keys as they stand at each position: [T, Hkv, d]. reserve() has seen the positions."""
+        """The mean keys with RoPE applied at each position: [T, Hkv, d]. reserve() must have covered the positions."""
         return reference.rotated(self.key_mean, self.phase_table(positions.device)[positions])
 
     def key_rows(self, k, positions):
@@ -81,7 +81,7 @@ class LayerTransform:
     def value_rows(self, v):
         return ops.rotate_rows(v, self.value_mean, self.value_forward)
 
-    # Queries and outputs are [B, Hkv, R, d]: R rows (tokens times query heads of the group) that read one KV head.
+    # Queries and outputs are [B, Hkv, R, d]: R rows (tokens times query heads of the group) per KV head.
 
     def queries(self, q):
         return torch.matmul(q.float(), self.query)
@@ -91,13 +91,13 @@ class LayerTransform:
         return o if self.value_mean is None else o + self.value_mean[:, None, :]
 
     def shift(self, q):
-        """[B, Hkv, R]: what the mean key adds to every logit, before the scale; None without one."""
+        """[B, Hkv, R]: the mean key's contribution to every logit, before the scale; None without a mean."""
         if self.key_mean is None or self.rotated_mean:
             return None
         return (q.float() * self.key_mean[:, None, :]).sum(dim=-1)
 
     def phase_queries(self, q):
-        """u(q) [B, Hkv, R, d] with <q, RoPE_p(mean)> = <u(q), c_p>; None where means are not rotated."""
+        """u(q) [B, Hkv, R, d] with <q, RoPE_p(mean)> = <u(q), c_p>; None if means are not rotated."""
         if not self.rotated_mean:
             return None
         return reference.phase_queries(q, self.key_mean)

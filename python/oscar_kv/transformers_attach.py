@@ -1,5 +1,5 @@
-"""attach(): a model of transformers generates with the cache of a bundle. Only documented hooks are used: a registered
-attention function and mask, a Cache of our own, and the instance's own way to prepare a cache for generate()."""
+"""attach(): makes a transformers model generate with the cache of a bundle. Uses only documented hooks: a registered
+attention function and mask, a custom Cache, and the instance's own method for preparing a cache for generate()."""
 import dataclasses
 import sys
 import types
@@ -30,27 +30,28 @@ from .unwrap import unwrapped
 
 NAME, ATTRIBUTE = "oscar", "_oscar_attached"
 GEMMA4 = ("gemma4_text", "gemma4_unified_text")
-# A mask function of flash attention gives None or [B, keys], which is all that padding needs here.
+# A flash attention mask function returns None or [B, keys], which is sufficient for padding here.
 AttentionInterface.register(NAME, attention)
 AttentionMaskInterface.register(NAME, flash_attention_mask)
 
 
 class Attached:
-    """What attach() made of a model and a bundle; oscar_kv.detach(model) takes it away. codes: [LayerCode], None where a layer has
-    linear attention, or a window in heads of another size, and keeps transformers' own states."""
+    """The result of attach() for a model and a bundle; oscar_kv.detach(model) undoes it. codes: [LayerCode]. None
+    for layers with linear attention, or with a window in heads of another size; they keep transformers' own
+    states."""
 
     def __init__(self, bundle, codes, modules, max_tokens, flush, config=None):
-        """modules: attention modules by their layers."""
+        """modules: attention modules by layer."""
         self.bundle, self.codes, self.modules, self.config = bundle, codes, weakref.WeakSet(modules.values()), config
         cap = None if config is None else getattr(config.get_text_config(decoder=True), "attn_logit_softcapping", None)
-        self.rules = {index: rule_of(module, cap=cap) for index, module in modules.items()}  # but their windows
+        self.rules = {index: rule_of(module, cap=cap) for index, module in modules.items()}  # without their windows
         self.max_tokens, self.flush = max_tokens, flush
-        self.graphs = None          # step_graphs.Recorder where steps are recorded
+        self.graphs = None          # step_graphs.Recorder if steps are recorded
         self.implementation = None  # the model's own, while it is active
-        self.own = {}               # methods that the instance had before, by their names; None: only its class has one
+        self.own = {}               # methods that the instance had before, by name; None: only its class has one
         self.hook = None            # of the model's forward
-        self.call = None            # (cache, its columns before) of the generate() that runs
-        self.warned = False         # of a forward of many tokens
+        self.call = None            # (cache, its columns before) of the running generate()
+        self.warned = False         # about a forward of many tokens
         coded = None if max_tokens is None else max(0, max_tokens - bundle.sink - bundle.recent)
         self.most_pages = None if coded is None else -(-coded // PAGE_TOKENS)
 
@@ -59,7 +60,7 @@ class Attached:
 
 
 def _attention_modules(model):
-    """The attention module of each decoder layer, by its index."""
+    """The attention module of each decoder layer, by layer index."""
     found = {}
     for module in model.modules():
         index = getattr(module, "layer_idx", None)
@@ -69,7 +70,7 @@ def _attention_modules(model):
 
 
 def _phases(model):
-    """Of the decoder's rotary embedding: frequencies and attention factor."""
+    """Frequencies and attention factor of the decoder's rotary embedding."""
     rotary = next((m for m in model.modules() if hasattr(m, "inv_freq") and hasattr(m, "attention_scaling")), None)
     if rotary is None:
         raise InputError("the bundle needs the rotary embedding of the model (keys centered before RoPE), which has none that "
@@ -78,13 +79,13 @@ def _phases(model):
 
 
 def _window(module, config):
-    """Tokens that the queries of an attention module see, 0: all."""
+    """Tokens that the queries of an attention module see; 0: all."""
     return getattr(module, "sliding_window", getattr(config, "sliding_window", None)) or 0
 
 
 def _exact_layer(bundle, index):
-    """In place of a layer that the bundle leaves out, because its queries see no more than the recent window: the model's own
-    basis. Its pages have the code of another layer, and no query reads them."""
+    """A substitute for a layer that the bundle leaves out because its queries see at most the recent window. It uses
+    the model's own basis. Its pages have another layer's code, and no query reads them."""
     first = bundle.layers[0]
 
     def exact(side):
@@ -96,7 +97,8 @@ def _exact_layer(bundle, index):
 
 
 def geometry(model):
-    """(layers, KV heads, head size) of a model's decoder; where layers differ (Gemma 4), the sizes of those that see all."""
+    """(layers, KV heads, head size) of a model's decoder. If layers differ (Gemma 4), the sizes of the global
+    layers."""
     config = model.config.get_text_config(decoder=True)
     heads = config.num_attention_heads
     if _windows_apart(config):
@@ -107,12 +109,13 @@ def geometry(model):
 
 
 def _group(model):
-    """Query heads that read one KV head."""
+    """Query heads per KV head."""
     return model.config.get_text_config(decoder=True).num_attention_heads // geometry(model)[1]
 
 
 def _asks_the_interface(modules):
-    """Whether all attention modules call what ALL_ATTENTION_FUNCTIONS has, also where their model does not say so (Qwen3-Next)."""
+    """Whether all attention modules call the function from ALL_ATTENTION_FUNCTIONS, even if their model does not
+    declare it (Qwen3-Next)."""
     return bool(modules) and all(hasattr(sys.modules[type(m).__module__], "ALL_ATTENTION_FUNCTIONS") for m in modules.values())
 
 
@@ -215,7 +218,7 @@ def _warn_of_reference(attached, group):
 
 
 def _recorder(model, attached, graphs):
-    """Of the steps of generate(), or None. InputError where they must be recorded and cannot."""
+    """The recorder for steps of generate(), or None. InputError if they must be recorded and cannot be."""
     if graphs is False:
         return None
     reason = Recorder.unsupported(attached, _group(model))
@@ -232,14 +235,15 @@ def _recorder(model, attached, graphs):
 
 
 def _directory(model, checkpoint):
-    """Of the checkpoint that the model was loaded from."""
+    """The fingerprint of the checkpoint that the model was loaded from."""
     if checkpoint is not None:
         return checkpoint_of(checkpoint)
     return checkpoint_of(getattr(model, "name_or_path", ""), getattr(model.config, "_commit_hash", None))
 
 
 def prepare(model, bundle, *, checkpoint=None, max_tokens=None, flush=1, graphs=None):
-    """Checks that a bundle fits the model, which stays as it is. Returns what activate() takes; arguments as attach()."""
+    """Checks that a bundle fits the model, without changing the model. Returns the argument of activate(); arguments
+    as in attach()."""
     model = unwrapped(model)
     if not (isinstance(flush, int) and 1 <= flush <= PAGE_TOKENS):
         raise InputError(f"flush is {flush!r}, expected 1 to {PAGE_TOKENS}")
@@ -270,7 +274,8 @@ def _replace(model, attached, name, method):
 
 
 def activate(model, attached):
-    """The model generates with what prepare() made, until detach(). Returns what was given, also where that is a wrapper."""
+    """Makes the model generate with the result of prepare(), until detach(). Returns its argument, even if that is a
+    wrapper."""
     given, model = model, unwrapped(model)
     if getattr(model, ATTRIBUTE, None) is not None:
         raise InputError("the model has a bundle attached already; detach() it first")
@@ -293,19 +298,23 @@ def activate(model, attached):
 
 
 def attach(model, bundle, *, checkpoint=None, max_tokens=None, flush=1, graphs=None):
-    """generate(), pipelines and chat of `model` use the 2-bit cache of `bundle` from now on, also where it stands in a wrapper of
-    peft, torch.compile, DataParallel or accelerate. A generate() that would leave the cache out is an InputError.
+    """From now on, generate(), pipelines and chat of `model` use the 2-bit cache of `bundle`. `model` may be wrapped
+    by peft, torch.compile, DataParallel or accelerate. InputError if a generate() would bypass the cache.
 
-    bundle: a directory of oscar-fit, or a Bundle. checkpoint: the directory that the model was loaded from, where it cannot
-    be found by its name; its fingerprint must be the bundle's. max_tokens: refuse longer sequences before they start.
-    flush: tokens leave the BF16 window in groups of this many, 1 as oscar-verify judges; larger groups cost a little
-    memory and are faster. graphs: steps of one token are recorded as a CUDA graph and replayed; None where that can be, True:
-    InputError where it cannot, False: never. InputError when the bundle does not fit. Returns the model."""
+    bundle: a directory of oscar-fit, or a Bundle.
+    checkpoint: the directory that the model was loaded from, if its name does not lead to it; its fingerprint must
+    equal the bundle's.
+    max_tokens: refuse longer sequences before they start.
+    flush: number of tokens that leave the BF16 window together, 1 as in oscar-verify. Larger groups cost a little
+    memory and are faster.
+    graphs: record steps of one token as a CUDA graph and replay them. None: if possible; True: InputError if not
+    possible; False: never.
+    InputError if the bundle does not fit. Returns the model."""
     return activate(model, prepare(model, bundle, checkpoint=checkpoint, max_tokens=max_tokens, flush=flush, graphs=graphs))
 
 
 def detach(model):
-    """The model as it was before attach(). Returns what was given."""
+    """Restores the model's state before attach(). Returns its argument."""
     given, model = model, unwrapped(model)
     attached = _attached(model)
     model.set_attn_implementation(attached.implementation)

@@ -1,6 +1,6 @@
-"""The attention function that transformers calls by the name "oscar". One new token: it is appended, then attends to the
-cache. A chunk of a prompt: raw keys and values of the chunk by SDPA, what came before it from the cache, merged by
-log-sum-exp; then the chunk is appended."""
+"""The attention function registered in transformers as "oscar". A single new token is appended, then attends to the
+cache. For a chunk of a prompt, SDPA computes attention on the chunk's raw keys and values, and log-sum-exp merges
+it with attention to the cache. Then the chunk is appended."""
 import torch
 
 from . import cache_use
@@ -12,14 +12,14 @@ from .transformers_cache import CARRIER
 
 
 def rule_of(module, window=None, cap=None, sinks=None):
-    """attention_rule.Rule of an attention module of transformers; chunks are those that its configuration tells (Llama 4)."""
+    """attention_rule.Rule of a transformers attention module; its configuration gives the chunks (Llama 4)."""
     config, index = getattr(module, "config", None), getattr(module, "layer_idx", None)
     kinds = getattr(config, "layer_types", None) or ()
     chunked = isinstance(index, int) and index < len(kinds) and kinds[index] == "chunked_attention"
     return Rule(window or 0, (config.attention_chunk_size or 0) if chunked else 0, float(cap or 0.0), sinks)
 
 
-@torch.compiler.disable  # the cache counts in Python; a compiled model is cut here
+@torch.compiler.disable  # the cache counts in Python, so a compiled model has a graph break here
 def attention(module, query, key, value, attention_mask, scaling=None, dropout=0.0, sliding_window=None, **kwargs):
     """The signature of AttentionInterface: query [B, Hq, q, d] -> ([B, q, Hq, d], None)."""
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
@@ -31,15 +31,16 @@ def attention(module, query, key, value, attention_mask, scaling=None, dropout=0
         raise InputError(f"an attention mask of {attention_mask.dim()} dimensions is not supported; pass [batch, tokens]")
     rule = rule_of(module, sliding_window, kwargs.get("softcap"), kwargs.get("s_aux"))
     layer = getattr(key, CARRIER, None)
-    if layer is None:  # no cache, or one of another kind: the model as it was
+    if layer is None:  # no cache, or another kind: the model's original attention
         causal = kwargs.get("is_causal")
-        if not (getattr(module, "is_causal", True) if causal is None else causal):  # the encoder of images beside the decoder
+        # an image encoder beside the decoder
+        if not (getattr(module, "is_causal", True) if causal is None else causal):
             return whole(query, key, value, attention_mask, scale).transpose(1, 2), None
         cache_use.without_cache(module, query.shape[2], key.shape[2])
         return plain(query, key, value, attention_mask, scale, rule).transpose(1, 2), None
     if module not in layer.owner.attached.modules:
         raise InputError("the cache was made for another model; make one with oscar_kv.new_cache(model)")
-    if layer.owner.is_recording:  # one token of each sequence; the cache has looked at the mask, and counts the replays
+    if layer.owner.is_recording:  # one token per sequence; the cache has checked the mask, and counts the replays
         layer.pending = None
         return layer.kv.step_on_device(query, key, value, scale, rule).to(query.dtype).transpose(1, 2), None
     valid = layer.valid(attention_mask)
@@ -58,7 +59,7 @@ def _chunk(layer, query, key, value, valid, scale, rule):
     if not any(layer.kv.lengths):
         return plain(query, key, value, valid.to(query.device) if not bool(valid.all()) else None, scale, rule)
     device, batch, heads, tokens, d = query.device, *query.shape
-    # Queries move to the front, because query i of a sequence has position length + i there.
+    # Queries move to the front, because there query i of a sequence has position length + i.
     order = torch.argsort((~valid).int(), dim=1, stable=True).to(device)
     counts, parts = valid.sum(dim=1).tolist(), Parts()
     index = order[:, None, :, None]

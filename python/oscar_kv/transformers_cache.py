@@ -1,6 +1,6 @@
-"""The cache of oscar_kv as transformers knows caches: one layer per decoder layer. `update` takes the new keys and values
-and returns them with a reference to the layer, by which the attention function (transformers_attention.py) finds the
-cache; it appends them once it has attended."""
+"""The cache of oscar_kv with transformers' cache interface: one layer per decoder layer. `update` takes the new keys
+and values and returns them with a reference to the layer. The attention function (transformers_attention.py)
+finds the cache through it, and appends them after attending."""
 import contextlib
 import copy
 
@@ -12,7 +12,7 @@ from .errors import InputError
 from .paged_kv import PagedKV, PageTable
 
 CARRIER = "_oscar_layer"
-# What models and generate() call a cache: "cache" since transformers 5.24, which takes the older name too.
+# The name of a cache in models and generate(): "cache" since transformers 5.24, which also accepts the older name.
 CACHE_NAME = next(iter(getattr(generation, "ALL_CACHE_NAMES", ["past_key_values"])))
 
 
@@ -33,9 +33,10 @@ class OscarLayer(CacheLayerMixin):
         super().__init__()
         self.owner, self.index = owner, index  # OscarCache
         self.kv = None                         # PagedKV, once the batch size is known
-        self.columns = 0                       # tokens with padding, as attention masks count them
-        self.held = None                       # [B, first columns] bool on the CPU: not padding; those after them are none, either
-        self.pending = None                    # keys and values that attention has not seen yet
+        self.columns = 0                       # tokens including padding, as attention masks count them
+        # [B, first columns] bool on the CPU: not padding; later columns have no padding
+        self.held = None
+        self.pending = None                    # keys and values before attention
 
     def lazy_initialization(self, key_states, value_states):
         code = self.owner.attached.codes[self.index]
@@ -60,13 +61,14 @@ class OscarLayer(CacheLayerMixin):
             raise InputError(f"the cache holds {self.kv.batch} sequences, the model brings {key_states.shape[0]}; use one "
                              "cache for one batch")
         self.pending = (key_states, value_states)
-        # A view of its own, so that the reference hangs on no tensor of the model.
+        # A separate view, so that no tensor of the model holds the reference.
         keys = key_states.view(key_states.shape)
         setattr(keys, CARRIER, self)
         return keys, value_states
 
     def valid(self, mask):
-        """Which [B, q] of the pending rows are no padding, on the CPU; None: all. mask: [B, columns] of the model, or None."""
+        """Which [B, q] of the pending rows are not padding, on the CPU; None: all. mask: [B, columns] of the model,
+        or None."""
         keys, _ = self.pending
         batch, new = keys.shape[0], keys.shape[2]
         mask = None if mask is None else self.owner.on_cpu(mask)
@@ -112,7 +114,7 @@ class OscarLayer(CacheLayerMixin):
     def get_max_length(self):
         return self.owner.attached.max_tokens or -1
 
-    get_max_cache_shape = get_max_length  # the older name of transformers 5.17
+    get_max_cache_shape = get_max_length  # the older name in transformers 5.17
 
     def reset(self):
         self.columns, self.held, self.pending = 0, None, None
@@ -128,19 +130,20 @@ class OscarLayer(CacheLayerMixin):
 
 
 class OscarCache(Cache):
-    """One page table for all layers. Made by oscar_kv.new_cache(model), or by generate() itself after attach()."""
+    """One page table for all layers. Made by oscar_kv.new_cache(model), or by generate() after attach()."""
 
     def __init__(self, attached):
         self.attached, self._table = attached, None
-        self._mask = (None, None)  # the mask of the last call and its copy on the CPU: layers share it
-        self._held = (None, None)  # what is padding, and its copy on the device of the masks
+        self._mask = (None, None)  # the last call's mask and its copy on the CPU, shared by layers
+        self._held = (None, None)  # the padding mask, and its copy on the masks' device
         self.steps, self.is_recording = None, False  # step_graphs.Steps, once steps are recorded
         own = self._own_layers()
         super().__init__(layers=[own[i] if code is None else OscarLayer(self, i) for i, code in enumerate(attached.codes)])
         self.paged = [layer for layer in self.layers if isinstance(layer, OscarLayer)]
 
     def _own_layers(self):
-        """Of transformers, by the index of the decoder's layer, where some have linear attention or windows in other heads."""
+        """transformers' layers, by decoder layer index, if some layers have linear attention or windows in other
+        heads."""
         return DynamicCache(config=self.attached.config).layers if None in self.attached.codes else []
 
     def table(self, batch):
@@ -154,8 +157,8 @@ class OscarCache(Cache):
         return self._mask[1]
 
     def holds(self, batch, mask):
-        """Whether one new token of each of `batch` sequences may be recorded: mask [B, columns + 1] or None is as the cache has it, and
-        none of the new tokens is padding. Waits for the device of the mask."""
+        """Whether one new token of each of `batch` sequences may be recorded. The mask [B, columns + 1] or None must
+        match the cache, and no new token may be padding. Waits for the mask's device."""
         first = self.paged[0]
         if any(layer.kv is None or layer.columns != first.columns for layer in self.paged) or first.kv.batch != batch or first.columns == 0:
             return False
@@ -171,7 +174,8 @@ class OscarCache(Cache):
         return bool(((mask[:, :padded] != 0) == self._held[1]).all() & mask[:, padded:].all())
 
     def reserve_steps(self, steps):
-        """Room for so many more tokens of every sequence, or for those that max_tokens leaves; how many."""
+        """Reserves room for this many more tokens of every sequence, or for the rest up to max_tokens; returns the
+        number."""
         most = self.attached.max_tokens
         for layer in self.paged:
             if most is not None:
@@ -180,7 +184,7 @@ class OscarCache(Cache):
         return steps
 
     def tensors(self):
-        """What a recorded step reads and writes, beside weights."""
+        """The tensors that a recorded step reads and writes, beside weights."""
         return [t for layer in self.paged for t in layer.kv.tensors()]
 
     def places(self):
@@ -188,7 +192,7 @@ class OscarCache(Cache):
 
     @contextlib.contextmanager
     def recording(self):
-        """Inside, attention launches its kernels and counts nothing."""
+        """Inside, attention launches its kernels but does not count."""
         self.is_recording = True
         try:
             yield
@@ -198,7 +202,7 @@ class OscarCache(Cache):
                 layer.pending = None
 
     def count_steps(self, steps):
-        """A recorded step was replayed so many times."""
+        """Counts replays of a recorded step."""
         for layer in self.paged:
             layer.kv.count(steps)
             layer.columns += steps
@@ -212,7 +216,7 @@ class OscarCache(Cache):
         return self.allocated_bytes()
 
     def __repr__(self):
-        """What it holds, and what the same tokens take in BF16."""
+        """The cache's content, and the size of the same tokens in BF16."""
         bundle, filled = self.attached.bundle, [layer.kv for layer in self.paged if layer.kv is not None]
         if not filled or not any(filled[0].lengths):
             return f"OscarCache(empty, method {bundle.method}, {len(self.paged)} of {len(self.layers)} layers)"
@@ -224,13 +228,15 @@ class OscarCache(Cache):
                 f"{len(self.layers)} layers: {self.nbytes:,} bytes, {full:,} in BF16)")
 
     def __deepcopy__(self, memo):
-        """A cache of its own with the same tokens, for several continuations of one prompt. What attach() made is shared."""
+        """A separate cache with the same tokens, for several continuations of one prompt. Shares the result of
+        attach()."""
         if any(layer.pending is not None for layer in self.paged):
             raise InputError("the cache holds keys that its model has not attended to; copy it between calls of the model")
         memo[id(self.attached)] = self.attached
         memo |= {id(code): code for code in self.attached.codes if code is not None}
         twin = memo[id(self)] = type(self).__new__(type(self))
-        fresh = dict(_mask=(None, None), _held=(None, None), steps=None)  # of the masks and the recorded steps of this cache
+        # the masks and recorded steps belong to one cache
+        fresh = dict(_mask=(None, None), _held=(None, None), steps=None)
         twin.__dict__.update(fresh | {name: copy.deepcopy(value, memo) for name, value in self.__dict__.items() if name not in fresh})
         return twin
 

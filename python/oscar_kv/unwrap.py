@@ -1,16 +1,16 @@
-"""From what a user holds to the model of transformers that computes: wrappers of peft, torch.compile, DataParallel, accelerate and
-others keep it as a submodule. A hook on the wrapper would never be asked by the model's own generate()."""
+"""Finds the transformers model that computes, inside wrappers of peft, torch.compile, DataParallel, accelerate and
+others. They keep it as a submodule. The model's own generate() would never call a hook on the wrapper."""
 from torch import nn
 from transformers import PreTrainedModel
 
 from .errors import InputError, quoted
 
-# Their parameters are pieces of flat tensors, so that no projection holds its weight.
+# Their parameters are pieces of flat tensors, so no projection holds its weight.
 SHARDED = ("FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine")
 
 
 def _outermost(module):
-    """Models of transformers in a module that are no part of another one."""
+    """Transformers models in a module that are not part of another one."""
     found = []
     for child in module.children():
         found += [child] if isinstance(child, PreTrainedModel) else _outermost(child)
@@ -18,7 +18,7 @@ def _outermost(module):
 
 
 def _refuse_prefixes(model):
-    """Adapters of peft that put keys and values of their own into a cache, which are no activations of the model."""
+    """peft adapters that put their own keys and values into a cache; these are not activations of the model."""
     for module in model.modules():
         configs = getattr(module, "peft_config", None)
         for config in configs.values() if isinstance(configs, dict) else ():
@@ -29,7 +29,8 @@ def _refuse_prefixes(model):
 
 
 def unwrapped(model):
-    """The model of transformers inside any wrapper. InputError: there is none, or more than one, or its weights are in pieces."""
+    """The transformers model inside any wrapper. InputError if there is none or more than one, or if its weights are
+    in pieces."""
     name = type(model).__name__
     if not isinstance(model, nn.Module):
         held = getattr(model, "model", None)  # a pipeline

@@ -1,7 +1,7 @@
-"""vLLM's attention backend OSCAR: the cache of SlotKV behind the interfaces of vLLM 0.33 (v1/attention/backend.py there).
-vLLM keeps the pages, in blocks of 64 tokens and the layout LBHNC, in which a block of a layer is [Hkv, page bytes]; the BF16
-windows lie in rings by the slot of a request, or with prefix caching in an overlay by block. Slots are what only vLLM's second
-model runner tells a backend."""
+"""vLLM's attention backend OSCAR: SlotKV with the interfaces of vLLM 0.33 (v1/attention/backend.py there). vLLM owns
+the pages, in blocks of 64 tokens and the layout LBHNC, in which a layer's block is [Hkv, page bytes]. The BF16
+windows are in rings by request slot, or with prefix caching in an overlay by block. Only vLLM's second model
+runner gives slots to a backend."""
 import dataclasses
 import functools
 
@@ -23,7 +23,7 @@ from .page_layout import PAGE_TOKENS  # noqa: E402
 from .slot_kv import Rows  # noqa: E402
 from .vllm_serving import Serving, layer_refusal  # noqa: E402
 
-_servings = []  # [(configuration, Serving)] of this process, at most one
+_servings = []  # [(configuration, Serving)] in this process, at most one
 
 
 def _rank():
@@ -32,7 +32,7 @@ def _rank():
 
 
 def serving_of(config):
-    """The Serving of a configuration of vLLM, made at the first call: a worker makes it when its model is built."""
+    """The Serving of a vLLM configuration, made at the first call: a worker makes it when its model is built."""
     for known, serving in _servings:
         if known is config:
             return serving
@@ -49,8 +49,8 @@ def layer_index(name):
 
 
 def _name_layers_in_specs():
-    """The one change to vLLM, made where the pages of a bundle's layers differ in size: customize_spec() is not told which
-    layer it is asked about, so the layer itself states the bytes of its pages."""
+    """The only change to vLLM, made if the page sizes of a bundle's layers differ. customize_spec() does not get the
+    layer, so the layer itself states the size of its pages."""
     from vllm.model_executor.layers.attention import Attention
     original = Attention.get_kv_cache_spec
     if getattr(original, "oscar_kv", False):
@@ -110,11 +110,11 @@ class OscarBackend(AttentionBackend):
 
     @classmethod
     def supports_compute_capability(cls, capability):
-        return capability.major in (8, 9)  # of the CUDA operators (kernels.py)
+        return capability.major in (8, 9)  # supported by the CUDA operators (kernels.py)
 
     @classmethod
     def customize_spec(cls, spec):
-        """Bytes of a token and head: our page holds 64 of them, keys and values together."""
+        """Bytes per token and head: a page holds 64 of them, keys and values together."""
         if spec.state_content_bytes is not None:
             return spec
         if not _servings:
@@ -129,7 +129,8 @@ class OscarMetadata(AttentionMetadata):
 
 
 class OscarMetadataBuilder(AttentionMetadataBuilder):
-    """One forward pass as SlotTable sees it. Everything that a captured graph reads is written here, before its replay."""
+    """One forward pass as SlotTable sees it. Everything that a captured graph reads is written here, before its
+    replay."""
     _cudagraph_support = AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
     reorder_batch_threshold = 1
 
@@ -149,7 +150,7 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
         ends = common.query_start_loc_cpu[:count + 1].tolist()
         counts = [end - begin for begin, end in zip(ends, ends[1:])]
         slots = common.req_idx[:count].tolist()
-        counts = counts[:len(slots)]  # rows beyond them are padding
+        counts = counts[:len(slots)]  # further rows are padding
         upper = common.seq_lens_cpu_upper_bound  # exact for rows with more than one token
         starts = [0] * len(slots) if upper is None else [n - c for n, c in zip(upper[:len(slots)].tolist(), counts)]
         if upper is None and (self.serving.by_block or any(c > 1 for c in counts)):
@@ -157,13 +158,15 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
         if self.serving.by_block:
             self.table.cover(self.serving.blocks(self.layers))
         rows = self.table.rows(slots, starts, counts, common.seq_lens[:count], common.block_table_tensor[:count], common.slot_mapping)
-        if rows.overlay is not None and rows.overlay.fills is not None:  # before the forward, which may be the replay of a graph
+        # before the forward, which may be a graph replay
+        if rows.overlay is not None and rows.overlay.fills is not None:
             self.serving.fill(self.layers, *rows.overlay.fills)
         rows.flush = self._step_flush()
         return OscarMetadata(rows)
 
     def _step_flush(self):
-        """Made when vLLM's memory is bound to the layers, and again when it is other memory: graphs are recorded for a trial first."""
+        """Made when vLLM's memory is bound to the layers, and again when the memory changes, because graphs are
+        first recorded for a trial."""
         if not self.table.on_cuda:
             return None
         layers = self.vllm_config.compilation_config.static_forward_context
@@ -177,7 +180,7 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
 
 
 class OscarImpl(AttentionImpl):
-    """One layer. Which one, vLLM says with the first forward pass."""
+    """One layer. vLLM gives its index with the first forward pass."""
 
     def __init__(self, num_heads, head_size, scale, num_kv_heads=None, alibi_slopes=None, sliding_window=None, kv_cache_dtype="auto",
                  logits_soft_cap=None, attn_type=AttentionType.DECODER, kv_sharing_target_layer_name=None, **extra):
@@ -203,11 +206,11 @@ class OscarImpl(AttentionImpl):
         return self._pool
 
     def forward(self, layer, query, key, value, kv_cache, attn_metadata, output, output_scale=None, output_block_scale=None):
-        """query [N, Hq, d], key and value [N, Hkv, d]; output [N, Hq, d] is written."""
+        """query [N, Hq, d], key and value [N, Hkv, d]; writes output [N, Hq, d]."""
         if output_scale is not None or output_block_scale is not None:
             raise InputError("a quantized attention output was asked for, which the 2-bit cache does not write")
         cache = self.cache(layer, query.device)
-        if attn_metadata is None:  # the profile run, in which the windows of all layers are made and counted
+        if attn_metadata is None:  # the profile run, which allocates and counts the windows of all layers
             return output.zero_()
         cache.forward(self.pool(kv_cache), attn_metadata.rows, query, key, value, self.scale, output)
         return output

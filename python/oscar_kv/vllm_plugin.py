@@ -1,6 +1,6 @@
-"""What vLLM finds by the entry point vllm.general_plugins: the cache type `oscar2` and the attention backend `OSCAR`. vLLM
-calls register() in each of its processes, also where nobody wants a 2-bit cache, so nothing is read or checked here; a
-release that this adapter was not written for is refused when the backend is asked for.
+"""The entry point vllm.general_plugins for vLLM: the cache type `oscar2` and the attention backend `OSCAR`. vLLM
+calls register() in each of its processes, even if no one wants a 2-bit cache, so it reads and checks nothing. An
+unsupported release is refused when the backend is requested.
 
     OSCAR_KV_BUNDLE=bundle vllm serve MODEL --kv-cache-dtype oscar2 --attention-backend OSCAR"""
 import os
@@ -9,18 +9,18 @@ from .errors import InputError
 
 BACKEND, CACHE_DTYPE = "OSCAR", "oscar2"
 BUNDLE_VARIABLE = "OSCAR_KV_BUNDLE"
-RELEASE = (0, 33)  # major and minor; vLLM promises nothing to plugins from one minor to the next
+RELEASE = (0, 33)  # major and minor; vLLM guarantees plugins nothing across minor releases
 
 
 def check_version(found):
-    """InputError unless vLLM is of the release whose interfaces this adapter uses."""
+    """InputError unless vLLM is the release whose interfaces this adapter uses."""
     if tuple(found.split(".")[:2]) != tuple(map(str, RELEASE)):
         expected = ".".join(map(str, RELEASE))
         raise InputError(f"vLLM {found} is installed, oscar-kv serves vLLM {expected}.x; install vllm=={expected}.0")
 
 
 class OscarCacheType:
-    """What vLLM asks about --kv-cache-dtype oscar2."""
+    """Answers vLLM's queries about --kv-cache-dtype oscar2."""
     name = CACHE_DTYPE
 
     def torch_dtype(self):
@@ -33,7 +33,7 @@ class OscarCacheType:
 
 
 def register():
-    """The entry point. It may be called any number of times."""
+    """The entry point. May be called any number of times."""
     try:
         from vllm.config.cache import is_known_kv_cache_dtype, register_kv_cache_dtype
         from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend

@@ -1,5 +1,5 @@
-"""What the layers of one vLLM worker share: the bundle, or the worker's heads of it, compared with the model and with what
-vLLM is asked to do. No interface of vLLM is implemented here; its configuration is read as it is in 0.33."""
+"""State shared by the layers of one vLLM worker: the bundle, or the worker's heads of it, checked against the model
+and vLLM's settings. Implements no interface of vLLM; reads its configuration as in 0.33."""
 import contextlib
 import os
 import pathlib
@@ -28,7 +28,7 @@ BUNDLE_OPTION, CHECKPOINT_OPTION = "oscar_bundle", "oscar_checkpoint"  # of --ad
 
 @contextlib.contextmanager
 def plain_torch():
-    """vLLM makes models under a default device and a default type of its own, which are not meant for bundles."""
+    """vLLM builds models under its own default device and dtype, which must not apply to bundles."""
     dtype = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
@@ -43,7 +43,7 @@ def _options(config):
 
 
 def bundle_path(config):
-    """--additional-config '{"oscar_bundle": DIR}' or the environment; the option is the stronger one."""
+    """--additional-config '{"oscar_bundle": DIR}' or the environment; the option takes precedence."""
     path = _options(config).get(BUNDLE_OPTION) or os.environ.get(BUNDLE_VARIABLE)
     if not path:
         raise InputError(f"--kv-cache-dtype {CACHE_DTYPE} needs a bundle of oscar-fit; name its folder in {BUNDLE_VARIABLE} or in "
@@ -52,7 +52,7 @@ def bundle_path(config):
 
 
 def refusals(config):
-    """Sentences for what vLLM is asked to do and this adapter cannot."""
+    """Sentences for vLLM settings that this adapter does not support."""
     cache, parallel = config.cache_config, config.parallel_config
     cases = [
         (cache.kv_cache_dtype_skip_layers, "--kv-cache-dtype-skip-layers leaves layers in BF16, which this backend does not serve; "
@@ -73,7 +73,7 @@ def refusals(config):
 
 
 def layer_refusal(num_heads, num_kv_heads, head_size, alibi_slopes, sliding_window, logits_soft_cap, attn_type, sharing, extra):
-    """One sentence for a layer that cannot be served, or None. The arguments are those of vLLM's AttentionImpl."""
+    """One sentence for an unsupported layer, or None. The arguments are those of vLLM's AttentionImpl."""
     if head_size not in HEAD_SIZES:
         return f"the kernels have head sizes {', '.join(map(str, HEAD_SIZES))}, not {head_size}"
     if num_heads // num_kv_heads > MOST_GROUP:
@@ -90,7 +90,8 @@ def _is_set(value):
 
 
 def model_refusal(text_config):
-    """One sentence for layers that no argument of AttentionImpl tells, or None. text_config: transformers' own."""
+    """One sentence for unsupported layers that AttentionImpl's arguments do not show, or None. text_config:
+    transformers' own."""
     found = {"attention_chunk_size": getattr(text_config, "attention_chunk_size", None),
              "linear_attention": "linear_attention" in (getattr(text_config, "layer_types", None) or ())}
     return next((f"layers with {words} are not served" for name, words in MODEL.items() if _is_set(found[name])), None)
@@ -109,7 +110,8 @@ def _checkpoint(config):
 
 
 def head_range(kv_heads, rank, ranks):
-    """KV heads [begin, end) of a rank of tensor parallelism. Fewer heads than ranks: several ranks have the same head."""
+    """KV heads [begin, end) of a tensor-parallel rank. With fewer heads than ranks, several ranks have the same
+    head."""
     if kv_heads >= ranks:
         if kv_heads % ranks:
             raise InputError(f"{kv_heads} KV heads cannot be divided among {ranks} GPUs; choose --tensor-parallel-size accordingly")
@@ -118,7 +120,7 @@ def head_range(kv_heads, rank, ranks):
 
 
 def _warn_of_length(bundle, served):
-    """A calibration on short contexts costs quality at long ones."""
+    """Warns if the calibration contexts were shorter than the served ones, which costs quality at long contexts."""
     seen = bundle.longest_distance + 1
     if bundle.longest_distance and seen < served:
         warnings.warn(f"{bundle.path}: the calibration saw contexts of up to {seen} tokens, and --max-model-len is {served}; quality beyond "
@@ -126,7 +128,7 @@ def _warn_of_length(bundle, served):
 
 
 class Serving:
-    """The bundle of one worker. rank, ranks: of tensor parallelism."""
+    """The bundle of one worker. rank, ranks: tensor parallelism."""
 
     def __init__(self, config, rank=0, ranks=1):
         for sentence in refusals(config):
@@ -134,7 +136,8 @@ class Serving:
         model, path = config.model_config, bundle_path(config)
         with plain_torch():
             bundle = load_bundle(path)
-            # With prefix caching a request's first blocks may be another's: windows go by block. Else each slot has its own.
+            # With prefix caching, another request may own a request's first blocks, so windows are by block. Otherwise
+            # each slot has its own windows.
             self._config = config.cache_config
             self.by_block = bool(config.cache_config.enable_prefix_caching)
             if self.by_block and bundle.sink % PAGE_TOKENS:
@@ -156,7 +159,7 @@ class Serving:
         self._caches = {}
 
     def _cell(self, layer):
-        """Bytes of a token and head in a page: [Hkv, 64, cell] is vLLM's block, [Hkv, page bytes] is ours."""
+        """Bytes per token and head in a page: vLLM's block is [Hkv, 64, cell], this package's is [Hkv, page bytes]."""
         codes = [side_codec(layer, key, self.bundle.encoder, self.bundle.group).code for key in (True, False)]
         return PageLayout(*codes).bytes // PAGE_TOKENS
 
@@ -166,14 +169,14 @@ class Serving:
         return len(set(self.cells.values())) == 1
 
     def table(self, device):
-        """What makes rows of vLLM's batches."""
+        """Converts vLLM's batches to rows."""
         sink_pages = -(-self.bundle.sink // PAGE_TOKENS)
         if self.by_block:
             return OverlayTable(self.slots, sink_pages, blocks_of_window(self.bundle.recent), device, blocks=self._config.num_gpu_blocks)
         return SlotTable(self.slots, sink_pages + ring_pages(self.bundle.recent, 1), device)
 
     def cell(self, index=None):
-        """InputError where a layer must be named, or is none of the bundle's."""
+        """InputError if the layer is not named but must be, or is not in the bundle."""
         if index is None:
             if not self.one_size:
                 raise InputError(f"{self.bundle.path}: pages of its layers have different sizes, and vLLM did not name the layer")
@@ -183,23 +186,24 @@ class Serving:
         return self.cells[index]
 
     def blocks(self, layers):
-        """Of vLLM's memory as these layers have seen it; 0: not yet."""
+        """Blocks in vLLM's memory, as seen by these layers; 0: not yet known."""
         return max((kv.pages.shape[0] for i, kv in self._caches.items() if i in layers and kv.pages is not None), default=0)
 
     def flush_of(self, layers, memory):
-        """The StepFlush of layers that share block tables, None where kernels do not serve them. memory: {layer index: vLLM's memory}."""
+        """The StepFlush of layers that share block tables, None if kernels do not support them. memory: {layer
+        index: vLLM's memory}."""
         if any(i not in self._caches or self._caches[i].code.without_kernels for i in layers):
             return None
         caches = {i: self._caches[i] for i in layers}
         return StepFlush(caches, {i: caches[i].pool(memory[i]) for i in layers})
 
     def fill(self, layers, blocks, entries):
-        """Codes of blocks into the overlay of these layers."""
+        """Fills the overlays of these layers with the codes of blocks."""
         for index in layers:
             self._caches[index].fill(blocks, entries)
 
     def cache(self, index, group, device):
-        """The SlotKV or OverlayKV of a layer, made at the first call, which vLLM's memory profile sees."""
+        """The SlotKV or OverlayKV of a layer, made at the first call, during vLLM's memory profile."""
         if index not in self._caches:
             self.cell(index)
             layer = self.layers[index]

@@ -1,7 +1,7 @@
-"""The BF16 windows of a layer: pages of 64 tokens whose rows stand in the operand order of the tensor-core kernels
-(kernels/common/fragment_pages.h of the toolchain), so that a window written here can be read by them. A sequence has the
-pages of its first tokens (the sink), then a ring of pages for its last ones: token p is in slot p of the sink, or in slot
-p mod 64 R of the ring of R pages."""
+"""The BF16 windows of a layer: pages of 64 tokens with rows in the operand order of the tensor-core kernels
+(kernels/common/fragment_pages.h of the toolchain), so that kernels can read a window written here. A sequence has
+pages for its first tokens (the sink), then a ring of R pages for its last ones. Token p is in slot p of the sink,
+or in slot p mod 64 R of the ring."""
 import torch
 
 from .page_layout import PAGE_TOKENS
@@ -10,7 +10,7 @@ from .page_layout import PAGE_TOKENS
 def element_places(head_dim):
     """[2, 64, d] int64: the element of each (keys or values, token, channel) inside a page of one KV head."""
     token, channel = torch.arange(PAGE_TOKENS)[:, None], torch.arange(head_dim)[None, :]
-    if head_dim % 16:  # no kernel has operands of such heads: plain order
+    if head_dim % 16:  # no kernel has operands for such heads: plain order
         key = token * head_dim + channel
         return torch.stack([key, key + PAGE_TOKENS * head_dim])
     places = []
@@ -30,8 +30,8 @@ class WindowLayout:
     def __init__(self, head_dim, sink, ring_pages):
         self.head_dim, self.sink, self.ring_pages = head_dim, sink, ring_pages
         self.sink_pages = -(-sink // PAGE_TOKENS)
-        self.pages = self.sink_pages + ring_pages  # of a sequence
-        self.elements = 2 * PAGE_TOKENS * head_dim  # of a page of one KV head
+        self.pages = self.sink_pages + ring_pages  # per sequence
+        self.elements = 2 * PAGE_TOKENS * head_dim  # per page of one KV head
         self._place = element_places(head_dim)
 
     def to(self, device):
@@ -45,14 +45,14 @@ class WindowLayout:
         return table[sequence, slot // PAGE_TOKENS], self._place[:, slot % PAGE_TOKENS]
 
     def write(self, windows, table, sequence, position, key, value):
-        """Rows [N, Hkv, d] BF16 of tokens position [N] of sequences [N] into windows [pages, Hkv, 128 d]."""
+        """Writes rows [N, Hkv, d] BF16, at position [N] of sequences [N], into windows [pages, Hkv, 128 d]."""
         page, place = self._at(table, sequence, position)
         head = torch.arange(windows.shape[1], device=windows.device)[None, :, None]
         for rows, at in zip((key, value), place):
             windows[page[:, None, None], head, at[:, None, :]] = rows
 
     def rows(self, windows, table, sequence, position):
-        """The other way: keys and values [N, Hkv, d]."""
+        """The inverse: keys and values [N, Hkv, d]."""
         page, place = self._at(table, sequence, position)
         head = torch.arange(windows.shape[1], device=windows.device)[None, :, None]
         return tuple(windows[page[:, None, None], head, at[:, None, :]] for at in place)
@@ -63,7 +63,8 @@ class WindowLayout:
         return tuple(rows.permute(3, 0, 2, 1, 4, 5).flatten(3, 4))
 
     def positions(self, ends):
-        """[B, 64 pages]: the token of each slot where the ring holds tokens from ends [B] on, -1 where there can be none."""
+        """[B, 64 pages]: the token in each slot if the ring holds tokens from ends [B] on; -1 for slots that cannot
+        have one."""
         device, ring = ends.device, self.ring_pages * PAGE_TOKENS
         slot = torch.arange(self.sink_pages * PAGE_TOKENS, device=device)
         sink = torch.where(slot < self.sink, slot, -1).expand(ends.shape[0], -1)
