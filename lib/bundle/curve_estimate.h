@@ -8,7 +8,7 @@
 //   ln KL = w ln measured + (1 - w) (ln analytic + g)      otherwise, with w = spread^2 / (spread^2 + r^2)
 //                                                          and g without the point itself;
 // b are bits, r is the relative standard error. So a point counts by its certainty, and a lucky measurement does not
-// get a profile chosen. docs/curves.md has the measured benefit.
+// get a profile chosen.
 #pragma once
 
 #include <cstddef>

@@ -161,6 +161,31 @@ def test_the_front_page_is_short():
     assert len((SOURCE_DIR / "README.md").read_text().splitlines()) <= 120
 
 
+def table_rows(text):
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| `")]
+
+
+def test_numbers_of_the_first_table_of_results_are_the_same_everywhere():
+    """README quotes rows of it, and quality.md gives ranges of its columns."""
+    rows = {method: cells for method, *cells in table_rows(section((SOURCE_DIR / "docs/results.md").read_text(), "Methods at equal bytes"))}
+    quoted = table_rows(section((SOURCE_DIR / "README.md").read_text(), "Quality"))
+    assert len(quoted) >= 5
+    for method, *cells in quoted:
+        bits, kl, _, top, outliers, _, outliers_top = rows[method]
+        assert cells == [bits, kl, top, outliers, outliers_top], method
+    points = [(float(kl.split()[0]), ratio, top.rstrip("%")) for cells in rows.values()
+              for kl, ratio, top in (cells[1:4], cells[4:7])]
+    ranges = [line for line in section((SOURCE_DIR / "docs/quality.md").read_text(), "What a KL means").splitlines() if "nats" not in line]
+    bounds = [(0, .01), (.01, .05), (.05, .1), (.1, .5), (.5, 1e9)]
+    found = [[cell.strip() for cell in line.strip("|").split("|")] for line in ranges if re.match(r"\| (below|above|0)", line)]
+    assert len(found) == len(bounds) and len(points) == 22
+    for (low, high), (_, count, ratio, top, _) in zip(bounds, found):
+        inside = [p for p in points if low <= p[0] < high]
+        assert int(count) == len(inside)
+        for shown, column in ((ratio, 1), (top.rstrip("%"), 2)):
+            assert [float(n) for n in shown.split(" to ")] == [f(float(p[column]) for p in inside) for f in (min, max)], (low, shown)
+
+
 def test_the_product_knows_no_laboratory():
     found = [name for name in FILES if name.startswith(("apps/", "kernels/", "lib/", "python/"))
              and re.search(r"(?<![\w/])lab/", (SOURCE_DIR / name).read_text(errors="replace"))]
