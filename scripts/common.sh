@@ -1,9 +1,9 @@
-# Shared by the scripts of this folder (sourced, bash): places, messages, steps with progress.
+# Shared by the scripts of this folder (sourced, bash): paths, messages, steps with progress.
 set -euo pipefail
 
 OSCAR_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-# The virtual environment lies outside the checkout, so that clones share it: in the cache of the user, whose home the
-# user database knows where HOME is not set (services, containers); without either, in the build folder.
+# The virtual environment is outside the checkout, in the user's cache, so that clones share it. If HOME is not set
+# (services, containers), the user database gives the home directory. Without either, it is in the build folder.
 if [ -z "${HOME:-}" ]; then
   HOME=$(getent passwd "$(id -u)" 2>/dev/null | cut -d: -f6 || true)
   [ -n "$HOME" ] && [ -d "$HOME" ] || HOME=$OSCAR_ROOT/build/home
@@ -19,8 +19,9 @@ fail() {
 
 say() { printf '%s\n' "$*"; }
 
-# step "What is done" log-name command...: runs the command with its output in a log file and shows one line: a running
-# clock on a terminal, a line a minute otherwise, then the time taken. On failure the end of the log is shown.
+# step "What is done" log-name command...: runs the command with its output in a log file and shows one line. This is a
+# running clock on a terminal, or a line per minute otherwise, then the time taken. On failure it shows the end of the
+# log.
 step() {
   local title=$1 log=$OSCAR_LOGS/$2.log start=$SECONDS pid status=0 next=60
   shift 2
@@ -53,14 +54,14 @@ step() {
   fi
 }
 
-# The last "[12/340]" of a log, the sign of life of a build.
+# The last "[12/340]" of a log, which shows that a build is running.
 last_words() {
   local mark
   mark=$(tail -c 4000 "$1" | tr '\r' '\n' | grep -oE '^ *\[ *[0-9]+/[0-9]+\]|^ *[0-9]+/[0-9]+ Test' | tail -n 1 || true)
   [ -z "$mark" ] || printf ', %s' "$(printf '%s' "$mark" | tr -d ' ' | sed 's/Test$/ tests/')"
 }
 
-# Parallel compilations: as many as cores, but 1.6 GiB of free memory for each.
+# Parallel compilations: the number of cores, limited to one per 1.6 GiB of free memory.
 build_jobs() {
   local cores memory
   cores=$(nproc)
@@ -82,7 +83,7 @@ system_cuda() {
   return 1
 }
 
-# The CUDA toolkit of the virtual environment (nvcc from PyPI), empty when there is none.
+# The CUDA toolkit of the virtual environment (nvcc from PyPI); empty if there is none.
 environment_cuda() {
   local folder
   for folder in "$OSCAR_ENV"/lib/python3.*/site-packages/nvidia/cu13; do

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Counts the cases of a CTest JUnit file: first line "passed failed skipped", then each failed case with the lines that say
-why, and one line for each reason to skip. A run of pytest or of a whole GoogleTest executable inside one CTest case counts by its own cases."""
+"""Counts the cases of a CTest JUnit file. Prints a first line "passed failed skipped", then each failed case with
+the lines that give the reason, and one line per reason to skip. The cases of a pytest run or a GoogleTest
+executable inside one CTest case count separately."""
 import re
 import sys
 import xml.etree.ElementTree as ElementTree
 
 
 def why(output):
-    """The lines of a failed case that say why: those that pytest and GoogleTest mark, else the last ones."""
+    """The lines of a failed case that give the reason: lines marked by pytest and GoogleTest, otherwise the last
+    ones."""
     lines = output.rstrip().splitlines()
     marked = [i for i, line in enumerate(lines) if re.match(r"E  |FAILED |ERROR |.*: Failure$|.*(AddressSanitizer|runtime error):", line)]
     places = sorted({j for i in marked for j in range(i, i + (4 if lines[i].endswith(": Failure") else 1)) if j < len(lines)})
@@ -15,7 +17,7 @@ def why(output):
 
 
 def of_googletest(output):
-    """The counts that a GoogleTest executable ends with."""
+    """The counts at the end of a GoogleTest executable's output."""
     marks = re.findall(r"^\[  (PASSED|SKIPPED|FAILED) \s?\] (\d+) tests?[.,]", output, re.MULTILINE)
     return {mark.lower(): int(n) for mark, n in marks}
 
@@ -28,7 +30,7 @@ def main():
         status = case.get("status")
         if status == "fail":
             output = case.findtext("system-out") or ""
-            counts = of_googletest(output)  # none where it was killed
+            counts = of_googletest(output)  # none if it was killed
             failed += max(1, counts.get("failed", 0))
             passed += counts.get("passed", 0)
             skipped += counts.get("skipped", 0)

@@ -67,7 +67,7 @@ KINDS = list(OPENERS)
 
 
 def documents(tok, model, rng, keys, kinds, length, seed, needles=True):
-    """One document of about `length` tokens for each entry of kinds."""
+    """One document of about `length` tokens per entry of kinds."""
     openers = [[tok(o, add_special_tokens=False).input_ids for o in OPENERS[kind]] for kind in kinds]
     plans = [plan(tok, rng, keys, length, 900) if needles else [] for _ in kinds]
     return [clean(tok, row).strip() for row in sample(model, tok, plans, length, seed, openers)]
@@ -89,7 +89,7 @@ def write_heldout(name, counts, seed, folder, tok, model, rng, keys):
 
 
 def many_keys(rng):
-    """Keys of needles for long texts, for which KEYS are too few: three words in place of two."""
+    """Keys of needles for long texts, for which KEYS has too few: three words instead of two."""
     return rng.sample([f"{first} {key}" for first in sorted({key.split()[0] for key in KEYS}) for key in KEYS], len(KEYS) * 10)
 
 

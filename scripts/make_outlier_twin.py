@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes the outlier twin of a sample model: the same function, but outlier channels in keys and values.
+"""Writes an outlier-injected copy of a sample model: the same function, but with outlier channels in keys and values.
 
-Channels of the keys are scaled up and the same channels of the queries down, channels of the values up and the columns
-of W_O that read them down, by powers of two, so that every product is exact in BF16. With QK-norm the key factors go
-into the norms' weights (one set for all heads); without it into the rows of W_K and W_Q, biases included (one set for
-each KV head). Both channels of a RoPE plane get one factor, because only then rotation and scaling commute. Most
-factors are 1/2, 1 or 2; three planes of the keys get 8 to 32, four channels of each head's values 4 to 32.
+Scales channels of the keys up and the same channels of the queries down. Also scales channels of the values up and the
+columns of W_O that read them down. All factors are powers of two, so every product is exact in BF16. With QK-norm the
+key factors go into the norms' weights (one set for all heads); otherwise into the rows of W_K and W_Q, including biases
+(one set per KV head). Both channels of a RoPE plane get one factor, because otherwise RoPE and scaling do not commute.
+Most factors are 1/2, 1 or 2; three planes of the keys get 8 to 32, four channels of each head's values 4 to 32.
 
     python scripts/make_outlier_twin.py sample_data/tiny-llama build/tiny-llama-outliers
 """
@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 
 
 def factors(rng, count, outliers, exponents):
-    """count powers of two: small ones everywhere, `outliers` of them large."""
+    """count powers of two: mostly small ones, with `outliers` large ones."""
     result = [max(-1, min(1, round(rng.gauss(0, 0.66)))) for _ in range(count)]
     for channel in rng.sample(range(count), outliers):
         result[channel] = rng.choice(exponents)
@@ -64,7 +64,7 @@ def write_twin(model, output, seed):
     output.mkdir(parents=True, exist_ok=True)
     for file in model.glob("*.json"):
         shutil.copyfile(file, output / file.name)
-    # Under a temporary name first: another process that makes the same twin never reads half a file.
+    # First under a temporary name, so that another process that makes the same copy never reads a partial file.
     temporary = output / f"model.safetensors.{os.getpid()}"
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary, metadata={"format": "pt"})
     temporary.chmod(0o644)

@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
 """Writes sample_data/prompts.jsonl and sample_data/heldout.txt.
 
-Long text is sampled at temperature 1 from the sample model itself, because only text in a model's own distribution
-makes KL and retrieval numbers mean something. Into it go, at random places, needles ("One of the special magic
-numbers for K is: V."), their later recall, and verbatim repeats of an earlier span, few of them: a document sampled
-token by token drifts away from text when most of it is needles. Chat, code, mathematics and other
-languages are in sample_prompts.py, written for this project.
+Long text is sampled at temperature 1 from the sample model itself, because KL and retrieval results are meaningful only
+on text from a model's own distribution. At random positions it gets a few needles ("One of the special magic numbers
+for K is: V."), their later recall, and verbatim repeats of an earlier span. More of them would make a document drift
+away from text. Chat, code, mathematics and other languages are in sample_prompts.py, written for this project.
 
-The seed is fixed. Samples depend on floating-point rounding, so another CPU or another torch may give other (equally
-good) text: the files are kept in the repository and this script is run only to change them.
+The seed is fixed. Samples depend on floating-point rounding, so another CPU or torch may give other (equally good)
+text. The files are therefore kept in the repository, and this script runs only to change them.
 
     python scripts/make_sample_data.py            # about 10 minutes
 """

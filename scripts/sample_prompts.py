@@ -1,5 +1,5 @@
-"""The written part of sample_data/prompts.jsonl: chat, code, mathematics and several languages, all made for this
-project, by hand or by the small generators below."""
+"""The written part of sample_data/prompts.jsonl: chat, code, mathematics and several languages. All of it was made
+for this project, by hand or by the small generators below."""
 import random
 
 _FIRST = "amber brisk calm dusty eager faint gentle hollow icy jolly keen lunar mellow noble olive patient quiet rustic silent tidy".split()
@@ -102,7 +102,7 @@ def _arithmetic(rng):
 
 
 def _table_chat(rng, index):
-    """A conversation about a generated table: the answer has to be looked up in the context."""
+    """A conversation about a generated table: the answer must be looked up in the context."""
     names = rng.sample(_SECOND, 8)
     values = [rng.randrange(100, 999) for _ in names]
     table = "\n".join(f"| {n} | {v} | {'open' if v % 2 else 'closed'} |" for n, v in zip(names, values))

@@ -1,7 +1,7 @@
-"""Text sampled from a sample model itself: shared by make_sample_data.py and make_model_texts.py.
+"""Samples text from a sample model itself; shared by make_sample_data.py and make_model_texts.py.
 
-Documents are sampled together, at temperature 1, with spans forced into them at chosen places: needles, their later
-recall, verbatim repeats of an earlier span, and openers that keep a document to one kind of text."""
+Documents are sampled together at temperature 1, with spans forced into them at chosen positions. These are needles,
+their later recall, verbatim repeats of an earlier span, and openers that keep a document to one kind of text."""
 import random
 import unicodedata
 
@@ -16,7 +16,7 @@ QUESTION = (
 
 
 def load(path, device="cpu"):
-    """(tokenizer, FP32 model) of a directory, the decoder below checked against transformers."""
+    """(tokenizer, FP32 model) of a directory; checks the decoder below against transformers."""
     tok = AutoTokenizer.from_pretrained(path)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval().to(device)
     check_decoder(model, tok)
@@ -34,7 +34,7 @@ def plan(tok, rng, keys, length, every):
         else:
             key, value = keys.pop(), str(rng.randrange(10**6, 10**7))
             spans.append((position, encode("\n" + NEEDLE.format(key=key, value=value) + "\n")))
-            # Recalled at a distance that is often beyond a recent window of 256 tokens, sometimes twice.
+            # Recalled at a distance that often exceeds a recent window of 256 tokens, sometimes twice.
             for _ in range(rng.choice([1, 1, 2])):
                 recall = position + rng.choice([120, 300, 500, 800, 1200, 1800]) + rng.randrange(100)
                 if recall < length - 60:
@@ -45,8 +45,8 @@ def plan(tok, rng, keys, length, every):
 
 
 class Decoder:
-    """Llama, Qwen2 or Qwen3 one token at a time with a preallocated cache: growing the cache of transformers by
-    concatenation would make documents of thousands of tokens take hours. Checked against transformers in load()."""
+    """Llama, Qwen2 or Qwen3, one token at a time with a preallocated cache. Growing the cache of transformers by
+    concatenation would take hours for documents of thousands of tokens. load() checks it against transformers."""
 
     def __init__(self, model, rows, length):
         self.model, config = model.model, model.config
@@ -67,7 +67,7 @@ class Decoder:
         return x * angle.cos() + torch.cat([-high, low], -1) * angle.sin()
 
     def heads_of(self, x, norm):
-        """x [B, heads * d] -> [B, heads, d], normed where the family has QK-norm"""
+        """x [B, heads * d] -> [B, heads, d], normed if the family has QK-norm"""
         x = x.view(len(x), -1, self.dim)
         return x if norm is None else self.norm(x, norm.weight)
 
@@ -90,8 +90,8 @@ class Decoder:
 
 @torch.no_grad()
 def sample(model, tok, plans, length, seed, openers=None):
-    """One document for each plan, sampled together; returns token lists. With openers (for each document a list of
-    token lists) a document starts with one of its own, and with another one where the model ends the text."""
+    """One document per plan, sampled together; returns token lists. openers: for each document a list of token
+    lists. A document starts with one of its openers, and with another one after the model ends the text."""
     device = model.device
     generator = torch.Generator(device).manual_seed(seed)
     banned = tok.convert_tokens_to_ids(["<|im_start|>", "<|im_end|>"])
@@ -132,14 +132,14 @@ def check_decoder(model, tok):
 
 
 def clean(tok, ids):
-    """Text that survives another reading: valid, NFC, no control characters; end-of-text marks become blank lines."""
+    """Text that can be read back unchanged: valid, NFC, no control characters; end-of-text marks become blank lines."""
     text = tok.decode(ids).replace(tok.eos_token, "\n\n")
     text = unicodedata.normalize("NFC", text)
     return "".join(c for c in text if c == "\n" or c == "\t" or (c != "\ufffd" and unicodedata.category(c)[0] != "C"))
 
 
 def ngrams(ids, n=24):
-    """Runs of n tokens, except the ones that only stutter (fewer than n / 3 different tokens)."""
+    """Runs of n tokens, except repetitive ones (fewer than n / 3 different tokens)."""
     runs = (tuple(ids[i : i + n]) for i in range(len(ids) - n + 1))
     return {run for run in runs if len(set(run)) >= n // 3}
 

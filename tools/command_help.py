@@ -1,9 +1,9 @@
-"""The definition of a command, read from what it prints with --help-all (the layout of CLI11)."""
+"""The definition of a command, parsed from its --help-all output (the layout of CLI11)."""
 import dataclasses
 import re
 import subprocess
 
-COLUMN = 30  # where the descriptions of options begin
+COLUMN = 30  # start column of option descriptions
 
 
 @dataclasses.dataclass
@@ -23,7 +23,7 @@ class Option:
         return self.lines[0] if self.lines else ""
 
     def values(self):
-        """The words that the argument can be, where the definition lists them."""
+        """The possible words of the argument, if the definition lists them."""
         named = re.search(r"\{([^}]*)\}", self.argument)
         if named:
             return named[1].split(",")
@@ -39,7 +39,7 @@ class Option:
         return [word.removeprefix("or ") for word in in_text[1].split(", ")] if in_text else []
 
     def takes(self):
-        """What a shell completes the argument with: file, folder, path, or nothing of these."""
+        """The shell completion for the argument: file, folder, path, or none of these."""
         kind = self.argument
         if kind.startswith("FILE"):
             return "file"
@@ -62,7 +62,7 @@ class Command:
     usage: str
     groups: list
     subcommands: list
-    notes: list       # what follows: exit codes, where results go
+    notes: list       # the text that follows: exit codes, destinations of results
 
     def options(self):
         return [option for group in self.groups for option in group.options if not option.positional()]
@@ -81,8 +81,8 @@ def read_option(head, lines):
 
 
 def split_entry(line):
-    """Head and first line of the description; the latter stands on the next line where the head is long. A long head may
-    have a space where descriptions begin: `--decay D:FLOAT in [1e-06 - 1]`."""
+    """Splits a line into head and first line of the description; after a long head, the description is on the next
+    line. A long head may have a space in the column where descriptions start: `--decay D:FLOAT in [1e-06 - 1]`."""
     head = line[:COLUMN].rstrip()
     in_brackets = any(head.count(opening) > head.count(closing) for opening, closing in ("[]", "{}", "()"))
     if line[COLUMN - 1:COLUMN] == " " and line[COLUMN:] and not in_brackets and not head.endswith(":"):
@@ -101,7 +101,7 @@ def entries(lines):
 
 
 def parse(name, text, help_of_subcommand):
-    """help_of_subcommand(word): its --help-all text."""
+    """help_of_subcommand(word): returns its --help-all text."""
     blocks = re.split(r"\n\s*\n", text.strip("\n"))
     example, groups, subcommands, notes, summary, usage = [], [], [], [], "", ""
     for block in blocks:

@@ -1,4 +1,4 @@
-"""Completion scripts for bash and zsh, made of a command's definition (command_help.py)."""
+"""Completion scripts for bash and zsh, made from a command's definition (command_help.py)."""
 import re
 
 

@@ -10,7 +10,8 @@ from command_help import read_command
 
 
 def roff(text):
-    """Text as troff shows it: no escape, no request at the start of a line, hyphens that can be searched and copied."""
+    """Escapes text for troff: no escapes, no request at the start of a line, and hyphens that can be searched and
+    copied."""
     text = text.replace("\\", "\\e").replace("-", "\\-")
     return "\n".join("\\&" + line if line[:1] in (".", "'") else line for line in text.splitlines())
 

@@ -1,8 +1,9 @@
-"""Writes lib/text/unicode/generated/unicode_tables.cpp from what the Python package `tokenizers` does with every code point.
+"""Writes lib/text/unicode/generated/unicode_tables.cpp from the behavior of the Python package `tokenizers` on every
+code point.
 
-The components of that package were built with different versions of Unicode: normalization and marks with 9, punctuation
-with 8, words, numbers and case with 16 or later, and its regular expressions with 16. Token ids can only be equal if ours
-make the same distinctions, whatever version of Unicode the system's utf8proc and Oniguruma know.
+The components of that package use different Unicode versions: normalization and marks 9, punctuation 8, words, numbers
+and case 16 or later, and regular expressions 16. Token ids are equal only if this project makes the same distinctions,
+with any Unicode version in the system's utf8proc and Oniguruma.
 
     python tools/make_unicode_tables.py > lib/text/unicode/generated/unicode_tables.cpp && clang-format -i lib/text/unicode/generated/unicode_tables.cpp
 """
@@ -14,12 +15,12 @@ from tokenizers import Regex, normalizers, pre_tokenizers
 
 CODE_POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 CHUNK = 4096
-# The versions that Debian 12's libraries know: what they add to these is in the tables.
+# The versions in Debian 12's libraries; the tables contain later additions.
 OLD_REGEX_VERSION = "14.0.0"
 
 
 def chunks(make):
-    """Yields (code points, text) with one line for each code point; new-line itself is left out."""
+    """Yields (code points, text) with one line per code point, except newline itself."""
     points = [c for c in CODE_POINTS if c != 10]
     for i in range(0, len(points), CHUNK):
         part = points[i : i + CHUNK]
@@ -49,7 +50,7 @@ def marks():
 
 
 def young_for_normalization():
-    """Code points that have a decomposition or a combining class today, but none for the package."""
+    """Code points that have a decomposition or a combining class today, but not in the package."""
     new = [c for c in CODE_POINTS if unicodedata.decomposition(chr(c)) or unicodedata.combining(chr(c))]
     nfkd, nfd = normalizers.NFKD(), normalizers.NFD()
     inert = set()
@@ -63,16 +64,16 @@ def young_for_normalization():
         behind = nfd.normalize_str(char + "\u0323") == "\u0323" + char  # class above 220 sorts last
         if kind and not before and not behind:
             inert.add(c)
-    # Younger than this Python's tables; found by comparing with utf8proc.
+    # Newer than this Python's tables; found by comparison with utf8proc.
     inert.update([0x11F41, 0x11F42, 0x1E08F, *range(0x10EFD, 0x10F00), *range(0x1E4EC, 0x1E4F0)])
     inert.update(range(0x1E030, 0x1E06E))
-    inert.add(0x11A7)  # just before the Hangul finals: utf8proc 2.8 takes it for one
-    inert.add(0x11930)  # the second half of 0x11938, a young composition
+    inert.add(0x11A7)  # just before the Hangul finals: utf8proc 2.8 treats it as one
+    inert.add(0x11930)  # the second half of 0x11938, a recent composition
     return inert
 
 
 def young_lower_case():
-    """Lower-case letters that came after the version of Unicode that the system's utf8proc may have."""
+    """Lowercase letters that are newer than the system's utf8proc may be."""
     lower = normalizers.Lowercase()
     now = {c: lower.normalize_str(chr(c)) for c in CODE_POINTS}
     return {c: ord(low) for c, low in now.items() if low != chr(c).lower()}
@@ -88,12 +89,12 @@ def regex_class(pattern):
 
 
 def kind_of(category, c, han):
-    return category, len(chr(c).encode()), c in han, c >= 0x1F000  # pictographs stay with their own
+    return category, len(chr(c).encode()), c in han, c >= 0x1F000  # pictographs are replaced only by pictographs
 
 
 def stand_ins():
-    """For code points that old regular expression libraries do not know: an old one of the same category, the same
-    length in UTF-8 and, for Han, the same script."""
+    """For code points unknown to old regular expression libraries: an older one with the same category, the same
+    UTF-8 length and, for Han, the same script."""
     assert unicodedata.unidata_version == OLD_REGEX_VERSION, "run this with a Python that knows " + OLD_REGEX_VERSION
     han = regex_class(r"\p{Han}")
     chosen = {}
@@ -123,7 +124,7 @@ def ranges(members):
 
 
 def mapped_ranges(mapping, step):
-    """[first, last, value]: value stays (step 0) or grows with the code point (step 1)."""
+    """[first, last, value]: value is constant (step 0) or grows with the code point (step 1)."""
     out = []
     for c in sorted(mapping):
         if out and out[-1][1] == c - 1 and mapping[c] - out[-1][2] == step * (c - out[-1][0]):

@@ -18,10 +18,11 @@ import zipfile
 
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE, COMMANDS = "oscar_toolchain", ("collect", "fit", "verify", "export")
-# Libraries of the manylinux policies, and those that the package torch and what it depends on bring.
+# Libraries of the manylinux policies, and libraries from the package torch and its dependencies.
 FROM_THE_SYSTEM = re.compile(r"lib(c|m|dl|rt|pthread|z|gcc_s|stdc\+\+)\.so|ld-linux")
 FROM_TORCH = re.compile(r"lib(torch|torch_cpu|torch_cuda|c10|c10_cuda|gomp|cudart|cusolver)\.so")
-# manylinux tags also bound the symbols of libstdc++: GLIBCXX_3.4.x is allowed from this glibc 2.N on (GCC of the same time).
+# manylinux tags also limit the symbols of libstdc++: GLIBCXX_3.4.x is allowed from this glibc 2.N on (the contemporary
+# GCC).
 GLIBCXX_FROM = ((19, 17), (22, 24), (24, 27), (28, 31), (29, 34), (30, 35), (33, 39))
 
 
@@ -40,7 +41,7 @@ def objdump(*arguments):
 
 
 def platform_tag(prefix):
-    """manylinux_2_N_x86_64; refuses libraries that nothing will provide."""
+    """manylinux_2_N_x86_64; refuses libraries that nothing provides."""
     glibc, glibcxx, machine = 17, 0, set()
     own = {path.name for path in prefix.rglob("*.so*")}
     for path in elf_files(prefix):

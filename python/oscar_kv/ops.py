@@ -1,9 +1,9 @@
-"""The operators of the cache on plain tensors, declared to torch: schemas, fakes for torch.compile and export, and the torch
-reference (reference.py) for every device. Where the CUDA operators (csrc/) are installed and a GPU is there, kernels.py loads
-them and they take over for CUDA tensors.
+"""The cache operators on plain tensors, declared to torch: schemas, fakes for torch.compile and export, and the
+torch reference (reference.py) for every device. If the CUDA operators (csrc/) are installed and a GPU is present,
+kernels.py loads them for CUDA tensors.
 
-Codes of a side come as RowCode.numbers(); pool [pages, Hkv, bytes] uint8 holds pages as page_layout.py describes them,
-windows [window pages, Hkv, 128 d] BF16 as window_layout.py does. Tables, lengths and runs are int32."""
+Codes of a side come as RowCode.numbers(). pool [pages, Hkv, bytes] uint8 holds pages as described in page_layout.py,
+and windows [window pages, Hkv, 128 d] BF16 as in window_layout.py. Tables, lengths and runs are int32."""
 import torch
 
 from . import chunk_reference, reference
@@ -27,17 +27,19 @@ def _nothing(*arguments):
     return None
 
 
-# Rows [N, H, d] of keys or values into the basis of the cache, BF16: less a mean [H, d] or [N, H, d], times matrices [1 or H, d, d].
+# Transforms rows [N, H, d] of keys or values to the cache basis, BF16: subtracts a mean [H, d] or [N, H, d], then
+# multiplies by matrices [1 or H, d, d].
 rotate_rows = _declare("rotate_rows", "(Tensor rows, Tensor? mean, Tensor? matrix) -> Tensor", reference.rotate_rows,
                        lambda rows, mean, matrix: rows.new_empty(rows.shape, dtype=torch.bfloat16))
 
-# Codes [N, Hkv, d] and parameters [N, Hkv, bytes] of rows to token slot [N] of page page [N].
+# Writes codes [N, Hkv, d] and parameters [N, Hkv, bytes] of rows to token slot [N] of page [N].
 write_rows = _declare(
     "write_rows", "(Tensor(a!) pool, Tensor page, Tensor slot, Tensor key_codes, Tensor key_params, Tensor value_codes, "
     "Tensor value_params, int[] key_code, int[] value_code) -> ()", reference.write_rows, _nothing)
 
-# Rows [N, Hkv, d] BF16 in the basis of the cache into pages, as runs [R, 5] (RUN) say: clipped, encoded (minmax, or search) and
-# packed. clip [Hkv]; sigma [Hkv, 4]; bad [2]: the smallest position * Hkv + head that is not finite, of keys and of values.
+# Writes rows [N, Hkv, d] BF16 in the cache basis into pages, as given by runs [R, 5] (RUN): clips, encodes (minmax or
+# search) and packs them. clip [Hkv]; sigma [Hkv, 4]; bad [2]: the smallest position * Hkv + head that is not finite,
+# for keys and for values.
 quantize_rows = _declare(
     "quantize_rows", "(Tensor(a!) pool, Tensor key, Tensor value, Tensor runs, Tensor key_sigma, Tensor value_sigma, "
     "Tensor key_clip, Tensor value_clip, Tensor(b!) bad, bool search, int[] key_code, int[] value_code) -> ()",
@@ -49,7 +51,7 @@ def _dequantize_fake(pool, runs, key_sigma, value_sigma, key_code, value_code):
     return tuple(pool.new_empty((*shape, code_of(code).head_dim), dtype=torch.float32) for code in (key_code, value_code))
 
 
-# Whole pages, one for each of runs (page_runs()), as FP32 rows in the basis of the cache: keys, values [64 R, Hkv, d].
+# Complete pages, one per run (page_runs()), as FP32 rows in the cache basis: keys, values [64 R, Hkv, d].
 dequantize_pages = _declare(
     "dequantize_pages", "(Tensor pool, Tensor runs, Tensor key_sigma, Tensor value_sigma, int[] key_code, int[] value_code) -> "
     "(Tensor, Tensor)", reference.dequantize_pages, _dequantize_fake)
@@ -59,14 +61,16 @@ def _append_fake(windows, window_table, query, *rest):
     return windows.new_empty((0,) if query is None else query.shape)
 
 
-# The newest row of each sequence, key and value [B, Hkv, d] at position lengths[b] - 1, into the basis of the cache and its
-# window. query [B, Hq, d] or none: returned in that basis, BF16. Matrices [1 or Hkv, d, d] multiply rows from the right.
+# Transforms the newest row of each sequence to the cache basis and writes it into its window. key and value: [B, Hkv,
+# d] at position lengths[b] - 1. query [B, Hq, d] or none: returned in that basis, BF16. Matrices [1 or Hkv, d, d]
+# multiply rows from the right.
 append_tokens = _declare(
     "append_tokens", "(Tensor(a!) windows, Tensor window_table, Tensor? query, Tensor key, Tensor value, Tensor lengths, "
     "Tensor? query_matrix, Tensor? key_matrix, Tensor? value_matrix, Tensor? key_mean, Tensor? value_mean, int sink) -> Tensor",
     reference.append_tokens, _append_fake)
 
-# The tokens that leave the windows of sequences which have just got one more (lengths counts it) into pages.
+# Writes the tokens that leave the windows into pages, for sequences that have just received one token (lengths counts
+# it).
 flush_tokens = _declare(
     "flush_tokens", "(Tensor(a!) pool, Tensor windows, Tensor window_table, Tensor table, Tensor lengths, Tensor key_sigma, "
     "Tensor value_sigma, Tensor key_clip, Tensor value_clip, Tensor(b!) bad, int sink, int recent, int flush, bool search, "
@@ -79,20 +83,21 @@ def _decode_fake(query, pool, table, windows, window_table, lengths, key_sigma, 
             query.new_empty(query.shape[:-1] if want_lse else (0,), dtype=torch.float32))
 
 
-# Softmax attention of the newest token of each sequence over the three tiers, in the basis of the cache. query [B, Hkv, g, d]
-# BF16 (the reference takes FP32 too); table [B, P]; turned [B, Hkv, g, d], phases [positions, d] and tile_phases: phase logits of
-# rotated means; window: sliding window, 0 for none; workspace: of kernels.workspace(), not used by the reference. Returns output
-# [B, Hkv, g, d] and, if wanted, log-sum-exp [B, Hkv, g], FP32; 0 and -inf for a sequence of length 0.
+# Softmax attention of each sequence's newest token over the three tiers, in the cache basis. query [B, Hkv, g, d] BF16
+# (the reference also takes FP32); table [B, P].
+# turned [B, Hkv, g, d], phases [positions, d] and tile_phases: phase logits of rotated means. window: sliding window, 0
+# for none. workspace: from kernels.workspace(), not used by the reference.
+# Returns output [B, Hkv, g, d] and, if requested, log-sum-exp [B, Hkv, g], FP32; 0 and -inf for a sequence of length 0.
 decode_attention = _declare(
     "decode_attention", "(Tensor query, Tensor pool, Tensor table, Tensor windows, Tensor window_table, Tensor lengths, "
     "Tensor key_sigma, Tensor value_sigma, Tensor? turned, Tensor? phases, Tensor? tile_phases, Tensor(a!) workspace, "
     "float scale, int sink, int recent, int flush, int window, bool want_lse, int[] key_code, int[] value_code) -> (Tensor, Tensor)",
     reference.decode_attention, _decode_fake)
 
-# A step of a serving engine: the newest row of each sequence, query [B, Hq, d], key and value [B, Hkv, d], enters its window, then
-# attends to the three tiers; output [B, Hq, d] of the model is written, 0 for a sequence of length 0. What leaves the windows is
-# the caller's to flush before (flush_tokens(), flush_layers()). Arguments as of the operators above; output_matrix, value_mean: of
-# outputs.
+# A step of a serving engine. The newest row of each sequence, query [B, Hq, d], key and value [B, Hkv, d], enters its
+# window, then attends to the three tiers. Writes the model's output [B, Hq, d], 0 for a sequence of length 0. The
+# caller must first flush the tokens that leave the windows (flush_tokens(), flush_layers()). Arguments as in the
+# operators above; output_matrix, value_mean: for outputs.
 step_tokens = _declare(
     "step_tokens", "(Tensor(a!) output, Tensor query, Tensor key, Tensor value, Tensor pool, Tensor table, Tensor(b!) windows, "
     "Tensor window_table, Tensor lengths, Tensor query_matrix, Tensor key_matrix, Tensor value_matrix, Tensor output_matrix, "
@@ -105,40 +110,43 @@ def _no_layers(*arguments):
     raise RuntimeError("oscar_kv::flush_layers: the CUDA operators are not loaded; flush_tokens serves one layer")
 
 
-# flush_tokens of L layers of one code, whose pools and windows stand at the addresses layer_pages and layer_windows [L] int64 on the
-# device; sigma [L, Hkv, 4], clip [L, Hkv], bad [2, L].
+# flush_tokens for L layers of one code. layer_pages and layer_windows [L] int64 on the device contain the addresses of
+# their pools and windows; sigma [L, Hkv, 4], clip [L, Hkv], bad [2, L].
 flush_layers = _declare(
     "flush_layers", "(Tensor lengths, Tensor table, Tensor window_table, Tensor layer_pages, Tensor layer_windows, Tensor key_sigma, "
     "Tensor value_sigma, Tensor key_clip, Tensor value_clip, Tensor(a!) bad, int sink, int recent, int flush, bool search, "
     "int[] key_code, int[] value_code) -> ()", _no_layers, _nothing)
 
-# Bytes that decode_attention needs on the device of `like`. page_queries: of kernels.page_queries() with rotated means, else 0.
+# Bytes that decode_attention needs on the device of `like`. page_queries: from kernels.page_queries() with rotated
+# means, otherwise 0.
 decode_workspace_bytes = _declare(
     "decode_workspace_bytes", "(Tensor like, int head_dim, int group, int batch, int kv_heads, int page_queries) -> int",
     lambda like, head_dim, group, batch, kv_heads, page_queries: 0, lambda *arguments: 0)
 
-# Chunks of prompts (chunk_pass.py). Stored tokens and new rows [N, Hkv, d] as rows of the model, where tiles [T, 6]
-# (chunk_plan.TILE) say, into key_out and value_out [M, Hkv, d]. Matrices [1 or Hkv, d, d] undo the change of basis, or are given in
-# two terms (chunk_reference.split_matrix()), as kernels take them; phases [positions, d] where the mean is one before RoPE.
+# Chunks of prompts (chunk_pass.py). Writes stored tokens and new rows [N, Hkv, d], in the model's basis, into key_out
+# and value_out [M, Hkv, d], as given by tiles [T, 6] (chunk_plan.TILE). Matrices [1 or Hkv, d, d] undo the change of
+# basis. Kernels take them in two terms (chunk_reference.split_matrix()). phases [positions, d] if the mean was taken
+# before RoPE.
 past_rows = _declare(
     "past_rows", "(Tensor pool, Tensor windows, Tensor tiles, Tensor key, Tensor value, Tensor key_matrix, Tensor value_matrix, "
     "Tensor? key_mean, Tensor? value_mean, Tensor? phases, Tensor key_sigma, Tensor value_sigma, Tensor(a!) key_out, Tensor(b!) value_out, "
     "int[] key_code, int[] value_code) -> ()", chunk_reference.past_rows, _nothing)
 
-# New rows [N, Hkv, d] of the model into windows and pages, as runs [R, 6] (chunk_plan.NEW_RUN) say; the rest as quantize_rows.
+# Writes new rows [N, Hkv, d] of the model into windows and pages, as given by runs [R, 6] (chunk_plan.NEW_RUN). Other
+# arguments as in quantize_rows.
 new_rows = _declare(
     "new_rows", "(Tensor(a!) pool, Tensor(b!) windows, Tensor key, Tensor value, Tensor runs, Tensor key_matrix, Tensor value_matrix, "
     "Tensor? key_mean, Tensor? value_mean, Tensor? phases, Tensor key_sigma, Tensor value_sigma, Tensor key_clip, Tensor value_clip, "
     "Tensor(c!) bad, bool search, int[] key_code, int[] value_code) -> ()", chunk_reference.new_rows, _nothing)
 
-# Tokens of the rings of windows into pages: runs [R, 5] (RUN), whose first row is 64 ring pages times the row of window_table, plus the
-# slot in the ring.
+# Writes tokens of the window rings into pages. runs [R, 5] (RUN): the first row is 64 ring pages times the row of
+# window_table, plus the slot in the ring.
 quantize_windows = _declare(
     "quantize_windows", "(Tensor(a!) pool, Tensor windows, Tensor window_table, Tensor runs, Tensor key_sigma, Tensor value_sigma, "
     "Tensor key_clip, Tensor value_clip, Tensor(b!) bad, int sink, bool search, int[] key_code, int[] value_code) -> ()",
     chunk_reference.quantize_windows, _nothing)
 
-# Another part of a softmax into out [N, H, d] with log-sum-exp [H, N] FP32.
+# Merges another part of a softmax into out [N, H, d] with log-sum-exp [H, N] FP32.
 merge_outputs = _declare("merge_outputs", "(Tensor(a!) out, Tensor(b!) lse, Tensor part, Tensor part_lse) -> ()",
                          chunk_reference.merge_outputs, _nothing)
 
@@ -149,7 +157,8 @@ def _no_tile_phases(frequencies):
 
 PAGE_RANK = 32  # kPageRank of kernels/decode/tile_phases.h
 
-# What the kernel reads beside phases: the tables of kernels/decode/tile_phases.h, FP16 bits, of frequencies [d / 2] on the CPU.
+# The tables of kernels/decode/tile_phases.h that the kernel reads beside phases, FP16 bits, from frequencies [d / 2] on
+# the CPU.
 tile_phases = _declare("tile_phases", "(Tensor frequencies) -> Tensor", _no_tile_phases,
                        lambda frequencies: frequencies.new_empty((PAGE_RANK * (2 * frequencies.shape[0] + PAGE_TOKENS),), dtype=torch.int16))
 

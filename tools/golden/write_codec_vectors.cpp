@@ -1,6 +1,6 @@
-// Writes codec_vectors.json: rows, and what the codec makes of them. usage: write_codec_vectors OUTPUT
-// Numbers are hexadecimal: rows and decoded rows as little-endian FP32, codes one digit each, packed and stored as the
-// bytes of the interchange view and of the parameters.
+// Writes codec_vectors.json: rows and their encodings. usage: write_codec_vectors OUTPUT
+// Numbers are hexadecimal. Rows and decoded rows are little-endian FP32, and codes have one digit each. Packed and
+// stored data are the bytes of the interchange view and of the parameters.
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -18,7 +18,7 @@
 namespace oscar {
 namespace {
 
-// Standard normal by twelve uniforms: additions alone, so that no library function decides a bit.
+// Standard normal from twelve uniforms: only additions, so that no library function affects a bit.
 float normal(std::uint64_t seed, std::uint64_t i) {
   double sum = -6.0;
   for (std::uint64_t k = 0; k < 12; ++k) sum += random_unit(seed, k, i);
@@ -67,8 +67,8 @@ Json describe(const RowCodec& codec) {
   return j;
 }
 
-// [d, n], rows b n .. (b + 1) n the metric of block b: A^T A of [n, n] numbers, the second block a multiple of the
-// identity.
+// [d, n]; rows b n .. (b + 1) n are the metric of block b: A^T A of [n, n] numbers. The second block is a multiple of
+// the identity.
 std::vector<float> metric_of(const RowCode& code, std::uint64_t seed) {
   const auto n = static_cast<std::uint64_t>(code.scale_channels()), d = static_cast<std::uint64_t>(code.head_dim);
   std::vector<float> metric(d * n, 0.0f);

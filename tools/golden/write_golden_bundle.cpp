@@ -1,7 +1,7 @@
-// Writes bundle/ and bundle_rows.json: a small bundle of layout blocks, and what the cache stores of given keys and
-// values under it. usage: write_golden_bundle FOLDER
-// Matrices, means and rows are multiples of powers of two, so every product with them is exact: a reader in any order
-// of summation gets the same bits.
+// Writes bundle/ and bundle_rows.json: a small bundle of layout blocks, and the cache content for given keys and
+// values. usage: write_golden_bundle FOLDER
+// Matrices, means and rows are multiples of powers of two, so every product with them is exact. A reader thus gets the
+// same bits in any order of summation.
 #include <ATen/ATen.h>
 
 #include <bit>
@@ -40,7 +40,7 @@ at::Tensor powers(std::uint64_t seed) {
   return out;
 }
 
-// A H B with H of +-1 and diagonal A, B: not orthogonal, and its inverse is exact, too.
+// A H B with H of +-1 and diagonal A, B: not orthogonal, and its inverse is exact too.
 SideTransform side(std::uint64_t seed, bool key, std::vector<std::uint8_t> widths) {
   const at::Tensor h = at::empty({kDim, kDim}, at::kFloat);
   for (unsigned i = 0; i < kDim; ++i) {
@@ -66,7 +66,7 @@ SideTransform side(std::uint64_t seed, bool key, std::vector<std::uint8_t> width
   return t;
 }
 
-// Keys in blocks with every width, values in two of them or, in layer 1, of layout uniform.
+// Keys in blocks of every width; values in two of the widths or, in layer 1, of layout uniform.
 Bundle golden_bundle() {
   Bundle bundle;
   bundle.method = "waterfill", bundle.scope = "head", bundle.encoder = "search";

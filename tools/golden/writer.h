@@ -1,4 +1,4 @@
-// What the writers of golden files share: bytes as text, and a main function.
+// Common code of the writers of golden files: bytes as text, and a main function.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ inline std::string hex(const void* data, std::size_t bytes) {
   return text;
 }
 
-// write(path) of the one argument; the exit codes are those of the commands.
+// Calls write(path) with the only argument; the exit codes are the commands'.
 inline int run_writer(int argc, char** argv, const char* usage, void (*write)(const std::filesystem::path&)) {
   if (argc != 2) {
     std::cerr << "usage: " << usage << "\n";

@@ -1,5 +1,5 @@
-// The page layout that the whole numbers of RowCode.numbers() describe: [blocks, head_dim, group, bfloat16 parameters,
-// widths of the four blocks].
+// The page layout described by the integers of RowCode.numbers(): [blocks, head_dim, group, bfloat16 parameters, widths
+// of the four groups].
 #pragma once
 
 #include <array>
@@ -66,7 +66,7 @@ struct PageCode {
   std::int32_t head_dim() const { return key.head_dim; }
 };
 
-// The parameters of both sides: what they share, with layout, clips, deviations and the place of a fault of each.
+// The parameters of both sides: the shared ones, plus each side's layout, clips, deviations and fault position.
 inline std::pair<oscar::kernels::QuantizePagesParams, oscar::kernels::QuantizePagesParams> both_sides(
     const Arguments& arguments, const oscar::kernels::QuantizePagesParams& shared, const PageCode& code,
     const Tensor& key_sigma, const Tensor& value_sigma, const Tensor& key_clip, const Tensor& value_clip,

@@ -1,4 +1,4 @@
-// The operators on CUDA. Schemas, meaning of the arguments and the reference in torch: python/oscar_kv/ops.py.
+// The operators on CUDA. python/oscar_kv/ops.py has the schemas, the meaning of the arguments and the torch reference.
 #pragma once
 
 #include <tuple>
@@ -17,7 +17,7 @@ std::tuple<Tensor, Tensor> decode_attention(
     double scale, std::int64_t sink, std::int64_t recent, std::int64_t flush, std::int64_t window, bool want_lse,
     const std::vector<std::int64_t>& key_code, const std::vector<std::int64_t>& value_code);
 
-// On the CPU: the tables of phases that decode_attention reads for keys without the mean they had before RoPE.
+// On the CPU: the phase tables that decode_attention reads for keys centered before RoPE.
 Tensor make_tile_phases(const Tensor& frequencies);
 
 Tensor append_tokens(const Tensor& windows, const Tensor& window_table, const std::optional<Tensor>& query,
@@ -26,8 +26,8 @@ Tensor append_tokens(const Tensor& windows, const Tensor& window_table, const st
                      const std::optional<Tensor>& value_matrix, const std::optional<Tensor>& key_mean,
                      const std::optional<Tensor>& value_mean, std::int64_t sink);
 
-// append_tokens() inside another operator. phases: the key mean is one before RoPE; then *turned, if asked for, gets
-// the queries of the phases [N, Hkv, g, d] FP32.
+// append_tokens() inside another operator. phases: the key mean was taken before RoPE; then *turned, if requested,
+// receives the phase queries [N, Hkv, g, d] FP32.
 Tensor append_rows(const Arguments& arguments, const Tensor& windows, const Tensor& window_table,
                    const std::optional<Tensor>& query, const Tensor& key, const Tensor& value, const Tensor& lengths,
                    const std::optional<Tensor>& query_matrix, const std::optional<Tensor>& key_matrix,

@@ -1,7 +1,7 @@
-"""The commands of the OSCAR toolchain as console scripts: each becomes the native program of the same name.
+"""The commands of the OSCAR toolchain as console scripts: each becomes the native program with the same name.
 
-The Python process is replaced (execve), so signals and exit codes are those of the program. LibTorch is the one of the
-installed package `torch`, which is found but not imported.
+execve replaces the Python process, so signals and exit codes are the program's. LibTorch comes from the installed
+package `torch`, which is found but not imported.
 """
 import importlib.util
 import os
@@ -23,7 +23,7 @@ def _become(name):
     program = pathlib.Path(__file__).parent / "bin" / name
     try:
         environment = _environment()
-        # Python ignores these, and an ignored signal stays ignored in the program.
+        # Python ignores these, and the program would inherit the ignored signals.
         for ignored in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(ignored, signal.SIG_DFL)
         os.execve(program, [name, *sys.argv[1:]], environment)
