@@ -36,7 +36,7 @@ struct KvMethod {
   // of keys, but scales chosen as for values. The value transform is the keys' transform with its inverse.
   bool one_vector = false;
   CacheWindows windows;
-  std::optional<CacheWindows> value_windows;  // windows of values if they differ, as in some papers
+  std::optional<CacheWindows> value_windows;                   // windows of values if they differ, as in some papers
   std::shared_ptr<const RowsCoder> coder = transform_coder();  // never null
   // Used by transform_coder(). Other coders store their own parameters, and their rows stay in the model's basis.
   Encoder key_encoder = Encoder::kMinMax, value_encoder = Encoder::kMinMax;
