@@ -1,5 +1,5 @@
-"""The operators of chunks (kernels/chunks/) in torch, on any device: what the kernels are tested against. Tables of runs and tiles
-are those of chunk_plan.py."""
+"""The chunk operators (kernels/chunks/) in torch, on any device: the reference for tests of the kernels.
+chunk_plan.py defines the tables of runs and tiles."""
 import functools
 
 import torch

@@ -120,12 +120,13 @@ def _asks_the_interface(modules):
 
 
 def _linear_layers(config):
-    """Which layers of a decoder have linear attention: they hold states of one size and no keys."""
+    """Which layers of a decoder have linear attention: they hold fixed-size states and no keys."""
     return {i for i, kind in enumerate(getattr(config, "layer_types", None) or ()) if kind == "linear_attention"}
 
 
 def _windows_apart(config):
-    """Which layers of a decoder have a window, and heads of another size or number than those that see all (Gemma 4)."""
+    """Which layers of a decoder have a window, and heads that differ in size or number from the global layers (Gemma
+    4)."""
     kinds = getattr(config, "layer_types", None) or ()
     if config.model_type not in GEMMA4 or not {"sliding_attention", "full_attention"} <= set(kinds):
         return set()
@@ -134,7 +135,7 @@ def _windows_apart(config):
 
 
 def kept_layers(config):
-    """Those that stay with transformers' own cache."""
+    """The layers that stay with transformers' own cache."""
     return _linear_layers(config) | _windows_apart(config)
 
 
@@ -182,7 +183,7 @@ def _check_generation(model, attached, config, mode, tokens, cache):
     if mode not in ("greedy_search", "sample") or (config.num_beams or 1) > 1:
         raise InputError(f"generation mode '{mode}' is not supported with a 2-bit cache, which cannot take tokens back or copy "
                          "sequences; use greedy search or sampling, or detach() first")
-    # A checkpoint that names one says what its authors would take without a bundle.
+    # A cache implementation named by the checkpoint is only its authors' default without a bundle.
     if config.cache_implementation not in (None, getattr(model.generation_config, "cache_implementation", None)):
         raise InputError(f"cache_implementation '{config.cache_implementation}' excludes the attached bundle; leave it out, or "
                          "detach() first")
@@ -194,18 +195,18 @@ def _check_generation(model, attached, config, mode, tokens, cache):
 
 
 def _prepare(self, generation_config, model_kwargs, generation_mode, batch_size, max_cache_length, *args, **kwargs):
-    """generate() asks its model for a cache: ours, new or brought by the caller."""
+    """generate() requests a cache from its model: returns this package's cache, new or given by the caller."""
     attached, cache = getattr(self, ATTRIBUTE), model_kwargs.get(CACHE_NAME)
     _check_generation(self, attached, generation_config, generation_mode, max_cache_length, cache)
     if cache is None:
         cache = model_kwargs[CACHE_NAME] = OscarCache(attached)
     else:
-        cache._is_user_defined = True  # as transformers marks it
+        cache._is_user_defined = True  # transformers' own mark
     attached.call = cache, cache_use.columns(cache)
 
 
 def _warn_of_reference(attached, group):
-    """One sentence before anything is generated, where a GPU will not attend by the kernels."""
+    """Warns before generation starts if a GPU does not use the kernels for attention."""
     for code in attached.codes:
         if code is None or code.device.type != "cuda":
             continue

@@ -73,7 +73,7 @@ def refusals(config):
 
 
 def layer_refusal(num_heads, num_kv_heads, head_size, alibi_slopes, sliding_window, logits_soft_cap, attn_type, sharing, extra):
-    """One sentence for an unsupported layer, or None. The arguments are those of vLLM's AttentionImpl."""
+    """One sentence for an unsupported layer, or None. Takes the arguments of vLLM's AttentionImpl."""
     if head_size not in HEAD_SIZES:
         return f"the kernels have head sizes {', '.join(map(str, HEAD_SIZES))}, not {head_size}"
     if num_heads // num_kv_heads > MOST_GROUP:

@@ -24,7 +24,7 @@ constexpr std::uint64_t kMostSteps = 50'000'000;
 constexpr std::uint64_t kMostSteps = 1'000'000'000;
 #endif
 
-// A long chat needs thousands of times less. Steps in addition to those of the values (value.h):
+// A long chat needs thousands of times less. Steps beyond the cost of the values (value.h):
 constexpr Budget::Limits kLimits{kMostSteps, std::uint64_t{1} << 30};
 constexpr std::uint64_t kStatementSteps = 40, kExpressionSteps = 60, kLoopSteps = 400, kNameSteps = 4;
 constexpr int kMaxDepth = 1000;  // nested statements and expressions, including macros
