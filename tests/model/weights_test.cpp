@@ -103,7 +103,7 @@ TEST(Weights, QuantizedLayerAndHead) {
   EXPECT_EQ(decoded_bytes(checkpoint, 2), 2 * (3 * layer_elements(checkpoint)[0] + 2 * 31 * 24 + 24));
 }
 
-TEST(Weights, BiasOfAQuantisedModuleMayBeZeros) {
+TEST(Weights, BiasOfAQuantizedModuleMayBeZeros) {
   TinyCheckpoint tiny;
   const std::string module = "model.layers.1.self_attn.q_proj";
   tiny.tensors.erase(module + ".weight");

@@ -104,3 +104,21 @@ def test_help_shows_few_options(command, most):
     assert not banned_in(everything), banned_in(everything)
     options, all_options = (re.findall(r"^  (?:-\w,)?(--[\w-]+)", t, re.MULTILINE) for t in (text, everything))
     assert 8 <= len(options) <= most and set(options) < set(all_options), options
+
+
+BRITISH = r"quantis|normalis|synchronis|summaris|randomis|recognis|factoris|memoris|initialis|optimis(?!t)|centre|centring|flavour|colour|neighbour|behaviour|honour|favour|judgement|licence|cancelled|artefact"
+SPELLED_OTHERWISE = ("docs/words.md", "tests/oracles/test_words.py", "tests/bench/results/", "sample_data/", "LICENSE", "CHANGELOG.md", "scripts/sample_prompts.py",
+                     "tests/oracles/text_corpus.py", "lab/")  # names of words, measured output, texts of models, notes of the past
+
+
+def test_spelling_is_american():
+    files = subprocess.run(["git", "ls-files"], cwd=SOURCE_DIR, capture_output=True, text=True).stdout.split()
+    if not files:
+        pytest.skip("no git checkout")
+    found = []
+    for name in files:
+        if name.startswith(SPELLED_OTHERWISE) or not (SOURCE_DIR / name).is_file():
+            continue
+        text = (SOURCE_DIR / name).read_bytes().decode(errors="ignore")
+        found += [f"{name}: {word}" for word in re.findall(rf"\w*(?:{BRITISH})\w*", text, re.IGNORECASE)]
+    assert not found, found
