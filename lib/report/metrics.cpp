@@ -49,7 +49,11 @@ KlMetrics summarize_kl(const std::vector<SequenceScores>& sequences, const Boots
   kl.p99 = quantile_sorted(values, 0.99);
   kl.p999 = quantile_sorted(values, 0.999);
   kl.max = values.back();
-  kl.interval = bootstrap_mean(sums(sequences, kl_of), options);
+  const std::vector<SequenceSum> parts = sums(sequences, kl_of);
+  kl.interval = bootstrap_mean(parts, options);
+  for (const SequenceSum& s : parts) {
+    kl.by_sequence.push_back(s.count > 0 ? s.sum / static_cast<double>(s.count) : 0.0);
+  }
   return kl;
 }
 

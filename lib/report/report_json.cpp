@@ -89,7 +89,10 @@ Json scoring_json(const VerifyReport& r) {
 }
 
 Json kl_json(const KlMetrics& kl) {
-  return {{"mean", number(kl.mean)},     {"stderr", number(kl.standard_error)},
+  Json by_sequence = Json::array();
+  for (const double mean : kl.by_sequence) by_sequence.push_back(number(mean));
+  return {{"by_sequence", by_sequence},
+          {"mean", number(kl.mean)},     {"stderr", number(kl.standard_error)},
           {"ci", interval(kl.interval)}, {"min", number(kl.min)},
           {"p001", number(kl.p001)},     {"p01", number(kl.p01)},
           {"p05", number(kl.p05)},       {"p10", number(kl.p10)},

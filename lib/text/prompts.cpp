@@ -16,8 +16,7 @@ namespace oscar {
 namespace {
 
 constexpr std::size_t kMostKeys = 64;  // unread keys that are counted by name
-// Memory kept for all rows: ids, and a source for each. A token budget needs only a small part of it.
-constexpr std::uint64_t kMostKept = std::uint64_t{4} << 30, kEachRow = 480;
+constexpr std::uint64_t kEachRow = 480;  // bytes that a row takes beside its ids
 
 struct TooManyRows : InputError {  // no single row is bad
   using InputError::InputError;
@@ -146,8 +145,8 @@ class Loader {
   }
   void keep(std::uint64_t bytes) {
     kept_ += kEachRow + bytes;
-    if (kept_ <= kMostKept) return;
-    throw TooManyRows(where_ + ": the prompts up to here take more than " + format_bytes(kMostKept) +
+    if (kept_ <= options_.most_kept) return;
+    throw TooManyRows(where_ + ": the prompts up to here take more than " + format_bytes(options_.most_kept) +
                       "; pass a part of them (head -n 100000)");
   }
 

@@ -45,6 +45,9 @@ struct PromptSet {
 struct PromptOptions {
   bool skip_bad_rows = false;  // skip and count malformed rows and rows that the template cannot render
   std::string column;          // the key to read from a row; empty: the order of prompt_row.h
+  // Memory kept for all rows, skipped ones included: ids, and a source for each. InputError above it. A token budget
+  // needs only a small part of it.
+  std::uint64_t most_kept = std::uint64_t{4} << 30;
 };
 
 // The same with settings for chat templates: how the rows of a command become tokens.

@@ -26,10 +26,11 @@ class BaselineReport {
   std::int64_t sequences() const;
 
   // Compares rows in both reports (same method, comparison and path), in the order of `report`, and fills
-  // report.changes. With a limit, each candidate row gets a gate: KL now <= KL before + limit. same_tokens(i): metrics
+  // report.changes. With a limit, each candidate row gets a gate on the increase of the mean KL. The upper end of its
+  // interval over paired sequences must be within the limit; bootstrap computes that interval. same_tokens(i): metrics
   // of row i of this run, only on tokens of the earlier report. These are positions from first_position() on in the
   // first sequences() sequences.
-  void compare(VerifyReport& report, std::optional<double> max_kl_increase,
+  void compare(VerifyReport& report, std::optional<double> max_kl_increase, const BootstrapOptions& bootstrap,
                const std::function<QualityMetrics(std::size_t)>& same_tokens) const;
 
  private:

@@ -17,14 +17,35 @@ void require_range(const std::optional<double>& limit, const char* flag, double 
   }
 }
 
-std::optional<double> worst_needle_score(const MethodReport& method) {
-  std::optional<double> worst;
+// The number of needles at which Wilson's interval of this score is within the limit; 0: none. Its end is defined by
+// |p - limit| = z sqrt(limit (1 - limit) / n), see sample_statistics.h.
+std::int64_t needles_needed(double score, double limit) {
+  constexpr double z = 1.959963984540054;
+  const double gap = score - limit;
+  const double needed = gap > 0.0 ? std::ceil(z * z * limit * (1.0 - limit) / (gap * gap) - 1e-9) : 0.0;
+  return needed <= 1e6 && limit < 1.0 ? static_cast<std::int64_t>(needed) : 0;
+}
+
+// The lower end of the interval at the worst length decides.
+GateResult gate_by_needles(const MethodReport& method, double limit) {
+  GateResult gate{"min_niah", method.id, method.path, limit, std::nullopt, false};
+  const TaskScore* worst = nullptr;
   for (const TaskScore& task : method.tasks) {
     if (task.task != "niah") continue;
-    if (!task.score) return std::nullopt;
-    worst = worst ? std::min(*worst, *task.score) : *task.score;
+    if (!task.score) return gate;
+    if (worst == nullptr || task.interval.low < worst->interval.low) worst = &task;
+    gate.value = gate.value ? std::min(*gate.value, *task.score) : *task.score;
   }
-  return worst;
+  if (worst == nullptr) return gate;
+  gate.bound = worst->interval.low;
+  if (!(*gate.value >= limit)) return gate;
+  gate.pass = *gate.bound >= limit;
+  if (gate.pass) return gate;
+  const std::int64_t needed = needles_needed(*worst->score, limit);
+  gate.reason =
+      needed > 0 ? "too few needles for a gate: score at least " + grouped(needed) + " that BF16 finds (--task-prompts)"
+                 : "no number of needles shows a score this near the limit: lower it";
+  return gate;
 }
 
 // The number of sequences at which a proportionally narrower interval would be within the limit; 0: impractically many.
@@ -34,11 +55,13 @@ std::int64_t sequences_needed(double value, double bound, double limit, std::int
   return needed <= 100.0 * static_cast<double>(sequences) ? static_cast<std::int64_t>(needed) : 0;
 }
 
-// sign: 1 for an upper limit, -1 for a lower limit.
-GateResult judged_by_interval(const MethodReport& method, const char* name, double limit, double value,
-                              const std::optional<Interval>& interval, std::int64_t sequences, double sign) {
+}  // namespace
+
+GateResult gate_by_interval(const MethodReport& method, const char* name, double limit, double value,
+                            const std::optional<Interval>& interval, std::int64_t sequences, GateSide side) {
+  const double sign = side == GateSide::kUpper ? 1.0 : -1.0;
   GateResult gate{name, method.id, method.path, limit, value, false};
-  if (interval) gate.bound = sign > 0 ? interval->high : interval->low;
+  if (interval) gate.bound = side == GateSide::kUpper ? interval->high : interval->low;
   if (!(sign * value <= sign * limit)) return gate;
   if (sequences < kLeastSequences) {
     gate.reason = "too few sequences for a gate: score at least " + std::to_string(kLeastSequences);
@@ -53,8 +76,6 @@ GateResult judged_by_interval(const MethodReport& method, const char* name, doub
   }
   return gate;
 }
-
-}  // namespace
 
 void check_gate_limits(const GateLimits& limits, bool has_judged_method, const std::vector<std::string>& tasks) {
   const double unbounded = std::numeric_limits<double>::infinity();
@@ -75,16 +96,13 @@ std::vector<GateResult> evaluate_gates(const GateLimits& limits, const MethodRep
   std::vector<GateResult> gates;
   const QualityMetrics& q = method.quality;
   const auto add = [&](const std::optional<double>& limit, const char* name, double value,
-                       const std::optional<Interval>& interval, double sign) {
-    if (limit) gates.push_back(judged_by_interval(method, name, *limit, value, interval, sequences, sign));
+                       const std::optional<Interval>& interval, GateSide side) {
+    if (limit) gates.push_back(gate_by_interval(method, name, *limit, value, interval, sequences, side));
   };
-  add(limits.max_kl, "max_kl", q.kl.mean, q.kl.interval, 1);
-  add(limits.max_ppl_ratio, "max_ppl_ratio", q.ppl_ratio, q.ppl_ratio_interval, 1);
-  add(limits.min_top1, "min_top1", q.same_top1, q.same_top1_interval, -1);
-  if (limits.min_niah) {
-    const std::optional<double> score = worst_needle_score(method);
-    gates.push_back({"min_niah", method.id, method.path, *limits.min_niah, score, score && *score >= *limits.min_niah});
-  }
+  add(limits.max_kl, "max_kl", q.kl.mean, q.kl.interval, GateSide::kUpper);
+  add(limits.max_ppl_ratio, "max_ppl_ratio", q.ppl_ratio, q.ppl_ratio_interval, GateSide::kUpper);
+  add(limits.min_top1, "min_top1", q.same_top1, q.same_top1_interval, GateSide::kLower);
+  if (limits.min_niah) gates.push_back(gate_by_needles(method, *limits.min_niah));
   return gates;
 }
 

@@ -26,9 +26,15 @@ inline constexpr double kDefaultMaxKl = 0.05;
 // With fewer sequences, the bootstrap is too uncertain to let a bundle pass.
 inline constexpr std::int64_t kLeastSequences = 4;
 
-// Evaluates all gates on one row of the report. KL, perplexity and top token pass if the far end of their confidence
-// interval is within the limit. This needs at least kLeastSequences sequences. The needle score is compared directly. A
-// value that is missing or not a number fails.
+// Evaluates one gate by an interval over sequences. It passes if the far end is within the limit, with at least
+// kLeastSequences sequences. A value beyond its limit fails without a reason; another failure has one.
+enum class GateSide { kUpper, kLower };
+GateResult gate_by_interval(const MethodReport& method, const char* name, double limit, double value,
+                            const std::optional<Interval>& interval, std::int64_t sequences, GateSide side);
+
+// Evaluates all gates on one row of the report: KL, perplexity and top token by their intervals over sequences, the
+// needle score by the lower end of Wilson's interval over needles, at the worst length. A value that is missing or not
+// a number fails.
 std::vector<GateResult> evaluate_gates(const GateLimits& limits, const MethodReport& method, std::int64_t sequences);
 
 // Fills passes_gates of the candidate rows, report.gates, and report.pass from gates and checks. A requested gate fails

@@ -409,7 +409,7 @@ VerifyReport Verification::measure() {
   report.default_gate = default_gate_;
   apply_gates(request_.gates, report);
   if (earlier_) {
-    earlier_->compare(report, request_.gates.max_kl_increase, [&](std::size_t row) {
+    earlier_->compare(report, request_.gates.max_kl_increase, bootstrap, [&](std::size_t row) {
       return summarize(scores_from(result.scores.row(row), earlier_->first_position(), earlier_->sequences()),
                        bootstrap);
     });

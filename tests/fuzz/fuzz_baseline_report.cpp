@@ -13,7 +13,7 @@ std::vector<std::string> seeds() {
   const std::string head =
       R"({"format_version":1,"model":{"fingerprint":"f"},"text":{"sha256":"t"},"context":2048,"options":{"dtype":"d"},)";
   const std::string rows =
-      R"("methods":[{"id":"oscar","path":"decode","comparison":"common","kl":{"mean":0.1},"ppl_ratio":1.01}]})";
+      R"("methods":[{"id":"oscar","path":"decode","comparison":"common","kl":{"mean":0.1,"by_sequence":[0.05,0.15]},"ppl_ratio":1.01}]})";
   return {head + R"("scoring":{"first_position":320,"sequences":8,"tokens":13816},)" + rows,
           head + R"("scoring":{"first_position":400,"sequences":2,"tokens":3294},)" + rows};
 }
@@ -33,7 +33,7 @@ void read_input(std::string_view bytes) {
   MethodReport row;
   row.id = "oscar", row.path = "decode", row.comparison = "common", row.quantized = row.judged = true;
   report.methods.push_back(row);
-  earlier.compare(report, 0.5, [&](std::size_t i) { return report.methods[i].quality; });
+  earlier.compare(report, 0.5, {}, [&](std::size_t i) { return report.methods[i].quality; });
   for (const BaselineChange& c : report.changes) {
     require(c.kl_before >= 0.0 && c.ppl_ratio_before > 0.0, "figures are those of a run");
   }

@@ -178,6 +178,27 @@ TEST_F(Prompts, RefusesDamagedCompressedFiles) {
   EXPECT_EQ(gunzip(kGzip, "f", 14).size(), 14U);
 }
 
+// 42 million rows fit into a compressed file of a megabyte: what is kept of rows is charged, not the bytes of the file.
+TEST_F(Prompts, RowsAreChargedToABudget) {
+  std::string rows, blanks;
+  for (int i = 0; i < 1000; ++i) rows += "{\"text\":\"a b\"}\n", blanks += "\n";
+  for (const std::string& content : {rows, rows.substr(0, rows.find('\n') + 1) + blanks}) {
+    const fs::path file = write("many.jsonl", content);
+    PromptOptions options;
+    options.most_kept = 100 * 500;  // each takes 480 bytes and its ids
+    options.skip_bad_rows = true;   // the end of the budget is no bad row
+    try {
+      load_prompts({file}, tokenizer_, chat_, 8192, options);
+      ADD_FAILURE() << "1000 rows fit into the budget of 100";
+    } catch (const InputError& e) {
+      EXPECT_THAT(e.what(), HasSubstr("take more than 48.8 KiB"));
+      EXPECT_THAT(e.what(), ::testing::ContainsRegex("many.jsonl:10[0-9]: "));
+    }
+    options.most_kept = 1000 * 500;
+    EXPECT_NO_THROW(load_prompts({file}, tokenizer_, chat_, 8192, options));
+  }
+}
+
 TEST_F(Prompts, NoticesOneFileGivenTwice) {
   const fs::path file = write("p.jsonl", R"({"text": "a"})");
   fs::create_symlink(file, folder_ / "link.jsonl");

@@ -11,6 +11,14 @@
 namespace oscar {
 namespace {
 
+const BootstrapOptions kBootstrap{500, 0.95, 1};
+
+// Adds the same KL to every sequence of a row.
+void raise_kl(QualityMetrics& quality, double increase) {
+  quality.kl.mean += increase;
+  for (double& mean : quality.kl.by_sequence) mean += increase;
+}
+
 std::function<QualityMetrics(std::size_t)> same(const VerifyReport& report) {
   return [&report](std::size_t row) { return report.methods[row].quality; };
 }
@@ -24,8 +32,8 @@ class Baseline : public testing::Test {
 
 TEST_F(Baseline, ListsTheChangeOfEveryMethod) {
   VerifyReport now = sample_report({});
-  now.methods[2].quality.kl.mean += 0.5;
-  BaselineReport::load(file_).compare(now, std::nullopt, same(now));
+  raise_kl(now.methods[2].quality, 0.5);
+  BaselineReport::load(file_).compare(now, std::nullopt, kBootstrap, same(now));
   ASSERT_EQ(now.changes.size(), 2u);  // not BF16
   EXPECT_EQ(now.changes[1].method, "oscar");
   EXPECT_NEAR(now.changes[1].kl_now - now.changes[1].kl_before, 0.5, 1e-7);
@@ -36,17 +44,50 @@ TEST_F(Baseline, ListsTheChangeOfEveryMethod) {
 TEST_F(Baseline, AGateOnTheIncrease) {
   for (const double increase : {0.01, 0.5}) {
     VerifyReport now = sample_report({});
-    now.methods[2].quality.kl.mean += increase;
-    BaselineReport::load(file_).compare(now, 0.1, same(now));
+    raise_kl(now.methods[2].quality, increase);
+    BaselineReport::load(file_).compare(now, 0.1, kBootstrap, same(now));
     EXPECT_EQ(now.pass, increase < 0.1);
     ASSERT_FALSE(now.gates.empty());
     EXPECT_EQ(now.gates.back().name, "max_kl_increase");
   }
   VerifyReport other = sample_report({});
   other.methods[2].comparison = "bytes";  // not in the earlier report
-  BaselineReport::load(file_).compare(other, 0.1, same(other));
+  BaselineReport::load(file_).compare(other, 0.1, kBootstrap, same(other));
   EXPECT_FALSE(other.pass);
   EXPECT_FALSE(other.gates.back().value.has_value());
+}
+
+// Sequences are paired: their own spread cancels, and an increase of one sequence in four may be chance.
+TEST_F(Baseline, TheIntervalOfTheIncreaseDecides) {
+  const auto gate_of = [&](const std::vector<double>& increases) {
+    VerifyReport now = sample_report({});
+    std::vector<double>& means = now.methods[2].quality.kl.by_sequence;
+    EXPECT_EQ(means.size(), increases.size());
+    double sum = 0;
+    for (std::size_t i = 0; i < means.size(); ++i) means[i] += increases[i], sum += increases[i] / 4;
+    now.methods[2].quality.kl.mean += sum;
+    BaselineReport::load(file_).compare(now, 0.1, kBootstrap, same(now));
+    EXPECT_EQ(now.pass, now.gates.back().pass);
+    return now.gates.back();
+  };
+  const GateResult even = gate_of({0.05, 0.05, 0.05, 0.05});
+  EXPECT_TRUE(even.pass) << even.reason;
+  EXPECT_NEAR(even.bound.value(), 0.05, 1e-9);  // the sequences themselves differ by a factor of two
+  const GateResult uneven = gate_of({0.0, 0.0, 0.0, 0.2});
+  EXPECT_NEAR(uneven.value.value(), 0.05, 1e-9);
+  EXPECT_NEAR(uneven.bound.value(), 0.15, 1e-9);  // the upper 2.5 % of four draws: three of the one, or more
+  EXPECT_FALSE(uneven.pass);
+  EXPECT_THAT(uneven.reason, testing::HasSubstr("the interval is too wide: score at least 16 sequences"));
+}
+
+TEST_F(Baseline, AReportWithoutSequencesCannotTell) {
+  Json old = Json::parse(report_json(sample_report({})));
+  for (Json& row : old["methods"]) row["kl"].erase("by_sequence");
+  write_file_atomic(file_, old.dump());
+  VerifyReport now = sample_report({});
+  BaselineReport::load(file_).compare(now, 0.1, kBootstrap, same(now));
+  EXPECT_FALSE(now.pass);
+  EXPECT_THAT(now.gates.back().reason, testing::HasSubstr("write it again with this version"));
 }
 
 TEST_F(Baseline, OtherRunsAreRefused) {
@@ -84,10 +125,10 @@ TEST_F(Baseline, TheTokensOfTheEarlierReportDecide) {
 
 TEST_F(Baseline, ComparesOnTheSameTokensOnly) {
   VerifyReport now = sample_report({});
-  now.methods[2].quality.kl.mean = 100;  // of other tokens
   QualityMetrics same = now.methods[2].quality;
-  same.kl.mean = 0.25;
-  BaselineReport::load(file_).compare(now, 0.5, [&](std::size_t) { return same; });
+  now.methods[2].quality.kl.mean = 100;  // of other tokens
+  raise_kl(same, 0.25 - same.kl.mean);
+  BaselineReport::load(file_).compare(now, 0.5, kBootstrap, [&](std::size_t) { return same; });
   EXPECT_DOUBLE_EQ(now.changes[1].kl_now, 0.25);
   EXPECT_TRUE(now.pass);
   EXPECT_EQ(now.baseline_tokens, now.scoring.tokens);
@@ -117,6 +158,7 @@ TEST_F(Baseline, FiguresThatNoRunHasAreNamed) {
   EXPECT_THAT(refusal("/scoring/tokens", 0.5), HasSubstr("\"tokens\" is 0.5"));
   EXPECT_THAT(refusal("/context", "\x1b[2J"), testing::Not(HasSubstr("\x1b")));
   EXPECT_THAT(refusal("/methods/2/kl/mean", -0.5), HasSubstr("mean KL -0.5"));
+  EXPECT_THAT(refusal("/methods/2/kl/by_sequence/1", -1), HasSubstr("expected numbers not below zero"));
   EXPECT_THAT(refusal("/methods/2/ppl_ratio", 0), HasSubstr("perplexity ratio 0"));
 }
 

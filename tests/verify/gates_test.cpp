@@ -24,6 +24,7 @@ MethodReport with_values(double kl, double ratio, double top1, std::optional<dou
   TaskScore task;
   task.task = "niah";
   task.score = niah;
+  if (niah) task.interval = Interval{*niah, *niah};
   m.tasks = {task};
   return m;
 }
@@ -104,11 +105,36 @@ TEST(Gates, NotANumberFails) {
 TEST(Gates, WorstLengthCounts) {
   MethodReport m = with_values(0, 1, 1, 0.95);
   m.tasks.push_back(m.tasks[0]);
-  m.tasks[1].score = 0.5;
+  m.tasks[1].score = 0.5, m.tasks[1].interval = wilson_interval(5, 10);
   GateLimits limits;
   limits.min_niah = 0.9;
   EXPECT_EQ(evaluate_gates(limits, m, 8)[0].value, 0.5);
   EXPECT_FALSE(evaluate_gates(limits, m, 8)[0].pass);
+}
+
+// As for the other gates: the lower end of the interval, over the needles that BF16 finds.
+TEST(Gates, FewNeedlesAreTooFew) {
+  GateLimits limits;
+  limits.min_niah = 0.9;
+  const auto judged = [&](std::int64_t solved, std::int64_t n) {
+    MethodReport m = with_values(0, 1, 1, static_cast<double>(solved) / static_cast<double>(n));
+    m.tasks[0].interval = wilson_interval(solved, n);
+    return evaluate_gates(limits, m, 8)[0];
+  };
+  EXPECT_FALSE(judged(10, 10).pass);
+  EXPECT_NEAR(judged(10, 10).bound.value(), 0.7225, 1e-4);  // n / (n + z^2)
+  EXPECT_EQ(judged(10, 10).reason, "too few needles for a gate: score at least 35 that BF16 finds (--task-prompts)");
+  EXPECT_TRUE(judged(35, 35).pass);
+  EXPECT_FALSE(judged(34, 34).pass);
+  EXPECT_TRUE(judged(59, 60).pass);  // .911
+  EXPECT_FALSE(judged(58, 60).pass);
+  EXPECT_EQ(judged(58, 60).reason, "too few needles for a gate: score at least 78 that BF16 finds (--task-prompts)");
+  EXPECT_FALSE(judged(8, 10).pass);
+  EXPECT_EQ(judged(8, 10).reason, "") << "below the limit itself";
+  EXPECT_EQ(judged(9, 10).reason, "no number of needles shows a score this near the limit: lower it");
+  limits.min_niah = 1.0;
+  EXPECT_FALSE(judged(1000, 1000).pass);
+  EXPECT_NE(judged(1000, 1000).reason, "");
 }
 
 TEST(Gates, OnlyTheJudgedMethodDecides) {
