@@ -4,7 +4,7 @@ import functools
 
 import torch
 
-from . import reference
+from . import reference, table_checks
 from .chunk_plan import CODES, NEW, WINDOW
 from .page_layout import PAGE_TOKENS
 from .window_layout import element_places
@@ -45,6 +45,10 @@ def _window_index(windows, page, slot):
 
 def past_rows(pool, windows, tiles, key, value, key_matrix, value_matrix, key_mean, value_mean, phases, key_sigma, value_sigma, key_out,
               value_out, key_code, value_code):
+    if table_checks.enabled():
+        table_checks.check_shapes("past_rows", tiles=(tiles, (None, 6)))
+        table_checks.check_tiles("past_rows", tiles, min(len(key), len(value)), min(len(key_out), len(value_out)), len(pool), len(windows),
+                                 0 if phases is None else len(phases))
     tiles = tiles.long()
     for kind in (CODES, WINDOW, NEW):
         mine = tiles[tiles[:, 0] == kind]
@@ -69,6 +73,10 @@ def past_rows(pool, windows, tiles, key, value, key_matrix, value_matrix, key_me
 
 def new_rows(pool, windows, key, value, runs, key_matrix, value_matrix, key_mean, value_mean, phases, key_sigma, value_sigma, key_clip,
              value_clip, bad, search, key_code, value_code):
+    if table_checks.enabled():
+        table_checks.check_shapes("new_rows", runs=(runs, (None, 6)))
+        reference.check_writes("new_rows", pool.shape[1], key_sigma, value_sigma, key_clip, value_clip, bad)
+        table_checks.check_new_runs("new_rows", runs, min(len(key), len(value)), len(pool), len(windows), 0 if phases is None else len(phases))
     runs = runs.long()
     run, i = _tokens(runs[:, 1])
     if len(run) == 0:
@@ -88,6 +96,10 @@ def new_rows(pool, windows, key, value, runs, key_matrix, value_matrix, key_mean
 
 
 def quantize_windows(pool, windows, window_table, runs, key_sigma, value_sigma, key_clip, value_clip, bad, sink, search, key_code, value_code):
+    if table_checks.enabled():
+        table_checks.check_shapes("quantize_windows", runs=(runs, (None, 5)))
+        reference.check_writes("quantize_windows", pool.shape[1], key_sigma, value_sigma, key_clip, value_clip, bad)
+        table_checks.check_window_runs("quantize_windows", runs, window_table, len(pool), len(windows), sink)
     runs = runs.long()
     run, i = _tokens(runs[:, 1])
     if len(run) == 0:

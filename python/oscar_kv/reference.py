@@ -4,6 +4,7 @@ import functools
 
 import torch
 
+from . import table_checks
 from .attention_rule import Rule
 from .codec import RowCodec, code_of, decode_rows
 from .page_layout import PAGE_TOKENS, PageLayout
@@ -71,7 +72,19 @@ def _encode(rows, sigma, clip, bad, search, numbers, key):
     return codec.to(rows.device).encode(rows.float())
 
 
+def check_writes(op, heads, key_sigma, value_sigma, key_clip, value_clip, bad):
+    """What every operator that writes codes is given for its heads."""
+    table_checks.check_shapes(op, key_sigma=(key_sigma, (heads, 4)), value_sigma=(value_sigma, (heads, 4)), key_clip=(key_clip, (heads,)),
+                              value_clip=(value_clip, (heads,)), bad=(bad, (2,)))
+    table_checks.check_clips(op, key_clip=key_clip, value_clip=value_clip)
+
+
 def quantize_rows(pool, key, value, runs, key_sigma, value_sigma, key_clip, value_clip, bad, search, key_code, value_code):
+    if table_checks.enabled():
+        shape = (len(key), pool.shape[1], code_of(key_code).head_dim)
+        table_checks.check_shapes("quantize_rows", key=(key, shape), value=(value, shape), runs=(runs, (None, 5)))
+        check_writes("quantize_rows", pool.shape[1], key_sigma, value_sigma, key_clip, value_clip, bad)
+        table_checks.check_runs("quantize_rows", runs, len(key), len(pool))
     row, page, slot = [], [], []
     for first, count, page_id, first_slot, _ in runs.tolist():
         row += range(first, first + count)
@@ -85,6 +98,9 @@ def quantize_rows(pool, key, value, runs, key_sigma, value_sigma, key_clip, valu
 
 
 def dequantize_pages(pool, runs, key_sigma, value_sigma, key_code, value_code):
+    if table_checks.enabled():
+        table_checks.check_shapes("dequantize_pages", runs=(runs, (None, 5)))
+        table_checks.check_runs("dequantize_pages", runs, None, len(pool))
     layout = page_layout(key_code, value_code, pool.device)
     pages, rows = pool[runs[:, 2].long()], []  # [R, Hkv, bytes]
     for side, sigma in ((layout.key, key_sigma), (layout.value, value_sigma)):
@@ -127,6 +143,12 @@ def rotate_rows(rows, mean, matrix):
 
 def append_tokens(windows, window_table, query, key, value, lengths, query_matrix, key_matrix, value_matrix, key_mean, value_mean,
                   sink):
+    if table_checks.enabled():
+        shape = (len(lengths), windows.shape[1], windows.shape[2] // (2 * PAGE_TOKENS))
+        table_checks.check_shapes("append_tokens", key=(key, shape), value=(value, shape))
+        for name, mean in (("key_mean", key_mean), ("value_mean", value_mean)):  # one for each token where RoPE turns it
+            table_checks.check_shapes("append_tokens", **{name: (mean, shape if mean is not None and mean.dim() == 3 else shape[1:])})
+        table_checks.check_step("append_tokens", lengths, window_table, len(windows), sink, newest_only=True)
     sides = rotate_rows(key, key_mean, key_matrix), rotate_rows(value, value_mean, value_matrix)
     sequence = (lengths > 0).nonzero().flatten()
     window_layout(windows, window_table, sink).write(windows, window_table, sequence, lengths[sequence].long() - 1,
@@ -141,6 +163,9 @@ def append_tokens(windows, window_table, query, key, value, lengths, query_matri
 
 def flush_tokens(pool, windows, window_table, table, lengths, key_sigma, value_sigma, key_clip, value_clip, bad, sink, recent,
                  flush, search, key_code, value_code):
+    if table_checks.enabled():
+        check_writes("flush_tokens", pool.shape[1], key_sigma, value_sigma, key_clip, value_clip, bad)
+        table_checks.check_step("flush_tokens", lengths, window_table, len(windows), sink, table, len(pool), recent, flush, flushing=True)
     begin, end = (quantized_end(n.clamp(min=0), sink, recent, flush) for n in (lengths.long() - 1, lengths.long()))
     leaving = [(b, p) for b, (first, last) in enumerate(zip(begin.tolist(), end.tolist())) for p in range(first, last)]
     if not leaving:
@@ -211,6 +236,9 @@ def attention(query, positions, pool, table, windows, window_table, lengths, end
 
 def decode_attention(query, pool, table, windows, window_table, lengths, key_sigma, value_sigma, turned, phases,
                      tile_phases, workspace, scale, sink, recent, flush, window, want_lse, key_code, value_code):
+    if table_checks.enabled():
+        table_checks.check_step("decode_attention", lengths, window_table, len(windows), sink, table, len(pool), recent, flush,
+                                0 if phases is None else len(phases))
     lengths = lengths.long()
     positions = (lengths - 1)[:, None].expand(-1, query.shape[2])
     output, lse = attention(query.float(), positions, pool, table, windows, window_table, lengths,

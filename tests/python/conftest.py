@@ -11,6 +11,7 @@ SOURCE_DIR = pathlib.Path(os.environ.get("OSCAR_SOURCE_DIR", pathlib.Path(__file
 BUILD_DIR = pathlib.Path(os.environ.get("OSCAR_BUILD_DIR", SOURCE_DIR / "build"))
 SAMPLES = SOURCE_DIR / "sample_data"
 GOLDEN = SAMPLES / "golden"
+os.environ.setdefault("OSCAR_KV_CHECK_TABLES", "1")  # every operator looks at its tables; 0 in the environment leaves that out
 PACKAGE_PATH = "" if os.environ.get("OSCAR_KV_INSTALLED") else str(SOURCE_DIR / "python")  # PYTHONPATH of processes that tests start
 if PACKAGE_PATH:
     sys.path.insert(0, PACKAGE_PATH)

@@ -1,8 +1,11 @@
 // New rows into the windows, and the tokens that leave them into pages.
 #include "kernels/append/append_tokens.h"
 
+#include <limits>
+
 #include "oscar_kv/csrc/codes.h"
 #include "oscar_kv/csrc/operators.h"
+#include "oscar_kv/csrc/table_check.h"
 #include "oscar_kv/csrc/windows.h"
 
 namespace oscar_kv {
@@ -12,14 +15,7 @@ namespace {
 const float* matrix(const Arguments& arguments, const std::optional<Tensor>& tensor, const char* name,
                     std::int64_t kv_heads, std::int64_t d, std::int32_t& heads) {
   if (!tensor.has_value()) return nullptr;
-  const float* address = arguments.get<float>(*tensor, name, ScalarType::Float, {kAny, d, d});
-  const std::int64_t found = tensor->size(0);
-  if (found != 1 && found != kv_heads) {
-    arguments.refuse(std::string(name) + " has " + std::to_string(found) + " matrices, expected 1 or one for each of " +
-                     std::to_string(kv_heads) + " KV heads");
-  }
-  heads = static_cast<std::int32_t>(found);
-  return address;
+  return arguments.matrices<float>(*tensor, name, ScalarType::Float, {kAny, d, d}, kv_heads, heads);
 }
 
 }  // namespace
@@ -75,6 +71,10 @@ Tensor append_rows(const Arguments& arguments, const Tensor& windows, const Tens
   p.tokens = arguments.int32(tokens, "tokens"), p.kv_heads = held.kv_heads;
   p.head_dim = arguments.int32(d, "head_dim"), p.sink = arguments.int32(sink, "sink");
   p.sink_pages = held.sink_pages, p.ring_pages = held.ring_pages;
+  oscar::kernels::StepTables step = held.step(arguments, p.lengths, windows);
+  step.sink = p.sink, step.newest_only = true;
+  step.positions = phases.has_value() ? arguments.int32(phases->size(0), "positions") : 0;
+  check_tables(arguments, step);
   if (tokens > 0) arguments.launched(oscar::kernels::append_tokens(p, arguments.stream()), "append_tokens");
   return rotated;
 }
@@ -96,13 +96,8 @@ void flush_tokens(const Tensor& pool, const Tensor& windows, const Tensor& windo
   const Arguments arguments("flush_tokens", pool);
   const PageCode code(arguments, key_code, value_code);
   const Windows held(arguments, windows, window_table, code.head_dim(), sink);
-  if (flush < 1 || flush > oscar::kPageTokens || (flush & (flush - 1)) != 0) {
-    arguments.refuse("flush is " + std::to_string(flush) + ", expected a power of two up to 64");
-  }
-  if (recent + flush > held.ring_pages * oscar::kPageTokens) {
-    arguments.refuse("the ring of " + std::to_string(held.ring_pages) + " pages is too short for " +
-                     std::to_string(recent + flush) + " tokens");
-  }
+  require_flush(arguments, flush);
+  require_ring(arguments, held.ring_pages, recent + flush);
   const std::int64_t batch = held.sequences, kv_heads = held.kv_heads;
   Tensor runs = arguments.empty({batch, sizeof(oscar::kernels::PageRun) / sizeof(std::int32_t)}, ScalarType::Int);
   oscar::kernels::FlushRunsParams f;
@@ -122,6 +117,10 @@ void flush_tokens(const Tensor& pool, const Tensor& windows, const Tensor& windo
   q.windows = held.pages, q.window_table = held.table;
   q.sink_pages = held.sink_pages, q.ring_pages = held.ring_pages;
   const auto [key, value] = both_sides(arguments, q, code, key_sigma, value_sigma, key_clip, value_clip, bad);
+  oscar::kernels::StepTables step = held.step(arguments, f.lengths, windows);
+  step.table = f.page_table, step.max_pages = f.max_pages, step.pages = arguments.int32(pool.size(0), "pages");
+  step.sink = f.sink, step.recent = f.recent, step.flush = f.flush, step.flushing = true;
+  check_tables(arguments, step);
   const cudaStream_t stream = arguments.stream();
   if (batch == 0) return;
   arguments.launched(oscar::kernels::flush_runs(f, stream), "flush_runs");
@@ -136,9 +135,7 @@ void flush_layers(const Tensor& lengths, const Tensor& table, const Tensor& wind
                   const std::vector<std::int64_t>& value_code) {
   const Arguments arguments("flush_layers", lengths);
   const PageCode code(arguments, key_code, value_code);
-  if (flush < 1 || flush > oscar::kPageTokens || (flush & (flush - 1)) != 0) {
-    arguments.refuse("flush is " + std::to_string(flush) + ", expected a power of two up to 64");
-  }
+  require_flush(arguments, flush);
   const std::int64_t batch = lengths.dim() == 1 ? lengths.size(0) : kAny, layers = layer_pages.size(0);
   const std::int64_t kv_heads = key_clip.dim() == 2 ? key_clip.size(1) : kAny;
   const std::int64_t sink_pages = (sink + oscar::kPageTokens - 1) / oscar::kPageTokens;
@@ -152,10 +149,7 @@ void flush_layers(const Tensor& lengths, const Tensor& table, const Tensor& wind
   q.window_table = arguments.get<std::int32_t>(window_table, "window_table", ScalarType::Int, {batch, kAny});
   q.sink_pages = arguments.int32(sink_pages, "sink pages");
   q.ring_pages = f.ring_pages = arguments.int32(window_table.size(1) - sink_pages, "ring pages");
-  if (recent + flush > f.ring_pages * oscar::kPageTokens) {
-    arguments.refuse("the ring of " + std::to_string(f.ring_pages) + " pages is too short for " +
-                     std::to_string(recent + flush) + " tokens");
-  }
+  require_ring(arguments, f.ring_pages, recent + flush);
   Tensor runs = arguments.empty({batch, sizeof(oscar::kernels::PageRun) / sizeof(std::int32_t)}, ScalarType::Int);
   f.runs = static_cast<oscar::kernels::PageRun*>(runs.data_ptr());
   q.runs = f.runs, q.run_count = f.batch, q.layers = arguments.int32(layers, "layers");
@@ -172,6 +166,13 @@ void flush_layers(const Tensor& lengths, const Tensor& table, const Tensor& wind
   k.sigma = arguments.get<float>(key_sigma, "key_sigma", ScalarType::Float, {layers, kv_heads, 4});
   v.sigma = arguments.get<float>(value_sigma, "value_sigma", ScalarType::Float, {layers, kv_heads, 4});
   k.bad = arguments.get<std::int32_t>(bad, "bad", ScalarType::Int, {2, layers}), v.bad = k.bad + layers;
+  // How long the pools behind the addresses are is not known here: only ids below 0 and missing pages are seen.
+  oscar::kernels::StepTables step{};
+  step.lengths = f.lengths, step.table = f.page_table, step.window_table = q.window_table;
+  step.batch = f.batch, step.max_pages = f.max_pages, step.sink_pages = q.sink_pages, step.ring_pages = q.ring_pages;
+  step.pages = step.window_pages = std::numeric_limits<std::int32_t>::max();
+  step.sink = f.sink, step.recent = f.recent, step.flush = f.flush, step.flushing = true;
+  check_tables(arguments, step);
   const cudaStream_t stream = arguments.stream();
   if (batch == 0 || layers == 0) return;
   arguments.launched(oscar::kernels::flush_runs(f, stream), "flush_runs");

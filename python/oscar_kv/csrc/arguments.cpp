@@ -69,6 +69,15 @@ const void* Arguments::rows(const Tensor& tensor, const char* name, std::int64_t
   return tensor.data_ptr();
 }
 
+std::int32_t Arguments::head_count(const Tensor& tensor, const char* name, std::int64_t kv_heads) const {
+  const std::int64_t found = tensor.size(0);
+  if (found != 1 && found != kv_heads) {
+    refuse(std::string(name) + " has matrices of " + std::to_string(found) + " heads, expected 1 or " +
+           std::to_string(kv_heads));
+  }
+  return static_cast<std::int32_t>(found);
+}
+
 std::int32_t Arguments::int32(std::int64_t value, const char* name) const {
   if (value < 0 || value > std::numeric_limits<std::int32_t>::max()) {
     refuse(std::string(name) + " is " + std::to_string(value) + ", expected 0 to 2147483647");

@@ -45,6 +45,15 @@ class Arguments {
   const void* rows(const Tensor& tensor, const char* name, std::int64_t tokens, std::int64_t heads,
                    std::int64_t d) const;
 
+  // Matrices of [1 or Hkv, ...] of a side; heads: how many there are.
+  template <class T>
+  T* matrices(const Tensor& tensor, const char* name, ScalarType type, std::initializer_list<std::int64_t> shape,
+              std::int64_t kv_heads, std::int32_t& heads) const {
+    T* address = get<T>(tensor, name, type, shape);
+    heads = head_count(tensor, name, kv_heads);
+    return address;
+  }
+
   // A number as the kernels take it.
   std::int32_t int32(std::int64_t value, const char* name) const;
   Tensor empty(std::initializer_list<std::int64_t> shape, ScalarType type) const;
@@ -55,6 +64,7 @@ class Arguments {
 
  private:
   void check_place(const Tensor& tensor, const char* name) const;
+  std::int32_t head_count(const Tensor& tensor, const char* name, std::int64_t kv_heads) const;
 
   const char* op_;
   const Tensor& anchor_;

@@ -1,9 +1,12 @@
 // Chunks of prompts: stored tokens back as rows of the model, new rows into the cache, and parts of a softmax.
+#include <algorithm>
+
 #include "kernels/chunks/merge_outputs.h"
 #include "kernels/chunks/new_rows.h"
 #include "kernels/chunks/past_rows.h"
 #include "oscar_kv/csrc/codes.h"
 #include "oscar_kv/csrc/operators.h"
+#include "oscar_kv/csrc/table_check.h"
 #include "oscar_kv/csrc/windows.h"
 
 namespace oscar_kv {
@@ -20,13 +23,11 @@ static_assert(kTileNumbers == 6 && kRunNumbers == 6, "TILE and NEW_RUN of python
 // Two terms [1 or Hkv, 2, d, d] of the matrices of a side.
 const std::uint16_t* terms(const Arguments& arguments, const Tensor& tensor, const char* name, std::int64_t kv_heads,
                            std::int64_t d, std::int32_t& heads) {
-  const auto* address = arguments.get<std::uint16_t>(tensor, name, ScalarType::BFloat16, {kAny, 2, d, d});
-  if (tensor.size(0) != 1 && tensor.size(0) != kv_heads) {
-    arguments.refuse(std::string(name) + " has matrices of " + std::to_string(tensor.size(0)) +
-                     " heads, expected 1 or " + std::to_string(kv_heads));
-  }
-  heads = static_cast<std::int32_t>(tensor.size(0));
-  return address;
+  return arguments.matrices<std::uint16_t>(tensor, name, ScalarType::BFloat16, {kAny, 2, d, d}, kv_heads, heads);
+}
+
+std::int32_t positions_of(const Arguments& arguments, const std::optional<Tensor>& phases) {
+  return phases.has_value() ? arguments.int32(phases->size(0), "positions") : 0;
 }
 
 std::uint8_t* windows_of(const Arguments& arguments, const Tensor& windows, std::int64_t kv_heads, std::int64_t d) {
@@ -75,6 +76,13 @@ void past_rows(const Tensor& pool, const Tensor& windows, const Tensor& tiles, c
   v.sigma = arguments.get<float>(value_sigma, "value_sigma", ScalarType::Float, {kv_heads, 4});
   k.out = arguments.get<std::uint16_t>(key_out, "key_out", ScalarType::BFloat16, {kAny, kv_heads, d});
   v.out = arguments.get<std::uint16_t>(value_out, "value_out", ScalarType::BFloat16, {kAny, kv_heads, d});
+  check_tables(arguments,
+               oscar::kernels::TileTables{p.tiles, std::min(key.size(0), value.size(0)),
+                                          std::min(key_out.size(0), value_out.size(0)),
+                                          arguments.int32(pool.size(0), "pages"),
+                                          arguments.int32(windows.size(0), "window pages"),
+                                          positions_of(arguments, phases)},
+               p.tile_count);
   const cudaStream_t stream = arguments.stream();
   arguments.launched(oscar::kernels::past_rows(k, stream), "past_rows of keys");
   arguments.launched(oscar::kernels::past_rows(v, stream), "past_rows of values");
@@ -114,6 +122,12 @@ void new_rows(const Tensor& pool, const Tensor& windows, const Tensor& key, cons
     return reinterpret_cast<std::uintptr_t>(address) % 16 == 0 && stride % 8 == 0;
   };
   k.vectors = aligned(k.side.rows, k.row_stride), v.vectors = aligned(v.side.rows, v.row_stride);
+  check_tables(arguments,
+               oscar::kernels::NewRunTables{k.runs, std::min(key.size(0), value.size(0)),
+                                            arguments.int32(pool.size(0), "pages"),
+                                            arguments.int32(windows.size(0), "window pages"),
+                                            positions_of(arguments, phases)},
+               k.run_count);
   const cudaStream_t stream = arguments.stream();
   arguments.launched(oscar::kernels::new_rows(k, stream), "new_rows of keys");
   arguments.launched(oscar::kernels::new_rows(v, stream), "new_rows of values");
@@ -135,6 +149,12 @@ void quantize_windows(const Tensor& pool, const Tensor& windows, const Tensor& w
   q.windows = held.pages, q.window_table = held.table;
   q.sink_pages = held.sink_pages, q.ring_pages = held.ring_pages;
   const auto [k, v] = both_sides(arguments, q, code, key_sigma, value_sigma, key_clip, value_clip, bad);
+  const std::int64_t ring = std::int64_t{held.ring_pages} * oscar::kPageTokens;
+  check_tables(arguments,
+               oscar::kernels::RunTables{q.runs, held.sequences * ring, arguments.int32(pool.size(0), "pages"),
+                                         held.table, arguments.int32(windows.size(0), "window pages"), held.sink_pages,
+                                         held.ring_pages},
+               q.run_count);
   const cudaStream_t stream = arguments.stream();
   arguments.launched(oscar::kernels::quantize_pages(k, stream), "quantize_pages of keys");
   arguments.launched(oscar::kernels::quantize_pages(v, stream), "quantize_pages of values");

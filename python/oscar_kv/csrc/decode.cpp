@@ -11,6 +11,7 @@
 #include "kernels/decode/tile_phases.h"
 #include "oscar_kv/csrc/codes.h"
 #include "oscar_kv/csrc/operators.h"
+#include "oscar_kv/csrc/table_check.h"
 #include "oscar_kv/csrc/windows.h"
 
 namespace oscar_kv {
@@ -83,6 +84,13 @@ void launch_decode(const Arguments& arguments, const Tensor& query, std::int64_t
   p.max_pages = arguments.int32(table.size(1), "pages of a sequence");
   p.sink = arguments.int32(sink, "sink"), p.recent = arguments.int32(recent, "recent");
   p.flush = arguments.int32(flush, "flush"), p.sliding_window = arguments.int32(window, "window");
+  if (flush < 1) arguments.refuse("flush is " + std::to_string(flush) + ", expected 1 or more");
+  require_ring(arguments, held.ring_pages, recent + flush - 1);  // the newest token was not flushed yet
+  oscar::kernels::StepTables step = held.step(arguments, p.lengths, windows);
+  step.table = p.page_table, step.max_pages = p.max_pages, step.pages = arguments.int32(pool.size(0), "pages");
+  step.sink = p.sink, step.recent = p.recent, step.flush = p.flush;
+  step.positions = phases.has_value() ? arguments.int32(phases->size(0), "positions") : 0;
+  check_tables(arguments, step);
   p.scale = static_cast<float>(scale);
   p.out_float = true;
   p.blocks = code.key.blocks;
@@ -152,18 +160,14 @@ void step_tokens(const Tensor& output, const Tensor& query, const Tensor& key, c
   oscar::kernels::ModelOutputsParams p{};
   p.rows = static_cast<const float*>(rows.data_ptr());
   p.lengths = arguments.get<std::int32_t>(lengths, "lengths", ScalarType::Int, {batch});
-  p.matrix = arguments.get<float>(output_matrix, "output_matrix", ScalarType::Float, {kAny, d, d});
-  if (output_matrix.size(0) != 1 && output_matrix.size(0) != kv_heads) {
-    arguments.refuse("output_matrix has " + std::to_string(output_matrix.size(0)) + " matrices, expected 1 or " +
-                     std::to_string(kv_heads));
-  }
+  p.matrix = arguments.matrices<float>(output_matrix, "output_matrix", ScalarType::Float, {kAny, d, d}, kv_heads,
+                                       p.matrix_heads);
   p.mean = arguments.get<float>(value_mean, "value_mean", ScalarType::Float, {kv_heads, d});
   if (output.scalar_type() != ScalarType::BFloat16) arguments.refuse("output is not BFloat16");
   p.out = static_cast<std::uint16_t*>(const_cast<void*>(arguments.rows(output, "output", batch, heads, d)));
   p.out_stride = output.stride(0);
   p.batch = arguments.int32(batch, "batch"), p.query_heads = arguments.int32(heads, "query heads");
   p.kv_heads = arguments.int32(kv_heads, "KV heads"), p.head_dim = arguments.int32(d, "head_dim");
-  p.matrix_heads = static_cast<std::int32_t>(output_matrix.size(0));
   arguments.launched(oscar::kernels::model_outputs(p, arguments.stream()), "model_outputs");
 }
 

@@ -1,0 +1,185 @@
+// What the tables of a step must be before kernels follow them: page and window ids inside their pools, no more pages
+// than a row of a table has, runs inside their rows and pages. The rules for one sequence or run, for host and device;
+// check_tables.h applies them to a whole table. python/oscar_kv/table_checks.py has the same rules for the reference.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/chunks/new_rows.h"
+#include "kernels/chunks/past_rows.h"
+#include "kernels/common/page_layout.h"
+#include "kernels/quantize/quantize_pages.h"
+
+namespace oscar::kernels {
+
+enum class TableFault : std::int32_t {
+  kNone,
+  kLength,      // a length below 0
+  kPositions,   // more tokens than phases have positions
+  kPageCount,   // more pages of codes than a row of the table has
+  kPage,        // the id of a page
+  kWindowPage,  // the id of a window page
+  kRows,        // rows that are read
+  kSlots,       // slots of a page
+  kPosition,    // a position below 0
+  kTileKind,    // of a tile
+  kOutRows      // rows that are written
+};
+
+// The first fault of a sequence, run or tile.
+struct FoundFault {
+  TableFault kind = TableFault::kNone;
+  std::int32_t item = 0;   // the sequence, run or tile
+  std::int32_t place = 0;  // column of the table
+  std::int32_t value = 0;  // what stands there
+  std::int32_t limit = 0;  // it must be from 0 to limit - 1, or at most limit where it is a count
+};
+
+OSCAR_HOST_DEVICE constexpr bool outside(std::int32_t id, std::int32_t count) { return id < 0 || id >= count; }
+// Whether `count` things from `first` on leave [0, limit).
+OSCAR_HOST_DEVICE constexpr bool leaves(std::int32_t first, std::int32_t count, std::int64_t limit) {
+  return first < 0 || count < 0 || std::int64_t{first} + count > limit;
+}
+
+// Tables of a decode step. Of the windows those pages are asked for that hold a token which is read or written; of the
+// table those of codes: another layer may have taken further ones.
+struct StepTables {
+  const std::int32_t* lengths;       // [batch], the newest token included
+  const std::int32_t* table;         // [batch, max_pages], or null: no codes are read
+  const std::int32_t* window_table;  // [batch, sink_pages + ring_pages]
+  std::int32_t batch, max_pages, pages, window_pages;  // pages, window_pages: of the pools
+  std::int32_t sink, recent, flush, sink_pages, ring_pages;
+  std::int32_t positions;  // of phases; 0: there are none
+  bool newest_only;        // only the newest token's window is written, and nothing read
+  bool flushing;           // the tokens that leave the windows are still in them
+
+  // Tokens [sink, end) of n are codes: lib/layout/cache_windows.h.
+  OSCAR_HOST_DEVICE constexpr std::int32_t coded_end(std::int32_t n) const {
+    const std::int32_t outside_windows = n - sink - recent;
+    return sink + (outside_windows > 0 ? outside_windows / flush * flush : 0);
+  }
+  OSCAR_HOST_DEVICE constexpr std::int32_t window_column(std::int32_t position) const {
+    return position < sink ? position / kPageTokens
+                           : sink_pages + position % (ring_pages * kPageTokens) / kPageTokens;
+  }
+  OSCAR_HOST_DEVICE constexpr FoundFault window_fault(std::int32_t b, std::int32_t position) const {
+    const std::int32_t column = window_column(position);
+    const std::int32_t id = window_table[std::int64_t{b} * (sink_pages + ring_pages) + column];
+    if (outside(id, window_pages)) return {TableFault::kWindowPage, b, column, id, window_pages};
+    return {};
+  }
+  OSCAR_HOST_DEVICE constexpr FoundFault operator()(std::int32_t b) const {
+    const std::int32_t n = lengths[b];
+    if (n < 0) return {TableFault::kLength, b, 0, n, 0};
+    if (n == 0) return {};  // skipped
+    if (positions > 0 && n > positions) return {TableFault::kPositions, b, 0, n, positions};
+    if (newest_only) return window_fault(b, n - 1);
+    const std::int32_t end = coded_end(n), first = flushing ? coded_end(n - 1) : end;
+    const std::int32_t needed = (end - sink + kPageTokens - 1) / kPageTokens;
+    if (table != nullptr && needed > max_pages) return {TableFault::kPageCount, b, 0, needed, max_pages};
+    for (std::int32_t i = 0; table != nullptr && i < needed; ++i) {
+      const std::int32_t id = table[std::int64_t{b} * max_pages + i];
+      if (outside(id, pages)) return {TableFault::kPage, b, i, id, pages};
+    }
+    // One token of each window page is enough.
+    const auto fault_from = [&](std::int32_t begin, std::int32_t until) {
+      for (std::int32_t p = begin; p < until; p = (p / kPageTokens + 1) * kPageTokens) {
+        const FoundFault fault = window_fault(b, p);
+        if (fault.kind != TableFault::kNone) return fault;
+      }
+      return FoundFault{};
+    };
+    const FoundFault of_sink = fault_from(0, n < sink ? n : sink);
+    return of_sink.kind != TableFault::kNone ? of_sink : fault_from(first > sink ? first : sink, n);
+  }
+};
+
+// Runs of rows that go to pages, or (rows < 0) whole pages that are read. window_table: the rows are those of the rings
+// of sequences, 64 ring_pages of each.
+struct RunTables {
+  const PageRun* runs;  // [count]
+  std::int64_t rows;
+  std::int32_t pages;
+  const std::int32_t* window_table;  // [sequences, sink_pages + ring_pages], or null
+  std::int32_t window_pages, sink_pages, ring_pages;
+
+  OSCAR_HOST_DEVICE constexpr FoundFault operator()(std::int32_t i) const {
+    const PageRun& run = runs[i];
+    if (run.count == 0) return {};
+    if (leaves(run.first_slot, run.count, kPageTokens)) {
+      return {TableFault::kSlots, i, run.first_slot, run.count, kPageTokens};
+    }
+    if (rows >= 0 && leaves(run.first_row, window_table == nullptr ? run.count : 1, rows)) {
+      return {TableFault::kRows, i, run.first_row, run.count, static_cast<std::int32_t>(rows)};
+    }
+    if (outside(run.page, pages)) return {TableFault::kPage, i, 0, run.page, pages};
+    if (run.first_position < 0) return {TableFault::kPosition, i, 0, run.first_position, 0};
+    const std::int32_t ring = ring_pages * kPageTokens;
+    for (std::int32_t t = 0; window_table != nullptr && t < run.count; ++t) {
+      const std::int32_t column = sink_pages + (run.first_row % ring + t) % ring / kPageTokens;
+      const std::int32_t id = window_table[std::int64_t{run.first_row / ring} * (sink_pages + ring_pages) + column];
+      if (outside(id, window_pages)) return {TableFault::kWindowPage, i, column, id, window_pages};
+    }
+    return {};
+  }
+};
+
+struct NewRunTables {
+  const NewRun* runs;  // [count]
+  std::int64_t rows;
+  std::int32_t pages, window_pages, positions;  // positions: of phases; 0: there are none
+
+  OSCAR_HOST_DEVICE constexpr FoundFault operator()(std::int32_t i) const {
+    const NewRun& run = runs[i];
+    if (run.count == 0) return {};
+    if (leaves(run.first_row, run.count, rows)) {
+      return {TableFault::kRows, i, run.first_row, run.count, static_cast<std::int32_t>(rows)};
+    }
+    if (run.first_position < 0) return {TableFault::kPosition, i, 0, run.first_position, 0};
+    if (positions > 0 && leaves(run.first_position, run.count, positions)) {
+      return {TableFault::kPositions, i, 0, run.first_position + run.count, positions};
+    }
+    if (run.page != -1 && outside(run.page, pages)) return {TableFault::kPage, i, 0, run.page, pages};
+    if (run.page != -1 && leaves(run.first_slot, run.count, kPageTokens)) {
+      return {TableFault::kSlots, i, run.first_slot, run.count, kPageTokens};
+    }
+    if (run.window_page == -1) return {};
+    if (outside(run.window_page, window_pages)) return {TableFault::kWindowPage, i, 0, run.window_page, window_pages};
+    if (leaves(run.first_position % kPageTokens, run.count, kPageTokens)) {
+      return {TableFault::kSlots, i, run.first_position % kPageTokens, run.count, kPageTokens};
+    }
+    return {};
+  }
+};
+
+struct TileTables {
+  const PastTile* tiles;  // [count]
+  std::int64_t rows, out_rows;
+  std::int32_t pages, window_pages, positions;
+
+  OSCAR_HOST_DEVICE constexpr FoundFault operator()(std::int32_t i) const {
+    const PastTile& tile = tiles[i];
+    if (tile.count == 0) return {};
+    if (outside(tile.kind, 3)) return {TableFault::kTileKind, i, 0, tile.kind, 3};
+    if (leaves(tile.out_row, tile.count, out_rows)) {
+      return {TableFault::kOutRows, i, tile.out_row, tile.count, static_cast<std::int32_t>(out_rows)};
+    }
+    const auto kind = static_cast<TileKind>(tile.kind);
+    if (kind == TileKind::kNew) {
+      if (!leaves(tile.page, tile.count, rows)) return {};
+      return {TableFault::kRows, i, tile.page, tile.count, static_cast<std::int32_t>(rows)};
+    }
+    const bool coded = kind == TileKind::kCodes;
+    if (outside(tile.page, coded ? pages : window_pages)) {
+      return {coded ? TableFault::kPage : TableFault::kWindowPage, i, 0, tile.page, coded ? pages : window_pages};
+    }
+    if (leaves(tile.slot, tile.count, kPageTokens)) return {TableFault::kSlots, i, tile.slot, tile.count, kPageTokens};
+    if (tile.position < 0) return {TableFault::kPosition, i, 0, tile.position, 0};
+    if (positions > 0 && leaves(tile.position, tile.count, positions)) {
+      return {TableFault::kPositions, i, 0, tile.position + tile.count, positions};
+    }
+    return {};
+  }
+};
+
+}  // namespace oscar::kernels
