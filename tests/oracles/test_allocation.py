@@ -1,13 +1,10 @@
 """Where oscar-fit spends bits: made checkpoints whose right answer is known."""
-import json
-import os
-import shutil
-
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+
+from twin_checkpoints import collect, id_rows, save, widths  # noqa: E402
 
 GROWTH = 500.0
 HIDDEN, HEADS, DIM = 128, 2, 64
@@ -43,33 +40,15 @@ def checkpoint(folder, grown):
             mlp.gate_proj.bias.fill_(30.0)
             mlp.up_proj.weight.copy_(torch.eye(HIDDEN))
             mlp.down_proj.weight.copy_(torch.eye(HIDDEN) * (GROWTH - 1.0) / 30.0 * 3.0 * 0.5**0.5)
-    model.save_pretrained(folder)
-    sample = os.path.join(os.environ["OSCAR_SOURCE_DIR"], "sample_data", "tiny-qwen3")
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(os.path.join(sample, name), folder)
-    return folder
+    return save(model, folder)
 
 
 @pytest.fixture(scope="module")
 def twins(tool, tmp_path_factory):
     folder = tmp_path_factory.mktemp("twins")
-    rng = np.random.default_rng(5)
-    rows = [rng.integers(3, 8000, 400).tolist() for _ in range(5)]
-    (folder / "rows.jsonl").write_text("".join(json.dumps({"input_ids": row}) + "\n" for row in rows))
-    out = {}
-    for grown in (False, True):
-        model = checkpoint(folder / f"model-{grown}", grown)
-        out[grown] = folder / f"s-{grown}"
-        tool("oscar-collect", "--model", model, "--prompts", folder / "rows.jsonl", "-o", out[grown], "--device", "cpu",
-             "--dtype", "float32", "-q", "--far-pairs", "16,64")
+    rows = id_rows(folder / "rows.jsonl", 5, 400)
+    out = {grown: collect(tool, checkpoint(folder / f"model-{grown}", grown), rows, folder / f"s-{grown}", "16,64") for grown in (False, True)}
     return folder, out
-
-
-def widths(tool, folder, statistics, bits):
-    bundle = folder / f"{statistics.name}-{bits}"
-    tool("oscar-fit", statistics, "-o", bundle, "--method", "waterfill", "--bits", bits)
-    layers = json.loads((bundle / "oscar_bundle.json").read_text())["layers"]
-    return [(entry["key"]["widths"], entry["value"]["widths"]) for entry in layers]
 
 
 def test_an_mlp_that_multiplies_the_stream_changes_no_allocation(tool, twins):

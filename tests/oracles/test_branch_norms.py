@@ -1,20 +1,20 @@
 """Models whose attention branch passes a norm before it is added (Gemma 2 and 3, GLM-4, OLMo 2): an error in the branch is as
 large as it is behind that norm. So a factor on W_O, which the norm takes away, changes no statistic of errors and no width."""
 import json
-import os
-import shutil
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 safetensors = pytest.importorskip("safetensors.torch")
 
+from twin_checkpoints import collect, id_rows, save, widths  # noqa: E402
+
 LAYERS, HIDDEN, HEADS, KV_HEADS, DIM = 4, 96, 4, 2, 32
 GAIN = [0.5, 2.0, 6.0, 20.0]  # of the norm behind attention: the stream grows from layer to layer
 FACTORS = [16.0, 0.25, 64.0, 0.5]  # of W_O in the twin
 SINK, RECENT = 16, 64
+WINDOWS = ["--windows", f"{SINK},{RECENT}"]
 
 
 def checkpoint(folder, factors):
@@ -39,27 +39,19 @@ def checkpoint(folder, factors):
             layer.self_attn.o_proj.weight.mul_(factor * (0.05 if i == 2 else 1.0))
             layer.post_attention_layernorm.weight.copy_(gain * (1.0 + 0.3 * normal(HIDDEN)) - 1.0)
             layer.post_feedforward_layernorm.weight.copy_(0.3 * gain * torch.ones(HIDDEN) - 1.0)
-    model.save_pretrained(folder)
-    sample = os.path.join(os.environ["OSCAR_SOURCE_DIR"], "sample_data", "tiny-qwen3")
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(os.path.join(sample, name), folder)
-    return folder
+    return save(model, folder)
 
 
 @pytest.fixture(scope="module")
 def twins(tool, tmp_path_factory):
     """{is it the twin: (checkpoint, statistics)}, and the folder with the text to score."""
     folder = tmp_path_factory.mktemp("norms")
-    rng = np.random.default_rng(5)
-    for name, count in (("rows.jsonl", 6), ("score.jsonl", 4)):
-        rows = [rng.integers(3, 8000, 500).tolist() for _ in range(count)]
-        (folder / name).write_text("".join(json.dumps({"input_ids": row}) + "\n" for row in rows))
+    rows = id_rows(folder / "rows.jsonl", 6, 500)
+    id_rows(folder / "score.jsonl", 4, 500)
     out = {}
-    for twin in (False, True):
-        model = checkpoint(folder / ("scaled" if twin else "plain"), FACTORS if twin else [1.0] * LAYERS)
-        tool("oscar-collect", "--model", model, "--prompts", folder / "rows.jsonl", "-o", folder / ("s-scaled" if twin else "s-plain"), "--device", "cpu", "--dtype",
-             "float32", "-q", "--far-pairs", f"{SINK},{RECENT}", "--seq-len", 500)
-        out[twin] = model, folder / ("s-scaled" if twin else "s-plain")
+    for name, factors in (("plain", [1.0] * LAYERS), ("scaled", FACTORS)):
+        model = checkpoint(folder / name, factors)
+        out[name == "scaled"] = model, collect(tool, model, rows, folder / f"s-{name}", f"{SINK},{RECENT}", "--seq-len", 500)
     return folder, out
 
 
@@ -87,17 +79,10 @@ def test_the_gain_is_that_of_the_norm(twins):
         assert torch.allclose(tensors[f"layers.{i}.wo_gram"], expected, rtol=1e-5, atol=1e-7 * float(expected.abs().max()))
 
 
-def widths(tool, folder, statistics, bits):
-    bundle = folder / f"{statistics.name}-{bits}"
-    tool("oscar-fit", statistics, "-o", bundle, "--method", "waterfill", "--bits", bits, "--windows", f"{SINK},{RECENT}")
-    layers = json.loads((bundle / "oscar_bundle.json").read_text())["layers"]
-    return [(entry["key"]["widths"], entry["value"]["widths"]) for entry in layers]
-
-
 @pytest.mark.parametrize("bits", [1.5, 3.0])
 def test_a_factor_that_the_norm_takes_away_changes_no_width(tool, twins, bits):
     folder, out = twins
-    assert widths(tool, folder, out[False][1], bits) == widths(tool, folder, out[True][1], bits)
+    assert widths(tool, folder, out[False][1], bits, *WINDOWS) == widths(tool, folder, out[True][1], bits, *WINDOWS)
 
 
 def test_closed_form_does_not_lose_to_one_width_for_all(tool, twins):
@@ -105,7 +90,7 @@ def test_closed_form_does_not_lose_to_one_width_for_all(tool, twins):
     directory, statistics = out[True]
     tool("oscar-fit", statistics, "-o", folder / "balanced", "--method", "balanced", "--windows", f"{SINK},{RECENT}")
     if not (folder / f"{statistics.name}-3.0").exists():
-        widths(tool, folder, statistics, 3.0)  # bits of balanced at this head size
+        widths(tool, folder, statistics, 3.0, *WINDOWS)  # bits of balanced at this head size
     tool("oscar-verify", "--model", directory, "--bundle", folder / "balanced", "--bundle", folder / f"{statistics.name}-3.0", "--text",
          folder / "score.jsonl", "--context", 500, "--device", "cpu", "--dtype", "float32", "--no-gate", "--report", folder / "r.json", "-q")
     methods = json.loads((folder / "r.json").read_text())["methods"]
