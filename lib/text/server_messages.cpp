@@ -50,6 +50,7 @@ Json server_messages(const Json& messages, bool flatten) {
     if (json_member(message, "tool_calls").is_array() && message["role"] == "assistant") {
       for (Json& call : message["tool_calls"]) decode_arguments(call);
     }
+    if (json_member(message, "content").is_null()) message["content"] = "";
     if (!flatten || !json_member(message, "content").is_array()) continue;
     Json text = flattened(message["content"]);
     if (!text.is_null()) message["content"] = std::move(text);

@@ -36,6 +36,8 @@ def canonical_config(config):
 def _shards(index):
     """The files named by an index, each inside the checkpoint's folder."""
     placed = Fields(read_json(index, MOST_INDEX), index).object("weight_map").value
+    if not placed:
+        raise InputError(f"{index}: 'weight_map' names no tensor; complete the checkpoint")
     for tensor, name in placed.items():
         if not isinstance(name, str):
             raise InputError(f"{index}: the shard of the tensor {quoted(tensor)} is no name of a file")

@@ -177,6 +177,7 @@ INDEXES = {
     "not json": lambda t: "{",
     "no weight_map": lambda t: {"metadata": {}},
     "weight_map is a list": lambda t: {"weight_map": []},
+    "no tensor": lambda t: {"weight_map": {}},
     "parent folder": moved(Q, "../outside.safetensors"),
     "absolute path": moved(Q, "/etc/hostname"),
     "hidden parent": moved(Q, "sub/../../outside.safetensors"),

@@ -163,6 +163,15 @@ TEST_F(Chat, ServersDecodeArgumentsAndJoinParts) {
   EXPECT_EQ(model.render(input), "a\nbc3");
   input.messages[1]["tool_calls"][0]["function"]["arguments"] = "{x";
   EXPECT_THROW(model.render(input), InputError);
+  // A call without text, as every server logs it: most templates add its content to a text.
+  write("chat_template.jinja", "{% for m in messages %}{{ '[' + m.content + ']' }}{% endfor %}");
+  ChatTemplate adding = ChatTemplate::from_model(folder_.path());
+  const Json kept = input.messages;
+  input.messages = parse_json(R"([{"role": "assistant", "content": null, "tool_calls": []}, {"role": "assistant"}])", "t");
+  EXPECT_THROW(adding.render(input), InputError) << "transformers refuses it";
+  adding.set_rendering(Rendering::kServer);
+  EXPECT_EQ(adding.render(input), "[][]");
+  input.messages = kept;
   // A template that goes through parts gets them.
   write("chat_template.jinja", "{% for m in messages %}{% for p in m.content %}<{{ p.text }}>{% endfor %}{% endfor %}");
   ChatTemplate knowing = ChatTemplate::from_model(folder_.path());
