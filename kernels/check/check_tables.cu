@@ -7,8 +7,8 @@ namespace {
 constexpr int kThreads = 256;
 
 template <class Rules>
-__global__ void __launch_bounds__(kThreads) check_kernel(const __grid_constant__ Rules rules, int count,
-                                                         FoundFault* found) {
+__global__ void __launch_bounds__(kThreads)
+    check_kernel(const __grid_constant__ Rules rules, int count, FoundFault* found) {
   __shared__ int first;
   if (threadIdx.x == 0) first = count;
   __syncthreads();

@@ -44,9 +44,9 @@ OSCAR_HOST_DEVICE constexpr bool leaves(std::int32_t first, std::int32_t count, 
 // Tables of a decode step. Of the windows those pages are asked for that hold a token which is read or written; of the
 // table those of codes: another layer may have taken further ones.
 struct StepTables {
-  const std::int32_t* lengths;       // [batch], the newest token included
-  const std::int32_t* table;         // [batch, max_pages], or null: no codes are read
-  const std::int32_t* window_table;  // [batch, sink_pages + ring_pages]
+  const std::int32_t* lengths;                         // [batch], the newest token included
+  const std::int32_t* table;                           // [batch, max_pages], or null: no codes are read
+  const std::int32_t* window_table;                    // [batch, sink_pages + ring_pages]
   std::int32_t batch, max_pages, pages, window_pages;  // pages, window_pages: of the pools
   std::int32_t sink, recent, flush, sink_pages, ring_pages;
   std::int32_t positions;  // of phases; 0: there are none
@@ -59,8 +59,7 @@ struct StepTables {
     return sink + (outside_windows > 0 ? outside_windows / flush * flush : 0);
   }
   OSCAR_HOST_DEVICE constexpr std::int32_t window_column(std::int32_t position) const {
-    return position < sink ? position / kPageTokens
-                           : sink_pages + position % (ring_pages * kPageTokens) / kPageTokens;
+    return position < sink ? position / kPageTokens : sink_pages + position % (ring_pages * kPageTokens) / kPageTokens;
   }
   OSCAR_HOST_DEVICE constexpr FoundFault window_fault(std::int32_t b, std::int32_t position) const {
     const std::int32_t column = window_column(position);

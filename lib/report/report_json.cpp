@@ -91,14 +91,11 @@ Json scoring_json(const VerifyReport& r) {
 Json kl_json(const KlMetrics& kl) {
   Json by_sequence = Json::array();
   for (const double mean : kl.by_sequence) by_sequence.push_back(number(mean));
-  return {{"by_sequence", by_sequence},
-          {"mean", number(kl.mean)},     {"stderr", number(kl.standard_error)},
-          {"ci", interval(kl.interval)}, {"min", number(kl.min)},
-          {"p001", number(kl.p001)},     {"p01", number(kl.p01)},
-          {"p05", number(kl.p05)},       {"p10", number(kl.p10)},
-          {"median", number(kl.median)}, {"p90", number(kl.p90)},
-          {"p95", number(kl.p95)},       {"p99", number(kl.p99)},
-          {"p999", number(kl.p999)},     {"max", number(kl.max)}};
+  return {{"by_sequence", by_sequence},  {"mean", number(kl.mean)}, {"stderr", number(kl.standard_error)},
+          {"ci", interval(kl.interval)}, {"min", number(kl.min)},   {"p001", number(kl.p001)},
+          {"p01", number(kl.p01)},       {"p05", number(kl.p05)},   {"p10", number(kl.p10)},
+          {"median", number(kl.median)}, {"p90", number(kl.p90)},   {"p95", number(kl.p95)},
+          {"p99", number(kl.p99)},       {"p999", number(kl.p999)}, {"max", number(kl.max)}};
 }
 
 Json delta_p_json(const DeltaPMetrics& d) {

@@ -15,7 +15,7 @@
 namespace oscar {
 namespace {
 
-constexpr std::size_t kMostKeys = 64;  // unread keys that are counted by name
+constexpr std::size_t kMostKeys = 64;    // unread keys that are counted by name
 constexpr std::uint64_t kEachRow = 480;  // bytes that a row takes beside its ids
 
 struct TooManyRows : InputError {  // no single row is bad

@@ -146,9 +146,9 @@ void BaselineReport::compare(VerifyReport& report, std::optional<double> max_kl_
       if (!max_kl_increase || !m.judged) continue;
       const double increase = c.kl_now - c.kl_before;
       const std::vector<double> before = kl_by_sequence(old);
-      GateResult gate = gate_by_interval(m, "max_kl_increase", *max_kl_increase, increase,
-                                         increase_interval(before, now.kl.by_sequence, bootstrap), sequences(),
-                                         GateSide::kUpper);
+      GateResult gate =
+          gate_by_interval(m, "max_kl_increase", *max_kl_increase, increase,
+                           increase_interval(before, now.kl.by_sequence, bootstrap), sequences(), GateSide::kUpper);
       if (before.empty() && !gate.reason.empty()) {
         gate.reason = "the earlier report has no KL of each sequence: write it again with this version";
       }

@@ -20,11 +20,12 @@ const char* const kOwn =
 const TempDirectory& folder() {
   static const TempDirectory made;
   static const bool written = [] {
-    write_file_atomic(made / "tokenizer.json",
-                      R"({"version":"1.0","normalizer":null,"pre_tokenizer":null,"post_processor":null,"decoder":null,)"
-                      R"("model":{"type":"BPE","unk_token":"?","fuse_unk":true,"vocab":{"?":0,"a":1,"{":2},"merges":[]},)"
-                      R"("added_tokens":)" +
-                          std::string(kOwn) + "}");
+    write_file_atomic(
+        made / "tokenizer.json",
+        R"({"version":"1.0","normalizer":null,"pre_tokenizer":null,"post_processor":null,"decoder":null,)"
+        R"("model":{"type":"BPE","unk_token":"?","fuse_unk":true,"vocab":{"?":0,"a":1,"{":2},"merges":[]},)"
+        R"("added_tokens":)" +
+            std::string(kOwn) + "}");
     return true;
   }();
   (void)written;

@@ -56,8 +56,7 @@ TEST(TableRules, WhatAStepFollows) {
   EXPECT_EQ(with([](Step& s) { s.lengths[0] = 400; }), "sequence 0 has codes in 6 pages, and its table has 4");
   EXPECT_EQ(with([](Step& s) { s.windows[0] = -1; }), "window page 0 of sequence 0 is -1, expected 0 to 5");
   EXPECT_EQ(with([](Step& s) { s.windows[5] = 6; }), "window page 2 of sequence 1 is 6, expected 0 to 5");
-  EXPECT_EQ(with([](Step& s) { s.tables.positions = 299; }),
-            "sequence 0 has positions up to 300, and phases have 299");
+  EXPECT_EQ(with([](Step& s) { s.tables.positions = 299; }), "sequence 0 has positions up to 300, and phases have 299");
   EXPECT_EQ(with([](Step& s) { s.table[7] = -1; }), "") << "no code of the second sequence is there yet";
   EXPECT_EQ(with([](Step& s) { s.lengths[0] = 0, s.table[0] = s.windows[0] = -1; }), "") << "it is skipped";
   EXPECT_EQ(with([](Step& s) { s.table[0] = -1, s.tables.newest_only = true; }), "") << "no code is read";

@@ -167,7 +167,8 @@ TEST_F(Chat, ServersDecodeArgumentsAndJoinParts) {
   write("chat_template.jinja", "{% for m in messages %}{{ '[' + m.content + ']' }}{% endfor %}");
   ChatTemplate adding = ChatTemplate::from_model(folder_.path());
   const Json kept = input.messages;
-  input.messages = parse_json(R"([{"role": "assistant", "content": null, "tool_calls": []}, {"role": "assistant"}])", "t");
+  input.messages =
+      parse_json(R"([{"role": "assistant", "content": null, "tool_calls": []}, {"role": "assistant"}])", "t");
   EXPECT_THROW(adding.render(input), InputError) << "transformers refuses it";
   adding.set_rendering(Rendering::kServer);
   EXPECT_EQ(adding.render(input), "[][]");

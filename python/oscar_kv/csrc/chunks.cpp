@@ -76,13 +76,12 @@ void past_rows(const Tensor& pool, const Tensor& windows, const Tensor& tiles, c
   v.sigma = arguments.get<float>(value_sigma, "value_sigma", ScalarType::Float, {kv_heads, 4});
   k.out = arguments.get<std::uint16_t>(key_out, "key_out", ScalarType::BFloat16, {kAny, kv_heads, d});
   v.out = arguments.get<std::uint16_t>(value_out, "value_out", ScalarType::BFloat16, {kAny, kv_heads, d});
-  check_tables(arguments,
-               oscar::kernels::TileTables{p.tiles, std::min(key.size(0), value.size(0)),
-                                          std::min(key_out.size(0), value_out.size(0)),
-                                          arguments.int32(pool.size(0), "pages"),
-                                          arguments.int32(windows.size(0), "window pages"),
-                                          positions_of(arguments, phases)},
-               p.tile_count);
+  check_tables(
+      arguments,
+      oscar::kernels::TileTables{p.tiles, std::min(key.size(0), value.size(0)),
+                                 std::min(key_out.size(0), value_out.size(0)), arguments.int32(pool.size(0), "pages"),
+                                 arguments.int32(windows.size(0), "window pages"), positions_of(arguments, phases)},
+      p.tile_count);
   const cudaStream_t stream = arguments.stream();
   arguments.launched(oscar::kernels::past_rows(k, stream), "past_rows of keys");
   arguments.launched(oscar::kernels::past_rows(v, stream), "past_rows of values");
@@ -122,12 +121,11 @@ void new_rows(const Tensor& pool, const Tensor& windows, const Tensor& key, cons
     return reinterpret_cast<std::uintptr_t>(address) % 16 == 0 && stride % 8 == 0;
   };
   k.vectors = aligned(k.side.rows, k.row_stride), v.vectors = aligned(v.side.rows, v.row_stride);
-  check_tables(arguments,
-               oscar::kernels::NewRunTables{k.runs, std::min(key.size(0), value.size(0)),
-                                            arguments.int32(pool.size(0), "pages"),
-                                            arguments.int32(windows.size(0), "window pages"),
-                                            positions_of(arguments, phases)},
-               k.run_count);
+  check_tables(
+      arguments,
+      oscar::kernels::NewRunTables{k.runs, std::min(key.size(0), value.size(0)), arguments.int32(pool.size(0), "pages"),
+                                   arguments.int32(windows.size(0), "window pages"), positions_of(arguments, phases)},
+      k.run_count);
   const cudaStream_t stream = arguments.stream();
   arguments.launched(oscar::kernels::new_rows(k, stream), "new_rows of keys");
   arguments.launched(oscar::kernels::new_rows(v, stream), "new_rows of values");
@@ -150,11 +148,11 @@ void quantize_windows(const Tensor& pool, const Tensor& windows, const Tensor& w
   q.sink_pages = held.sink_pages, q.ring_pages = held.ring_pages;
   const auto [k, v] = both_sides(arguments, q, code, key_sigma, value_sigma, key_clip, value_clip, bad);
   const std::int64_t ring = std::int64_t{held.ring_pages} * oscar::kPageTokens;
-  check_tables(arguments,
-               oscar::kernels::RunTables{q.runs, held.sequences * ring, arguments.int32(pool.size(0), "pages"),
-                                         held.table, arguments.int32(windows.size(0), "window pages"), held.sink_pages,
-                                         held.ring_pages},
-               q.run_count);
+  check_tables(
+      arguments,
+      oscar::kernels::RunTables{q.runs, held.sequences * ring, arguments.int32(pool.size(0), "pages"), held.table,
+                                arguments.int32(windows.size(0), "window pages"), held.sink_pages, held.ring_pages},
+      q.run_count);
   const cudaStream_t stream = arguments.stream();
   arguments.launched(oscar::kernels::quantize_pages(k, stream), "quantize_pages of keys");
   arguments.launched(oscar::kernels::quantize_pages(v, stream), "quantize_pages of values");

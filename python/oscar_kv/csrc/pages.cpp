@@ -30,8 +30,8 @@ void quantize_rows(const Tensor& pool, const Tensor& key, const Tensor& value, c
   auto [k, v] = both_sides(arguments, q, code, key_sigma, value_sigma, key_clip, value_clip, bad);
   k.rows = arguments.address(key, "key", ScalarType::BFloat16, {kAny, kv_heads, d});
   v.rows = arguments.address(value, "value", ScalarType::BFloat16, {key.size(0), kv_heads, d});
-  check_tables(arguments,
-               RunTables{q.runs, key.size(0), arguments.int32(pool.size(0), "pages"), nullptr, 0, 0, 0}, q.run_count);
+  check_tables(arguments, RunTables{q.runs, key.size(0), arguments.int32(pool.size(0), "pages"), nullptr, 0, 0, 0},
+               q.run_count);
   const cudaStream_t stream = arguments.stream();
   arguments.launched(oscar::kernels::quantize_pages(k, stream), "quantize_pages of keys");
   arguments.launched(oscar::kernels::quantize_pages(v, stream), "quantize_pages of values");

@@ -38,9 +38,8 @@ bool checks_tables() {
 }
 
 void check_tables(const Arguments& arguments, const oscar::kernels::StepTables& tables) {
-  check(arguments, "sequence", [&](FoundFault* found, cudaStream_t stream) {
-    return oscar::kernels::check_tables(tables, found, stream);
-  });
+  check(arguments, "sequence",
+        [&](FoundFault* found, cudaStream_t stream) { return oscar::kernels::check_tables(tables, found, stream); });
 }
 
 void check_tables(const Arguments& arguments, const oscar::kernels::RunTables& tables, std::int64_t count) {

@@ -1,5 +1,6 @@
 // Tables of a call before kernels follow them (kernels/check/table_rules.h), where OSCAR_KV_CHECK_TABLES is set to
-// anything but 0. Each check waits for the device; while a CUDA graph is captured nothing can be read, and none is made.
+// anything but 0. Each check waits for the device; while a CUDA graph is captured nothing can be read, and none is
+// made.
 #pragma once
 
 #include "kernels/check/check_tables.h"

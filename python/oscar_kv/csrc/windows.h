@@ -2,8 +2,8 @@
 // and a table of each sequence's sink pages and ring pages.
 #pragma once
 
-#include "kernels/common/fragment_pages.h"
 #include "kernels/check/table_rules.h"
+#include "kernels/common/fragment_pages.h"
 #include "oscar_kv/csrc/arguments.h"
 
 namespace oscar_kv {
