@@ -47,10 +47,11 @@ Json server_messages(const Json& messages, bool flatten) {
   Json out = messages;
   for (Json& message : out) {
     if (!message.is_object()) continue;
-    if (json_member(message, "tool_calls").is_array() && message["role"] == "assistant") {
+    const bool answer = json_member(message, "role") == "assistant";
+    if (answer && json_member(message, "content").is_null()) message["content"] = "";
+    if (answer && json_member(message, "tool_calls").is_array()) {
       for (Json& call : message["tool_calls"]) decode_arguments(call);
     }
-    if (json_member(message, "content").is_null()) message["content"] = "";
     if (!flatten || !json_member(message, "content").is_array()) continue;
     Json text = flattened(message["content"]);
     if (!text.is_null()) message["content"] = std::move(text);

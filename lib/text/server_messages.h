@@ -10,7 +10,7 @@ namespace oscar {
 
 // A copy of the messages with these changes:
 //   "arguments" of an assistant's "tool_calls" that are JSON text are parsed; empty ones become {};
-//   content that is null or missing, as beside tool calls, becomes empty text;
+//   an assistant's content that is null or missing, as beside tool calls, becomes empty text;
 //   with `flatten`, content that is a list of text parts becomes their texts, one per line.
 // InputError for arguments that are not a JSON object, which servers refuse.
 Json server_messages(const Json& messages, bool flatten);

@@ -45,7 +45,7 @@ class LLM:
 
 def script(stack):
     page = (SOURCE_DIR / "docs" / "oscar-collect.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", page[page.index("## The same model as yours"):], re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", page[page.index("## Check against your own stack"):], re.DOTALL)
     block = next(b for b in blocks if f"json, {stack}" in b or f", {stack}\n" in b)
     assert block.count("\n") <= 7 and block.count('"M"') == 1
     return block
