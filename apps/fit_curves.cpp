@@ -150,7 +150,8 @@ MeasuredCurves curves_for(const Statistics& statistics, const std::string& sha25
   CurveRequest request;
   request.sequences = std::move(text.sequences);
   request.windows = windows;
-  request.budgets = budgets;
+  request.target_kl = arguments.target_kl;
+  if (!request.target_kl) request.budgets = budgets;
   request.work_dir = curve_directory(arguments, common);
   request.resume = arguments.resume;
   request.resume_command = arguments.resume_command;

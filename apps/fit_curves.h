@@ -31,8 +31,9 @@ struct CurveArguments {
   std::int64_t sequences = 0;  // 0: kCurveSequences
   std::string work_dir;        // empty: OUTPUT.curves.work
   bool resume = false, stream_layers = false;
-  std::string resume_command;  // for the message of an interrupted run
-  Ranks* ranks = nullptr;      // ranks that measure together; the first one writes
+  std::string resume_command;       // for the message of an interrupted run
+  std::optional<double> target_kl;  // end-to-end KL is measured until the smallest budget of this KL is known
+  Ranks* ranks = nullptr;           // ranks that measure together; the first one writes
 };
 
 // Whether bit widths are allocated by measured curves. UsageError for contradictory options.

@@ -196,7 +196,7 @@ void print_fit_plan(const FitPlan& plan, const std::string& output, bool json) {
 }
 
 void print_fit_result(const Bundle& bundle, const FitResult& result, const std::string& output,
-                      const std::string& statistics, bool json) {
+                      const std::string& statistics, bool json, const Json& target) {
   if (json) {
     Json out = {{"format_version", 1}, {"output", output}, {"method", bundle.method}, {"scope", bundle.scope}};
     out["statistics"] = statistics;
@@ -217,6 +217,7 @@ void print_fit_result(const Bundle& bundle, const FitResult& result, const std::
     if (const std::optional<PredictedKl> predicted = prediction_of(bundle, output)) {
       out["predicted_kl"] = {{"kl", predicted->kl}, {"standard_error", predicted->error}};
     }
+    if (!target.is_null()) out["target"] = target;
     out["fit"] = bundle.fit_report;
     print_result(dump_json(out));
     return;

@@ -23,9 +23,9 @@ FitPlan plan_fit(const Statistics& statistics, const FitOptions& options);
 Json curve_plan_json(const CurvePlan& plan);
 std::string curve_plan_text(const CurvePlan& plan);  // one line
 void print_fit_plan(const FitPlan& plan, const std::string& output, bool json);
-// statistics: the file used for the fit.
+// statistics: the file used for the fit. target: what chose the budget (fit_target.h), or null.
 void print_fit_result(const Bundle& bundle, const FitResult& result, const std::string& output,
-                      const std::string& statistics, bool json);
+                      const std::string& statistics, bool json, const Json& target);
 
 // One budget of --pareto.
 struct ParetoRow {

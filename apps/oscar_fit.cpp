@@ -39,6 +39,7 @@ namespace {
 constexpr const char* kExample =
     "oscar-fit --model Qwen/Qwen3-8B --prompts prompts.jsonl -o bundle      (collects, measures and fits)\n"
     "oscar-fit --model Qwen/Qwen3-8B -o bundle                  (the model writes its own calibration text)\n"
+    "oscar-fit --model Qwen/Qwen3-8B --prompts prompts.jsonl -o bundle --preset balanced   (quality in place of bits)\n"
     "oscar-fit stats.safetensors -o bundle\n"
     "oscar-fit stats.safetensors -o bundle --for sglang          (what that format carries without loss)\n"
     "oscar-fit stats.safetensors -o bundle --scope head --clip search\n"
@@ -79,16 +80,18 @@ Fitted fit_bundle(const Statistics& statistics, const FileHash& sha256, FitArgum
 
 // Passes the allocated bit widths to the fit and the curves' prediction to the bundle.
 Fitted fit_allocated(const Statistics& statistics, const FileHash& sha256, const std::optional<MeasuredCurves>& curves,
-                     FitArguments& a) {
+                     FitArguments& a, const std::optional<TargetChoice>& target = {}) {
   std::optional<PredictedKl> predicted;
+  if (target) a.fit.bits = target->bits();
   if (curves) {
     const CurveAllocation widths = allocate_curves(curves->curves, a.fit.bits);
     a.fit.key_profiles = widths.key;
     a.fit.value_profiles = widths.value;
-    predicted = widths.predicted;
+    predicted = target ? target->rows[target->chosen].predicted : widths.predicted;
   }
   Fitted fitted = fit_bundle(statistics, sha256, a);
   if (predicted) add_curves(fitted.bundle, curves->curves, *predicted);
+  if (target) record_target(fitted.bundle, a.target, *target);
   return fitted;
 }
 
@@ -119,6 +122,13 @@ void check_roles(const FitArguments& a, const std::vector<fs::path>& outputs, co
 
 // Whether this process prints.
 bool told(const FitArguments& a) { return is_first_rank(a.curves.ranks); }
+
+// What remains if no budget meets a target.
+std::string kept_curves(const MeasuredCurves& curves, const FitArguments& a) {
+  if (!curves.state) return {};
+  return "; the curves are kept, and --resume with another target takes them from " +
+         curve_directory(a.curves, a.common).string();
+}
 
 // Call after the bundles are written.
 void remove_state(const std::optional<MeasuredCurves>& curves, const FitArguments& a) {
@@ -173,11 +183,20 @@ void fit_pareto(FitArguments& a, const Statistics& statistics, const FileHash& s
 void fit_one(FitArguments& a, const Statistics& statistics, const FileHash& sha256) {
   const std::optional<MeasuredCurves> curves = measured_curves(statistics, sha256, a);
   if (!told(a)) return remove_state(curves, a);
-  const Fitted fitted = fit_allocated(statistics, sha256, curves, a);
+  std::optional<TargetChoice> target;
+  if (a.target.given()) target = choose_budget(curves->curves, a.target, kept_curves(*curves, a));
+  const Fitted fitted = fit_allocated(statistics, sha256, curves, a, target);
   for (const std::string& warning : fitted.result.warnings) log_warning(warning);
   save_fitted(fitted.bundle, curves, a.common.output, a);
   remove_state(curves, a);
-  print_fit_result(fitted.bundle, fitted.result, a.common.output, a.statistics, a.common.json);
+  if (target && !a.common.json) print_summary(target_table(a.target, *target));
+  print_fit_result(fitted.bundle, fitted.result, a.common.output, a.statistics, a.common.json,
+                   target ? target_json(a.target, *target) : Json());
+}
+
+// Budgets whose wholes are measured.
+std::size_t measured_budgets(const FitArguments& a) {
+  return a.target.given() ? static_cast<std::size_t>(kTargetBudgets) : budgets_of(a).size();
 }
 
 // For --model instead of statistics: reads or generates prompts, and collects. Requests that the fit would refuse are
@@ -195,7 +214,7 @@ bool collect_statistics(FitArguments& a, const std::vector<fs::path>& outputs, M
   const at::Device device = a.collect.options.device;
   if (measures) {
     a.curves.loaded = model.curve_text(a.windows, a.curves);
-    curves = plan_curves(model.checkpoint(), device, a.common, *a.curves.loaded, budgets_of(a).size());
+    curves = plan_curves(model.checkpoint(), device, a.common, *a.curves.loaded, measured_budgets(a));
   }
   if (a.common.dry_run) {
     model.print_plan(curves);
@@ -223,6 +242,13 @@ int run_fit(const CLI::App& app, FitArguments& a) {
   const bool curves = uses_curves(a.curves, a.common, a.fit.method), measures = curves && a.curves.file.empty();
   a.fit.allocate = curves ? "measured" : "closed";
   if (config && measures) refuse_carried_rows(*config, "measuring curves");
+  check_target(app, a.target, a.fit.method, fitted_method(a.fit.method).allocates_bits, curves);
+  if (a.target.given()) a.curves.target_kl = a.target.kl_target();
+  if (a.target.given() && measures && a.collect.prompts.empty() && a.curves.text.empty()) {
+    log_warning(
+        std::string(a.target.option()) +
+        ": without --prompts the KL is predicted on text that the model writes itself, and traffic may have more");
+  }
   refuse_idle_options(app, a, measures);
   require_shared_work(a, measures);
   if (!a.pareto.empty() && !fitted_method(a.fit.method).allocates_bits) {
@@ -266,7 +292,7 @@ int run_fit(const CLI::App& app, FitArguments& a) {
     if (measures) {
       const Checkpoint checkpoint = open_model_of(statistics, a.common);
       plan.curves = plan_curves(checkpoint, a.fit.device, a.common, load_curve_text(checkpoint, a.windows, a.curves),
-                                budgets_of(a).size());
+                                measured_budgets(a));
     }
     if (told(a)) print_fit_plan(plan, a.common.output, a.common.json);
     return 0;

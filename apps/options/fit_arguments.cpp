@@ -147,7 +147,7 @@ void choose_for_model(FitArguments& a, const ModelConfig& model) {
   const ExportFormat* format = find_export_format(a.form);
   if (!a.method_given && (format == nullptr || !format->published())) a.fit.method = preferred_method().id;
   if (a.curves.allocate == "auto" && fitted_method(a.fit.method).allocates_bits) {
-    a.curves.allocate = measures_by_default(a, model) ? "measured" : "closed";
+    a.curves.allocate = a.target.given() || measures_by_default(a, model) ? "measured" : "closed";
   }
   a.statistics = statistics_beside(a.common.output).string();
   if (!a.far_pairs_given) a.collect.far_pairs = a.window_text;

@@ -7,6 +7,7 @@
 #include "apps/collect_run.h"
 #include "apps/fit_check.h"
 #include "apps/fit_curves.h"
+#include "apps/fit_target.h"
 #include "apps/options/common_options.h"
 #include "bundle/bundle.h"
 #include "rotation/fit_options.h"
@@ -24,6 +25,7 @@ struct FitArguments {
   bool text_hashes = true;
   std::int64_t context = -1;  // from --context; -1: not given
   std::vector<double> pareto;
+  TargetArguments target;  // in place of bits
   CurveArguments curves;
   CollectArguments collect;  // with --model instead of statistics
   bool far_pairs_given = false;

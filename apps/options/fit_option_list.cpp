@@ -58,6 +58,7 @@ void add_code_options(CLI::App& app, FitArguments& a) {
                  "Bits per quantized element, parameters included: for waterfill any budget (default 2.25), else 2 + "
                  "32/group (default: one group)")
       ->check(real_number(0.01, 100.0));
+  add_target_options(app, a.target);
   app.add_option("--pareto", a.pareto,
                  "Waterfill: a bundle for each of these budgets, in folders of OUTPUT, and a table")
       ->delimiter(',')
@@ -143,7 +144,7 @@ void add_fit_options(CLI::App& app, FitArguments& arguments) {
   add_collecting_options(app, arguments);
   show_to_experts(
       app,
-      "--scope --center --clip --encoder --pareto --text-hashes --text --curve-context "
+      "--target-ppl --scope --center --clip --encoder --pareto --text-hashes --text --curve-context "
       "--curve-sequences --curves --work-dir --stream-layers --revision --dtype "
       "--skip-bad-rows --column --render --date --seq-len --far-pairs --checkpoint-seconds --own-text --seed "
       "--pack");

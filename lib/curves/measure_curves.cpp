@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "bundle/curve_allocation.h"
+#include "bundle/target_budget.h"
 #include "curves/choose_profiles.h"
 #include "curves/curve_passes.h"
 #include "model/device_memory.h"
@@ -138,7 +139,8 @@ class CurveRun {
         bundle_(bundle),
         methods_(make_width_methods(bundle, decoder.config(), request.windows)),
         progress_("curves",
-                  most_curve_passes(decoder.config(), std::ssize(request.sequences), std::ssize(request.budgets)),
+                  most_curve_passes(decoder.config(), std::ssize(request.sequences),
+                                    request.target_kl ? kTargetBudgets : std::ssize(request.budgets)),
                   "passes") {
     const ModelConfig& model = decoder.config();
     curves_.head_dim = model.head_dim;
@@ -268,9 +270,27 @@ class CurveRun {
   // Errors of sides nearly add up, but not always, and the closed form knows what few tokens do not show: of the two
   // allocations the one is taken that is better as a whole.
   void measure_wholes(PointLog& log) {
+    std::vector<NumberedBudget> budgets;
+    for (std::size_t i = 0; i < request_.budgets.size(); ++i) budgets.push_back({i, request_.budgets[i]});
+    measure_budgets(log, budgets);
+    if (!request_.target_kl) return;
+    // Numbered by their place among all, so that what one target has measured serves another.
+    const std::vector<double> all = target_budgets(curves_.head_dim);
+    while (const std::optional<std::size_t> next = next_whole(curves_, *request_.target_kl)) {
+      measure_budgets(log, {{*next, all[*next]}});
+    }
+    std::stable_sort(curves_.wholes.begin(), curves_.wholes.end(),
+                     [](const WholePoint& a, const WholePoint& b) { return a.bits < b.bits; });
+  }
+
+  struct NumberedBudget {
+    std::size_t index;
+    double bits;
+  };
+
+  void measure_budgets(PointLog& log, const std::vector<NumberedBudget>& budgets) {
     std::vector<Whole> wholes;
-    for (std::size_t i = 0; i < request_.budgets.size(); ++i) {
-      const double bits = request_.budgets[i];
+    for (const auto& [i, bits] : budgets) {
       const CurveAllocation curves = allocate_estimates(curves_, bits), closed = allocate_closed_form(curves_, bits);
       wholes.push_back({2 * i, bits, "curves", curves});
       if (closed.key != curves.key || closed.value != curves.value) {

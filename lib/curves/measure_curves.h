@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,12 +21,16 @@ struct CurveRequest {
   std::vector<std::vector<std::int32_t>> sequences;  // of calibration text, of equal length
   CacheWindows windows;
   std::vector<double> budgets;  // bits: of each, the closed form's widths and the curves' are measured as wholes
-  fs::path work_dir;            // where the state of the run is kept; empty: nowhere
-  bool resume = false;          // go on with the run in work_dir
-  std::string resume_command;   // for the message of an interrupted run
+  // In place of budgets: wholes are measured until the smallest budget of this KL is known (bundle/target_budget.h).
+  std::optional<double> target_kl;
+  fs::path work_dir;           // where the state of the run is kept; empty: nowhere
+  bool resume = false;         // go on with the run in work_dir
+  std::string resume_command;  // for the message of an interrupted run
   std::string tool_version;
   Ranks* ranks = nullptr;  // that share sides and budgets; all get the result. Each has a folder in work_dir
 };
+
+inline constexpr std::int64_t kTargetBudgets = 3;  // of a target: the most that it is expected to measure
 
 // The analytic cost of every profile of falling_profiles(): [layers][35].
 struct ProfilePredictions {
