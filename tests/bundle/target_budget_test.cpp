@@ -38,26 +38,26 @@ void measure(Curves& c, std::size_t index, double times) {
 
 TEST(TargetBudget, BudgetsAreEighthsOfABitUpToFourBitsEverywhere) {
   const std::vector<double> of64 = target_budgets(64), of128 = target_budgets(128);
-  EXPECT_EQ(of64.size(), 32u);
+  EXPECT_EQ(of64.size(), 35u);
   EXPECT_EQ(of64.front(), 0.25);
   EXPECT_EQ(of64[1], 0.375);
-  EXPECT_EQ(of64.back(), 4.125);
-  EXPECT_EQ(of128.size(), 32u);
-  EXPECT_EQ(of128.back(), 4.0625);
+  EXPECT_EQ(of64.back(), 4.5);
+  EXPECT_EQ(of128.size(), 33u);
+  EXPECT_EQ(of128.back(), 4.25);
 }
 
 TEST(TargetBudget, WithoutAWholeTheSumPredicts) {
   const Curves c = halving_curves();
   const std::vector<BudgetRow> rows = predict_budgets(c);
-  ASSERT_EQ(rows.size(), 32u);
-  EXPECT_NEAR(rows.back().predicted.kl, 2.0 * std::exp2(-4.125), 1e-9);
+  ASSERT_EQ(rows.size(), 35u);
+  EXPECT_NEAR(rows.back().predicted.kl, 2.0 * std::exp2(-4.5), 1e-9);
   for (const BudgetRow& row : rows) EXPECT_DOUBLE_EQ(row.predicted.kl, sum_at(c, row.bits)) << row.bits;
   const std::optional<std::size_t> one = smallest_budget(rows, rows[6].predicted.kl);  // 1 bit
   ASSERT_TRUE(one);
   EXPECT_EQ(rows[*one].predicted.kl, rows[6].predicted.kl);
   EXPECT_TRUE(*one == 0 || rows[*one - 1].predicted.kl > rows[6].predicted.kl);
   EXPECT_EQ(smallest_budget(rows, 0.9 * rows.back().predicted.kl), std::nullopt);
-  EXPECT_EQ(rows[best_budget(rows)].bits, 4.125);
+  EXPECT_EQ(rows[best_budget(rows)].bits, 4.5);
 }
 
 TEST(TargetBudget, AWholeCorrectsItsNeighbors) {
@@ -93,7 +93,7 @@ TEST(TargetBudget, TheSearchEndsAtTheSmallestMeasuredBudget) {
 TEST(TargetBudget, ATargetThatNothingMeetsMeasuresTheBest) {
   Curves c = halving_curves();
   const std::optional<std::size_t> next = next_whole(c, 1e-6);
-  ASSERT_EQ(next, std::size_t{31});
+  ASSERT_EQ(next, std::size_t{34});
   measure(c, *next, 2.0);
   EXPECT_EQ(next_whole(c, 1e-6), std::nullopt);
   EXPECT_EQ(smallest_budget(predict_budgets(c), 1e-6), std::nullopt);

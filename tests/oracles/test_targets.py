@@ -13,7 +13,7 @@ PRESETS = {"near-lossless": 0.005, "balanced": 0.02, "smallest": 0.04}
 
 
 def budgets(d):
-    return [b for b in (0.25 + i / 8 for i in range(40)) if b < 4 + 8 / d] + [4 + 8 / d]
+    return [b for b in (0.25 + i / 8 for i in range(40)) if b < 4 + 32 / d] + [4 + 32 / d]
 
 
 @pytest.fixture(scope="module")
