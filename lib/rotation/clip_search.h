@@ -34,14 +34,13 @@ struct ClipChoice {
 
 // The objective is the error of the rows in the metric of their side (predict.h, SideCosts). It covers pairs outside
 // the windows if the statistics have them. For values, a common shrinking counts more than errors that compensate each
-// other (gain_scorer). docs/transforms.md compares the objective with measured KL.
+// other (gain_scorer).
 //
 // For each layer (scope head: each KV head), the choice is the candidate of least error on the rows of the `fit` half.
 // The single ratio of the model has the least sum over layers, each in units of the residual stream to which its errors
 // are added. Without pairs outside the windows it sums relative errors. On the held-out half, each choice must then
 // beat no clip. The choices of all layers together must also clearly beat the published ratio, which otherwise replaces
-// all of them (docs/transforms.md has the measurements for this margin). Ties go to less clipping. on_head is called
-// once for each layer and head.
+// all of them. Ties go to less clipping. on_head is called once for each layer and head.
 inline constexpr double kClearlyAhead = 0.82;                                   // share of the published ratio's error
 inline constexpr float kPublishedKeyClip = 0.96f, kPublishedValueClip = 0.92f;  // from the published launch lines
 ClipChoice search_clip(const Statistics& statistics, const std::vector<SideTransform>& transforms,

@@ -54,6 +54,6 @@ std::unique_ptr<HeadScorer> metric_scorer(const HeadProblem& problem);
 // M e_t^T + kGainWeight gamma^2 X. An attention output averages many values. Their independent errors average out there
 // and in later layers, but a common shrinking does not. (Keys use the same formula.)
 std::unique_ptr<HeadScorer> gain_scorer(const HeadProblem& problem);
-inline constexpr double kGainWeight = 5.0;  // docs/transforms.md has the measurements
+inline constexpr double kGainWeight = 5.0;
 
 }  // namespace oscar

@@ -41,8 +41,7 @@ double logit_noise(const HeadEnergy& head, const Widths& widths);
 double logit_noise_factor(double variance);
 
 // The falling widths of least predicted error within the budget: exact, by allocate_profiles(). No side has a minimum:
-// blocks that hardly matter get nothing (docs/transforms.md has the cost of a minimum for keys). UsageError as
-// require_budget().
+// blocks that hardly matter get nothing. UsageError as require_budget().
 Allocation waterfill(const std::vector<SideEnergy>& key, const std::vector<SideEnergy>& value, int head_dim,
                      double bits);
 
