@@ -233,7 +233,7 @@ void print_fit_result(const Bundle& bundle, const FitResult& result, const std::
   }
   if (const std::optional<PredictedKl> predicted = prediction_of(bundle, output)) {
     text << "predicted end-to-end KL " << number(predicted->kl, "%.4g") << " +- " << number(predicted->error, "%.2g")
-         << " at context " << predicted->context << ": the sum of the measured curves\n";
+         << " at context " << predicted->context << ", from measured curves\n";
   }
   const std::int64_t layers = bundle.model.value("layers", std::int64_t{0});
   if (const std::string others = left_out_text(read_left_out(bundle.model, layers, output)); !others.empty()) {
