@@ -51,8 +51,10 @@ PLAIN_PAGES = [  # held to these words and this length
 SUBCOMMANDS = {"oscar-collect": ["merge", "show"], "oscar-fit": ["check"], "oscar-verify": ["plan", "methods"], "oscar-export": []}
 COMMANDS = ["oscar-collect", "oscar-fit", "oscar-verify", "oscar-export"]
 
+
 def banned_in(text):
     return [found[0] for word in BANNED for found in re.finditer(rf"(?<![\w`-]){word}(?![\w`-])", text, re.IGNORECASE)]
+
 
 def long_sentences(text, most=MOST_WORDS):
     """Sentences of paragraphs and items; links count as their text, and code as one word, which may begin a sentence."""
@@ -63,10 +65,12 @@ def long_sentences(text, most=MOST_WORDS):
         found += [s for s in re.split(r"(?<=[.:;?])\s+(?=[A-Z0-9-])", plain) if len(s.split()) > most]
     return found
 
+
 def test_the_searches_find_faults():
     assert banned_in("Pairs behind it, judged; `far pairs`, far-pairs, quantised") == ["judged", "behind", "quantised"]
     assert len(long_sentences("word " * 31 + "end. Short one.")) == 1 and not long_sentences("`a b c` " * 20 + "end.")
     assert not long_sentences("word " * 20 + "end. `code` " + "word " * 20 + "end. **Bold.** " + "word " * 20 + "<!-- " + "x " * 40 + "-->")
+
 
 @pytest.mark.parametrize("name", PLAIN_PAGES)
 def test_pages_are_written_in_these_words(name):
@@ -75,6 +79,7 @@ def test_pages_are_written_in_these_words(name):
     if name != "docs/words.md":  # names what it replaces
         assert not banned_in(text)
 
+
 def test_the_page_of_words_is_short():
     rows = [line for line in section("## x\n" + (SOURCE_DIR / "docs/words.md").read_text(), "x").splitlines() if line.startswith("| ")]
     assert 20 <= len(rows) - 1 <= 60
@@ -82,9 +87,11 @@ def test_the_page_of_words_is_short():
     for word in re.findall(r"\*\*([^*]+)\*\*", written):
         assert banned_in(word), f"docs/words.md: {word} is not held by this test"
 
+
 @pytest.mark.parametrize("name", ["README.md"])
 def test_the_front_page_is_short(name):
     assert len((SOURCE_DIR / name).read_text().splitlines()) <= 120
+
 
 @pytest.mark.parametrize("command, most", list(zip(COMMANDS, (16, 20, 24, 16))))
 def test_help_shows_few_options(command, most):
@@ -99,9 +106,11 @@ def test_help_shows_few_options(command, most):
     options, all_options = (re.findall(r"^  (?:-\w,)?(--[\w-]+)", t, re.MULTILINE) for t in (text, everything))
     assert 8 <= len(options) <= most and set(options) < set(all_options), options
 
+
 BRITISH = r"quantis|normalis|synchronis|summaris|randomis|recognis|factoris|memoris|initialis|optimis(?!t)|centre|centring|flavour|colour|neighbour|behaviour|honour|favour|judgement|licence|cancelled|artefact"
 SPELLED_OTHERWISE = ("docs/words.md", "tests/oracles/test_words.py", "tests/bench/results/", "sample_data/", "LICENSE", "CHANGELOG.md", "scripts/sample_prompts.py",
                      "tests/oracles/text_corpus.py", "lab/")  # names of words, measured output, texts of models, notes of the past
+
 
 def test_spelling_is_american():
     files = subprocess.run(["git", "ls-files"], cwd=SOURCE_DIR, capture_output=True, text=True).stdout.split()
