@@ -51,7 +51,7 @@ def metadata_of(statistics):
 def test_one_command_gives_what_two_give(line, model, small, tmp_path):
     one = succeed(*line(tmp_path / "one", "--prompts", small, *PROMPTS_ALONE, *CURVES))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["one", "one.statistics.safetensors"], "work directories were left"
-    assert "collected  480 tokens" in one.out and "wrote " in one.out and "predicted KL" in one.out, str(one)
+    assert "collected  480 tokens" in one.out and "wrote " in one.out and "predicted end-to-end KL" in one.out, str(one)
     assert one.err.count("is enough for") <= 1, str(one)
     two = tmp_path / "two.statistics.safetensors"
     succeed("collect", "--model", model, "--prompts", small, "-o", two, *SHORT, "--far-pairs", "16,32", "--device", "cpu")

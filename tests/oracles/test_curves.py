@@ -176,7 +176,7 @@ def test_other_budgets_need_no_pass(tool, folder, bundle):
     predicted = [manifest_of(pathlib.Path(row["bundle"]))["provenance"]["prediction"]["kl"] for row in out["pareto"]]
     assert predicted == sorted(predicted, reverse=True) and len(set(predicted)) == 4
     closed = tool("oscar-fit", *arguments(folder, folder / "closed", "--bits", "1.5", "--allocate", "closed"))
-    assert "predicted KL" not in closed and not (folder / "closed" / "curves.json").exists()
+    assert "predicted end-to-end KL" not in closed and not (folder / "closed" / "curves.json").exists()
 
 
 def wait_for(condition, process):
