@@ -30,7 +30,7 @@ WHOLE = ["qwen3-moe", "mixtral", "gemma3-wrapped", "gpt-oss", "glm4", "phi3-part
 # What oscar-export refuses beside vLLM, whose kernels have no heads of 32 channels: word of the refusal -> cases.
 NOT_ABSORBED = {"stores in one tensor with q and k": ["phi3-partial"],
                 "multiplies them by a gate": ["qwen3-next", "qwen3-5-wrapped", "qwen3-5-moe"],
-                "normalizes values behind it": ["gemma4", "gemma4-moe-wrapped", "gemma4-unified-wrapped", "gemma4-shared"]}
+                "normalizes values after it": ["gemma4", "gemma4-moe-wrapped", "gemma4-unified-wrapped", "gemma4-shared"]}
 READ_ANOTHER = ["gemma4-shared"]  # oscar_kv does not compute layers that read the cache of another one
 LATENT = ["deepseek-v2-groups", "deepseek-v3", "glm4-moe-lite"]  # one cached vector: export refuses them
 
