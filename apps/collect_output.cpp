@@ -1,10 +1,10 @@
 #include "apps/collect_output.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <set>
 #include <sstream>
 
+#include "apps/number.h"
 #include "base/log.h"
 #include "base/progress.h"
 #include "model/device_memory.h"
@@ -14,12 +14,6 @@ namespace oscar {
 namespace {
 
 constexpr std::size_t kNotesShown = 12;
-
-std::string number(double value, const char* format) {
-  char text[64];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
-}
 
 Json plan_json(const TokenPlan& plan) {
   Json out = {{"tokens", plan.tokens},

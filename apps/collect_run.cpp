@@ -54,9 +54,8 @@ CollectRun plan_collect(const CollectArguments& a, const Checkpoint& checkpoint,
     log_detail("rank " + std::to_string(a.options.ranks->rank()) + ": " + share_text(run.plan));
   } else if (run.plan.shard.is_part())
     log_info("shard " + shard_text(run.plan.shard) + ": " + share_text(run.plan));
-  if (run.plan.tokens > 0)
-    run.estimate = estimate_bytes(checkpoint, run.plan, a.options);  // otherwise nothing is
-                                                                     // loaded
+  // Without tokens nothing is loaded.
+  if (run.plan.tokens > 0) run.estimate = estimate_bytes(checkpoint, run.plan, a.options);
   return run;
 }
 

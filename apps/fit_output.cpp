@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "apps/fit_summary.h"
+#include "apps/number.h"
 #include "base/log.h"
 #include "bundle/manifest.h"
 #include "bundle/model_card.h"
@@ -17,12 +18,6 @@
 
 namespace oscar {
 namespace {
-
-std::string number(double value, const char* format) {
-  char text[48];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
-}
 
 std::string clip_text(const SideTransform& side) {
   float low = 1.0f, high = 0.0f;

@@ -1,21 +1,15 @@
 #include "apps/fit_summary.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <vector>
 
+#include "apps/number.h"
 #include "bundle/model_card.h"
 
 namespace oscar {
 namespace {
 
 constexpr std::size_t kShown = 3;  // layers and sides
-
-std::string number(double value, const char* format) {
-  char text[48];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
-}
 
 // Covers the layers in the bundle; layers left out do not change.
 std::string memory_line(const Bundle& bundle) {

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "apps/number.h"
 #include "apps/options/common_options.h"
 #include "base/errors.h"
 #include "rotation/profile_allocation.h"
@@ -10,16 +11,10 @@
 namespace oscar {
 namespace {
 
-std::string formatted(double value, const char* format) {
-  char text[48];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
-}
-
 std::string target_text(const TargetArguments& a) {
-  const std::string kl = "KL of at most " + formatted(a.kl_target(), "%.3g");
+  const std::string kl = "KL of at most " + number(a.kl_target(), "%.3g");
   if (!a.preset.empty()) return "preset " + a.preset + ", " + kl;
-  return a.perplexity > 0.0 ? "perplexity ratio of at most " + formatted(a.perplexity, "%.4g") + ", " + kl : kl;
+  return a.perplexity > 0.0 ? "perplexity ratio of at most " + number(a.perplexity, "%.4g") + ", " + kl : kl;
 }
 
 // Every half bit, what was measured as a whole, and the choice with its neighbors.
@@ -51,7 +46,7 @@ void add_target_options(CLI::App& app, TargetArguments& a) {
   std::string list;
   std::vector<std::string> names;
   for (const Preset& preset : presets()) {
-    list += (list.empty() ? "" : ", ") + std::string(preset.name) + " " + formatted(preset.kl, "%g");
+    list += (list.empty() ? "" : ", ") + std::string(preset.name) + " " + number(preset.kl, "%g");
     names.emplace_back(preset.name);
   }
   app.add_option("--preset", a.preset, "Waterfill, in place of --bits: a target of --target-kl by its name: " + list)
@@ -94,8 +89,8 @@ TargetChoice choose_budget(const Curves& curves, const TargetArguments& a, const
   const BudgetRow& best = choice.rows.at(best_budget(choice.rows));
   throw Error(ExitCode::kGateFailed,
               std::string(a.option()) + ": no budget has a predicted " + target_text(a) + "; the best is " +
-                  bits_text(best.bits) + " bits with a KL of " + formatted(best.predicted.kl, "%.3g") +
-                  ", perplexity ratio " + formatted(perplexity_ratio(best.predicted.kl), "%.4f") +
+                  bits_text(best.bits) + " bits with a KL of " + number(best.predicted.kl, "%.3g") +
+                  ", perplexity ratio " + number(perplexity_ratio(best.predicted.kl), "%.4f") +
                   ": ask for that, calibrate on more text, or keep more tokens in BF16 (--windows 64,1024)" + kept);
 }
 
