@@ -17,9 +17,9 @@ bool has_whole(const Curves& curves, double bits) {
 }
 
 // Nothing for bits that no allocation takes: of a file that is wrong, or below what was measured of every side.
-std::optional<double> sum_of_sides(const Curves& curves, double bits) {
+std::optional<PredictedKl> sum_of_sides(const Curves& curves, double bits) {
   try {
-    return allocate_estimates(curves, bits).predicted.kl;
+    return allocate_estimates(curves, bits).predicted;
   } catch (const UsageError&) {
     return std::nullopt;
   }
@@ -34,10 +34,10 @@ std::vector<KnownRatio> known_ratios(const Curves& curves) {
   std::vector<KnownRatio> known;
   for (const WholePoint& whole : curves.wholes) {
     if (!known.empty() && known.back().bits == whole.bits) continue;
-    const std::optional<double> estimate = sum_of_sides(curves, whole.bits);
-    if (!estimate) continue;
-    const double sum = *estimate, measured = allocate_curves(curves, whole.bits).predicted.kl;
-    known.push_back({whole.bits, std::max(measured, kLeastKl) / std::max(sum, kLeastKl)});
+    const std::optional<PredictedKl> sum = sum_of_sides(curves, whole.bits);
+    if (!sum) continue;
+    const double measured = allocate_curves(curves, whole.bits).predicted.kl;
+    known.push_back({whole.bits, std::max(measured, kLeastKl) / std::max(sum->kl, kLeastKl)});
   }
   return known;
 }
@@ -65,9 +65,12 @@ std::vector<BudgetRow> predict_budgets(const Curves& curves) {
   const std::vector<KnownRatio> known = known_ratios(curves);
   std::vector<BudgetRow> rows;
   for (const double bits : target_budgets(curves.head_dim)) {
-    if (!sum_of_sides(curves, bits)) continue;
-    BudgetRow row{bits, allocate_curves(curves, bits).predicted, has_whole(curves, bits)};
-    if (!row.whole) {
+    const std::optional<PredictedKl> sum = sum_of_sides(curves, bits);
+    if (!sum) continue;
+    BudgetRow row{bits, *sum, has_whole(curves, bits)};
+    if (row.whole) {
+      row.predicted = allocate_curves(curves, bits).predicted;
+    } else {
       const double ratio = nearest_ratio(known, bits);
       row.predicted.kl *= ratio;
       row.predicted.error *= ratio;
