@@ -36,7 +36,7 @@ double proportion_error(double p, std::int64_t n) {
 
 Interval wilson_interval(std::int64_t successes, std::int64_t n) {
   if (n <= 0) return {0.0, 1.0};
-  constexpr double z = 1.959963984540054;  // 97.5 % quantile of the normal distribution
+  constexpr double z = kNormalQuantile;
   const double count = static_cast<double>(n), p = static_cast<double>(successes) / count;
   const double scale = 1.0 / (1.0 + z * z / count), middle = p + z * z / (2.0 * count);
   const double half = z * std::sqrt(p * (1.0 - p) / count + z * z / (4.0 * count * count));

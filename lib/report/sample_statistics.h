@@ -26,6 +26,9 @@ struct Interval {
   double low = 0, high = 0;
 };
 
+// z of a two-sided 95 % interval: the 97.5 % quantile of the normal distribution.
+inline constexpr double kNormalQuantile = 1.959963984540054;
+
 // Wilson's 95 % interval of a proportion with `successes` of n independent trials (E. B. Wilson, JASA 22, 1927). It
 // contains the p that differ from the observed share by at most z = 1.96 standard errors at p. It lies within [0, 1]
 // and has positive width even if all or none succeed; [0, 1] for n = 0.

@@ -20,7 +20,7 @@ void require_range(const std::optional<double>& limit, const char* flag, double 
 // The number of needles at which Wilson's interval of this score is within the limit; 0: none. Its end is defined by
 // |p - limit| = z sqrt(limit (1 - limit) / n), see sample_statistics.h.
 std::int64_t needles_needed(double score, double limit) {
-  constexpr double z = 1.959963984540054;
+  constexpr double z = kNormalQuantile;
   const double gap = score - limit;
   const double needed = gap > 0.0 ? std::ceil(z * z * limit * (1.0 - limit) / (gap * gap) - 1e-9) : 0.0;
   return needed <= 1e6 && limit < 1.0 ? static_cast<std::int64_t>(needed) : 0;
