@@ -94,17 +94,37 @@ def _leaves(first, count, limit):
     return (first < 0) | (count < 0) | (first + count > limit)
 
 
+# Faults of items [N] of a list, such as runs: which items, and the sentence of one. `held`: the items that are looked at.
+def _rows(held, item, first, count, limit, verb="reads"):
+    return (held & _leaves(first, count, limit), lambda i: f"{item} {i} {verb} {int(count[i])} rows from {int(first[i])} on, and there are {limit}")
+
+
+def _slots(held, item, slot, count):
+    return (held & _leaves(slot, count, PAGE_TOKENS), lambda i: f"{item} {i} takes {int(count[i])} slots from {int(slot[i])} on, and a page has "
+                                                                f"{PAGE_TOKENS}")
+
+
+def _page(held, item, page, limit, name="page"):
+    return (held & ((page < 0) | (page >= limit)), lambda i: f"{name} 0 of {item} {i} is {int(page[i])}, expected 0 to {limit - 1}")
+
+
+def _positions(held, item, position, count, limit):
+    """limit: of phases, 0 for none."""
+    faults = [(held & (position < 0), lambda i: f"the position of {item} {i} is {int(position[i])}, expected 0 or more")]
+    if limit > 0:
+        faults.append((held & _leaves(position, count, limit),
+                       lambda i: f"{item} {i} has positions up to {int(position[i] + count[i])}, and phases have {limit}"))
+    return faults
+
+
 def check_runs(op, runs, rows, pages):
     """Runs [R, 5] (ops.RUN) of `rows` rows into a pool of pages; rows None: whole pages that are read."""
     first, count, page, slot, position = runs.long().unbind(1)
     held = count != 0
-    faults = [(held & _leaves(slot, count, PAGE_TOKENS), lambda r: f"run {r} takes {int(count[r])} slots from {int(slot[r])} on, and a "
-                                                                       f"page has {PAGE_TOKENS}")]
+    faults = [_slots(held, "run", slot, count)]
     if rows is not None:
-        faults.append((held & _leaves(first, count, rows), lambda r: f"run {r} reads {int(count[r])} rows from {int(first[r])} on, and "
-                                                                         f"there are {rows}"))
-    faults += [(held & ((page < 0) | (page >= pages)), lambda r: f"page 0 of run {r} is {int(page[r])}, expected 0 to {pages - 1}"),
-               (held & (position < 0), lambda r: f"the position of run {r} is {int(position[r])}, expected 0 or more")]
+        faults.append(_rows(held, "run", first, count, rows))
+    faults += [_page(held, "run", page, pages), *_positions(held, "run", position, count, 0)]
     _first_fault(op, faults)
 
 
@@ -118,8 +138,7 @@ def check_window_runs(op, runs, window_table, pages, window_pages, sink):
     ring, held = ring_pages * PAGE_TOKENS, count != 0
     rows = len(window_table) * ring
     check_runs(op, torch.stack([torch.zeros_like(first), count, page, slot, position], dim=1), None, pages)
-    _first_fault(op, [(held & ((first < 0) | (first >= rows)), lambda r: f"run {r} reads {int(count[r])} rows from {int(first[r])} on, and "
-                                                                         f"there are {rows}")])
+    _first_fault(op, [(held & ((first < 0) | (first >= rows)), _rows(held, "run", first, count, rows)[1])])
     # A run of at most 64 tokens lies in one page of the ring, or in two.
     sequence, at = first.clamp(0, max(rows - 1, 0)) // ring, first % ring
     columns = torch.stack([at, (at + count - 1) % ring], dim=1) // PAGE_TOKENS + sink_pages
@@ -135,43 +154,22 @@ def check_window_runs(op, runs, window_table, pages, window_pages, sink):
 def check_new_runs(op, runs, rows, pages, window_pages, positions=0):
     """Runs [R, 6] (chunk_plan.NEW_RUN); -1: no page, or no window page."""
     first, count, page, slot, position, window = runs.long().unbind(1)
-    held, paged, kept = count != 0, page != -1, window != -1
-    faults = [(held & _leaves(first, count, rows), lambda r: f"run {r} reads {int(count[r])} rows from {int(first[r])} on, and there are {rows}"),
-              (held & (position < 0), lambda r: f"the position of run {r} is {int(position[r])}, expected 0 or more")]
-    if positions > 0:
-        faults.append((held & _leaves(position, count, positions),
-                       lambda r: f"run {r} has positions up to {int(position[r] + count[r])}, and phases have {positions}"))
-    faults += [(held & paged & ((page < 0) | (page >= pages)), lambda r: f"page 0 of run {r} is {int(page[r])}, expected 0 to {pages - 1}"),
-               (held & paged & _leaves(slot, count, PAGE_TOKENS),
-                lambda r: f"run {r} takes {int(count[r])} slots from {int(slot[r])} on, and a page has {PAGE_TOKENS}"),
-               (held & kept & ((window < 0) | (window >= window_pages)),
-                lambda r: f"window page 0 of run {r} is {int(window[r])}, expected 0 to {window_pages - 1}"),
-               (held & kept & _leaves(position % PAGE_TOKENS, count, PAGE_TOKENS),
-                lambda r: f"run {r} takes {int(count[r])} slots from {int(position[r] % PAGE_TOKENS)} on, and a page has {PAGE_TOKENS}")]
-    _first_fault(op, faults)
+    held = count != 0
+    paged, kept = held & (page != -1), held & (window != -1)
+    _first_fault(op, [_rows(held, "run", first, count, rows), *_positions(held, "run", position, count, positions),
+                      _page(paged, "run", page, pages), _slots(paged, "run", slot, count),
+                      _page(kept, "run", window, window_pages, "window page"), _slots(kept, "run", position % PAGE_TOKENS, count)])
 
 
 def check_tiles(op, tiles, rows, out_rows, pages, window_pages, positions=0):
     """Tiles [T, 6] (chunk_plan.TILE)."""
     kind, out, count, page, slot, position = tiles.long().unbind(1)
     held, new = count != 0, kind == _NEW
-    stored = held & ~new
-    limit = torch.where(kind == _CODES, pages, window_pages)
-    name = {_CODES: "page", _WINDOW: "window page"}
-    faults = [(held & ((kind < 0) | (kind > 2)), lambda t: f"the kind of tile {t} is {int(kind[t])}, expected 0 to 2"),
-              (held & _leaves(out, count, out_rows),
-               lambda t: f"tile {t} writes {int(count[t])} rows from {int(out[t])} on, and there are {out_rows}"),
-              (held & new & _leaves(page, count, rows),
-               lambda t: f"tile {t} reads {int(count[t])} rows from {int(page[t])} on, and there are {rows}"),
-              (stored & ((page < 0) | (page >= limit)),
-               lambda t: f"{name[int(kind[t])]} 0 of tile {t} is {int(page[t])}, expected 0 to {int(limit[t]) - 1}"),
-              (stored & _leaves(slot, count, PAGE_TOKENS),
-               lambda t: f"tile {t} takes {int(count[t])} slots from {int(slot[t])} on, and a page has {PAGE_TOKENS}"),
-              (stored & (position < 0), lambda t: f"the position of tile {t} is {int(position[t])}, expected 0 or more")]
-    if positions > 0:
-        faults.append((stored & _leaves(position, count, positions),
-                       lambda t: f"tile {t} has positions up to {int(position[t] + count[t])}, and phases have {positions}"))
-    _first_fault(op, faults)
+    stored, codes = held & ~new, kind == _CODES
+    _first_fault(op, [(held & ((kind < 0) | (kind > 2)), lambda t: f"the kind of tile {t} is {int(kind[t])}, expected 0 to 2"),
+                      _rows(held, "tile", out, count, out_rows, "writes"), _rows(held & new, "tile", page, count, rows),
+                      _page(stored & codes, "tile", page, pages), _page(stored & ~codes, "tile", page, window_pages, "window page"),
+                      _slots(stored, "tile", slot, count), *_positions(stored, "tile", position, count, positions)])
 
 
 def check_shapes(op, **tensors):
