@@ -90,7 +90,6 @@ int run_export(Arguments& a) {
   const Bundle bundle = load_bundle(a.bundle);
   if (!a.report.empty()) a.options.report = read_json(a.report);
   const ExportFormat& format = written_format(a.format);
-  if (bundle.one_vector()) served_form(bundle, format.id);  // refuses it before requesting a checkpoint
   const std::optional<Checkpoint> model = open_model(a, bundle, format);
   a.options.model = model ? &*model : nullptr;
   const ServedForm form = served_form(bundle, format.id);

@@ -23,7 +23,7 @@ at::Tensor transformed_rows(const at::Tensor& rows, const SideTransform* side, c
 
 // Keys or values of a call's new tokens in the form of the cache: transformed_rows() at their positions.
 at::Tensor new_rows(const KvMethod& method, const AttentionInput& input, Side side);
-// Keys and values; a shared K/V latent (MLA) is transformed once.
+// Keys and values.
 struct NewRows {
   at::Tensor keys, values;
 };

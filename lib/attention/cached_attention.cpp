@@ -110,8 +110,7 @@ at::Tensor new_rows(const KvMethod& method, const AttentionInput& input, Side si
 }
 
 NewRows new_rows(const KvMethod& method, const AttentionInput& input) {
-  const at::Tensor keys = new_rows(method, input, Side::kKey);
-  return {keys, method.one_vector ? keys : new_rows(method, input, Side::kValue)};
+  return {new_rows(method, input, Side::kKey), new_rows(method, input, Side::kValue)};
 }
 
 at::Tensor kernel_rows(const at::Tensor& x, at::Device device) {
@@ -211,7 +210,6 @@ StoredPages PagedAttention::stored(std::int64_t layer, std::int64_t sequence_id,
 
 std::string decode_fault(const KvMethod& method, const ModelConfig& model, at::Device device) {
   if (!device.is_cuda() || !method.paged()) return "";
-  if (method.one_vector) return "the kernels read keys and values apart, latent attention caches one vector for both";
   return cuda_decode_unsupported(method, model);
 }
 

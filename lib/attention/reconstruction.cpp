@@ -28,10 +28,7 @@ CachedRows decoded_rows(const KvMethod& method, std::int64_t layer, Side side, c
   const SideTransform* transform = method.transform(layer, side);
   const bool coded = method.quantized_at(layer), on_device = rows.is_cuda();
   const bool by_kernels = coded && coder.row_by_row();
-  // The kernels are not built for the long vector of a shared K/V latent (MLA): the CPU makes such rows.
-  if (on_device && by_kernels && !method.one_vector) {
-    return decoded_rows_on_device(method, layer, side, rows);
-  }
+  if (on_device && by_kernels) return decoded_rows_on_device(method, layer, side, rows);
   at::Tensor stored;  // [T, Hkv, d] BF16
   if (on_device && !by_kernels && transform == nullptr) {
     stored = rows.to(at::kBFloat16);

@@ -30,9 +30,7 @@ at::Tensor SimulatedPrefillAttention::attend(const AttentionInput& input) {
     if (length == 0) continue;
     std::optional<Timeline::Phase> coding(std::in_place, timeline_, kCodingPhase);
     CachedRows keys = decoded_rows(method_, input.layer, Side::kKey, input.k.narrow(0, offset, length));
-    const CachedRows values = method_.one_vector
-                                  ? CachedRows{keys.plain, keys.coded, keys.windows}
-                                  : decoded_rows(method_, input.layer, Side::kValue, input.v.narrow(0, offset, length));
+    const CachedRows values = decoded_rows(method_, input.layer, Side::kValue, input.v.narrow(0, offset, length));
     coding.reset();
     if (key != nullptr && key->rotated_mean) {
       add_mean(keys, mean_rows(*key, method_.rope_phases->rows(0, length).to(input.q.device())));

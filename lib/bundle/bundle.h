@@ -36,10 +36,6 @@ struct Bundle {
   Json provenance = Json::object();                  // statistics file, prompt set, options, tool version
   Json fit_report = Json::object();                  // per layer: captured energy, predicted errors
   Json calibration_hashes = Json::array();           // of the calibration text, in its own file; may be empty
-
-  // True for a shared K/V latent (MLA). `latent` of the model gives the number of latent channels (rank), and of RoPE
-  // channels after them (rotated). Values have the transform of the keys and its inverse.
-  bool one_vector() const { return model.contains("latent"); }
 };
 
 // Writes the directory atomically (built beside its target and renamed). UsageError if it exists and overwrite is
@@ -58,7 +54,7 @@ std::vector<std::string> check_bundle(const Bundle& bundle);
 // it.
 std::int64_t longest_distance(const Bundle& bundle);
 
-// Checks that the bundle belongs to this model: layers, KV heads, head size, shared latent or not, and the fingerprint
+// Checks that the bundle belongs to this model: layers, KV heads, head size, and the fingerprint
 // if the bundle has one (Checkpoint::fingerprint). A layer may be missing if the bundle lists it as left out and its
 // windows hold all tokens that a query of the layer sees. Empty if it belongs, else one sentence per difference.
 std::vector<std::string> check_bundle_model(const Bundle& bundle, const ModelConfig& model,

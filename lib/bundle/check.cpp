@@ -126,26 +126,6 @@ void check_side(const LayerTransform& layer, bool key, std::vector<std::string>&
   }
 }
 
-// Shared K/V latent: a vector decoded as a key is read as a value.
-void check_one_vector(const LayerTransform& layer, std::vector<std::string>& faults) {
-  const auto equal = [](const at::Tensor& a, const at::Tensor& b) {
-    return a.defined() == b.defined() && (!a.defined() || a.equal(b));
-  };
-  const SideTransform &key = layer.key, &value = layer.value;
-  const at::Tensor back = value.inverse.defined() ? value.inverse.transpose(-2, -1) : at::Tensor();
-  const bool same = equal(key.forward, value.forward) && equal(key.query_side, back) && equal(key.mean, value.mean) &&
-                    equal(key.sigma, value.sigma) && equal(key.metric, value.metric) && key.clip == value.clip &&
-                    key.widths == value.widths;
-  if (!same) {
-    faults.push_back("layer " + std::to_string(layer.layer) +
-                     ": the transforms or codes of keys and values differ, and the model caches one vector for both");
-  }
-  if (key.rotated_mean) {
-    faults.push_back("layer " + std::to_string(layer.layer) +
-                     " has a rotated mean, which one vector for keys and values cannot have");
-  }
-}
-
 // A layer with a KV cache may be missing if the bundle says so and its windows hold all tokens that a query of the
 // layer sees. Published files do not say it; then the model decides.
 void check_missing_layers(const Bundle& bundle, const ModelConfig& model, std::vector<std::string>& faults) {
@@ -169,9 +149,6 @@ void check_missing_layers(const Bundle& bundle, const ModelConfig& model, std::v
   }
 }
 
-// Same form as in the metadata of statistics.
-Json latent_json(const ModelConfig& model) { return {{"rank", model.latent.rank}, {"rotated", model.latent.rotated}}; }
-
 }  // namespace
 
 std::vector<std::string> check_bundle(const Bundle& bundle) {
@@ -191,7 +168,6 @@ std::vector<std::string> check_bundle(const Bundle& bundle) {
     }
     check_side(layer, true, faults);
     check_side(layer, false, faults);
-    if (faults.empty() && bundle.one_vector()) check_one_vector(layer, faults);
     if (!faults.empty() || bundle.encoder != "feedback") continue;
     for (const bool key : {true, false}) {
       const SideTransform& side = key ? layer.key : layer.value;
@@ -228,17 +204,6 @@ std::vector<std::string> check_bundle_model(const Bundle& bundle, const ModelCon
     const bool heads_known = layer.kv_heads != 1 || bundle.method != kPublishedMethod;
     if (heads_known && layer.kv_heads != model.kv_heads) differ("KV heads" + of, layer.kv_heads, model.kv_heads);
     if (!faults.empty()) break;
-  }
-  if (faults.empty() && bundle.one_vector() != model.is_latent()) {
-    faults.push_back(model.is_latent()
-                         ? "the bundle is for keys and values apart, the model caches one vector for both "
-                           "(latent attention): fit statistics of this model"
-                         : "the bundle is for one vector that is key and value (latent attention), the "
-                           "model caches keys and values apart: fit statistics of this model");
-  }
-  if (faults.empty() && bundle.one_vector() && bundle.model["latent"] != latent_json(model)) {
-    faults.push_back("the bundle has a latent of " + bundle.model["latent"].dump() + ", the model " +
-                     latent_json(model).dump());
   }
   if (faults.empty()) check_missing_layers(bundle, model, faults);
   if (!bundle.model_fingerprint.empty() && bundle.model_fingerprint != fingerprint) {

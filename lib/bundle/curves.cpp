@@ -11,7 +11,6 @@
 namespace oscar {
 namespace {
 
-constexpr const char* kVector = "vector";  // the side of the curves of a shared K/V latent (MLA)
 constexpr std::int64_t kMostLayers = 10000, kMostSequences = 100000;
 
 double mean(const std::vector<double>& values) {
@@ -74,8 +73,8 @@ SideCurve read_curve(const Json& json, const std::string& where, std::int64_t se
   SideCurve curve;
   curve.layer = json_int_within(json, "layer", where, 0, kMostLayers);
   const std::string side = json_string(json, "side", where);
-  if (side != "key" && side != "value" && side != kVector) {
-    throw InputError(where + ": 'side' is " + quote_name(side) + ", expected 'key', 'value' or 'vector'");
+  if (side != "key" && side != "value") {
+    throw InputError(where + ": 'side' is " + quote_name(side) + ", expected 'key' or 'value'");
   }
   curve.side = side == "value" ? Side::kValue : Side::kKey;
   const std::string here = where + ", layer " + std::to_string(curve.layer) + " " + side;
@@ -119,9 +118,6 @@ WholePoint read_whole(const Json& json, const std::string& where, const Curves& 
   const auto layers = static_cast<std::size_t>(c.layers());
   whole.key = read_profiles(json, "key", where, layers);
   whole.value = read_profiles(json, "value", where, layers);
-  if (c.one_vector && whole.key != whole.value) {
-    throw InputError(where + ": the widths of keys and values differ, and the curves are of one vector for both");
-  }
   std::vector<double> kl;
   for (const Json& value : json_array(json, "sequences", where)) kl.push_back(kl_value(value, where));
   if (static_cast<std::int64_t>(kl.size()) != c.sequences) {
@@ -149,9 +145,7 @@ Json point_json(const CurvePoint& point, std::int64_t head_dim) {
 
 }  // namespace
 
-const char* curve_side_name(const Curves& curves, Side side) {
-  return curves.one_vector ? "vectors" : side == Side::kKey ? "keys" : "values";
-}
+const char* curve_side_name(Side side) { return side == Side::kKey ? "keys" : "values"; }
 
 CurvePoint curve_point(const Widths& widths, std::vector<double> sequences) {
   CurvePoint point{widths, 0.0, 0.0, std::move(sequences)};
@@ -178,11 +172,8 @@ Json curves_to_json(const Curves& c) {
   for (const SideCurve& curve : c.curves) {
     Json points = Json::array();
     for (const CurvePoint& point : curve.points) points.push_back(point_json(point, c.head_dim));
-    Json side = {{"layer", curve.layer},
-                 {"side", c.one_vector               ? kVector
-                          : curve.side == Side::kKey ? "key"
-                                                     : "value"},
-                 {"points", std::move(points)}};
+    Json side = {
+        {"layer", curve.layer}, {"side", curve.side == Side::kKey ? "key" : "value"}, {"points", std::move(points)}};
     if (!curve.closed_form.empty()) side["closed_form"] = curve.closed_form;
     curves.push_back(std::move(side));
   }
@@ -222,16 +213,14 @@ Curves curves_from_json(const Json& json, const std::string& where) {
   c.rounding_kl = kl_value(json.at("rounding_kl"), where);
   for (const Json& entry : json_array(json, "curves", where)) {
     SideCurve curve = read_curve(entry, where, c.sequences);
-    const bool vector = json_string(entry, "side", where) == kVector;
-    if (c.curves.empty()) c.one_vector = vector;
-    const std::size_t place = c.curves.size(), sides = c.sides();
-    if (vector != c.one_vector || curve.layer != static_cast<std::int64_t>(place / sides) ||
-        curve.side != (place % sides == 0 ? Side::kKey : Side::kValue)) {
-      throw InputError(where + ": the curves are not those of each layer's keys and values, or vectors, in order");
+    const std::size_t place = c.curves.size();
+    if (curve.layer != static_cast<std::int64_t>(place / 2) ||
+        curve.side != (place % 2 == 0 ? Side::kKey : Side::kValue)) {
+      throw InputError(where + ": the curves are not those of each layer's keys and values, in order");
     }
     c.curves.push_back(std::move(curve));
   }
-  if (c.curves.empty() || c.curves.size() % c.sides() != 0) {
+  if (c.curves.empty() || c.curves.size() % 2 != 0) {
     throw InputError(where + ": 'curves' lacks the curve of a side");
   }
   if (json.contains("wholes")) {
@@ -271,12 +260,9 @@ std::optional<Curves> load_curves(const fs::path& directory, const Bundle& bundl
   std::error_code ec;
   if (!fs::exists(path, ec)) return std::nullopt;
   Curves curves = curves_from_json(read_json(path, std::uint64_t{64} << 20), path.string());
-  if (curves.one_vector != bundle.one_vector() || curves.layers() != std::ssize(bundle.layers) ||
-      curves.head_dim != bundle.layers.front().head_dim) {
+  if (curves.layers() != std::ssize(bundle.layers) || curves.head_dim != bundle.layers.front().head_dim) {
     throw InputError(path.string() + ": has curves of " + std::to_string(curves.layers()) + " layers of head size " +
-                     std::to_string(curves.head_dim) +
-                     (curves.one_vector ? " with one vector for keys and values" : "") +
-                     ", which are not the bundle's");
+                     std::to_string(curves.head_dim) + ", which are not the bundle's");
   }
   return curves;
 }

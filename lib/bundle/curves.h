@@ -51,20 +51,16 @@ struct Curves {
   // stored in calibration_hashes.json of the bundle, not in curves.json; empty if none are kept.
   Json text_hashes = Json::object();
   std::int64_t head_dim = 0, sink = 0, recent = 0, context = 0, sequences = 0;
-  std::string dtype;         // of the activations
-  double rounding_kl = 0.0;  // KL caused only by the rounding of activations; 0 in FP32
-  // For a shared K/V latent (MLA), which is key and value: a layer has one curve, with both at its widths. The sides of
-  // points and of end-to-end measurements are equal.
-  bool one_vector = false;
-  std::vector<SideCurve> curves;   // layer by layer, keys before values; a shared latent as Side::kKey
+  std::string dtype;               // of the activations
+  double rounding_kl = 0.0;        // KL caused only by the rounding of activations; 0 in FP32
+  std::vector<SideCurve> curves;   // layer by layer, keys before values
   std::vector<WholePoint> wholes;  // by ascending budget
 
-  std::size_t sides() const { return one_vector ? 1 : 2; }  // curves per layer
-  std::int64_t layers() const { return static_cast<std::int64_t>(curves.size() / sides()); }
+  std::int64_t layers() const { return static_cast<std::int64_t>(curves.size() / 2); }
 };
 
-// "keys", "values" or "vectors": the name of a curve's side in messages.
-const char* curve_side_name(const Curves& curves, Side side);
+// "keys" or "values": the name of a curve's side in messages.
+const char* curve_side_name(Side side);
 
 // Mean and standard error of one number per sequence; error 0 for a single sequence.
 CurvePoint curve_point(const Widths& widths, std::vector<double> sequences);

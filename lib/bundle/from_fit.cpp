@@ -119,7 +119,6 @@ Bundle bundle_from_fit(const Statistics& s, const FitOptions& o, const FitResult
                   {"kv_heads", s.kv_heads},     {"head_dim", s.head_dim},
                   {"hidden", s.hidden}};
   if (!s.left_out.empty()) bundle.model["left_out"] = left_out_json(s.left_out);
-  if (s.metadata.is_object() && s.metadata.contains("latent")) bundle.model["latent"] = s.metadata["latent"];
   const Json facts = s.metadata.is_object() ? s.metadata.value("model", Json::object()) : Json::object();
   const std::string revision = json_string(facts, "revision", source.statistics_name, "");
   if (!revision.empty()) bundle.model["revision"] = revision;

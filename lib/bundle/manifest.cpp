@@ -207,22 +207,6 @@ void check_left_out(const Bundle& bundle, std::int64_t total, const std::string&
   }
 }
 
-// Checks the channels of a shared K/V latent (MLA), if the manifest has them.
-void check_latent(const Bundle& bundle, const std::string& where) {
-  if (!bundle.one_vector()) return;
-  const Json& latent = json_object(bundle.model, "latent", where);
-  const std::string here = where + ", latent";
-  const std::int64_t rank = json_int_within(latent, "rank", here, 1, kLargestHeadDim),
-                     rotated = json_int_within(latent, "rotated", here, 1, kLargestHeadDim);
-  for (const LayerTransform& layer : bundle.layers) {
-    if (layer.kv_heads == 1 && layer.head_dim == rank + rotated) continue;
-    throw InputError(here + ": " + std::to_string(rank) + " and " + std::to_string(rotated) +
-                     " channels make one vector, expected layers with one KV head of the sum of both; found " +
-                     std::to_string(layer.kv_heads) + " of " + std::to_string(layer.head_dim) + " in layer " +
-                     std::to_string(layer.layer));
-  }
-}
-
 constexpr const char* kNumbers[] = {"code",   "files",  "format_version", "global_clip", "hadamard_block",
                                     "layers", "method", "scope",          "windows"};  // sorted
 
@@ -297,6 +281,9 @@ Manifest manifest_from_json(const Json& json, const std::string& where) {
                      ": holds learned codebooks, which this version does not read; fit a bundle with --method "
                      "oscar or waterfill");
   }
+  if (json_member(json, "model").contains("latent")) {
+    throw InputError(where + ": is a bundle for latent attention, which " + kNoLatentAttention);
+  }
   if (version > kBundleFormatVersion) {
     throw InputError(where + ": format_version " + std::to_string(version) + " is newer than the " +
                      std::to_string(kBundleFormatVersion) + " this program reads; update the toolchain");
@@ -329,7 +316,6 @@ Manifest manifest_from_json(const Json& json, const std::string& where) {
                      std::to_string(total) + " layers");
   }
   check_left_out(bundle, total, where + ", model");
-  check_latent(bundle, where + ", model");
   const Json& windows = json_object(json, "windows", where);
   bundle.windows.sink = json_int_within(windows, "sink", where + ", windows", 0, std::int64_t{1} << 32);
   bundle.windows.recent = json_int_within(windows, "recent", where + ", windows", 0, std::int64_t{1} << 32);

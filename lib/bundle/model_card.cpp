@@ -84,12 +84,6 @@ std::string card_head(const Bundle& bundle, const std::string& title) {
         std::to_string(bundle.layers.size()) + " layers, " + std::to_string(bundle.layers.front().kv_heads) +
             " KV heads, head size " + std::to_string(bundle.layers.front().head_dim));
   }
-  if (bundle.one_vector()) {
-    const Json latent = bundle.model["latent"];
-    row(out, "latent attention",
-        "one cached vector for keys and values: " + std::to_string(latent.value("rank", std::int64_t{0})) + " + " +
-            std::to_string(latent.value("rotated", std::int64_t{0})) + " channels");
-  }
   const std::int64_t layers = bundle.model.value("layers", std::int64_t{0});
   row(out, "not in the bundle", markdown_text(left_out_text(read_left_out(bundle.model, layers, "the bundle"))));
   row(out, "method", bundle.method + ", one rotation for each " + (bundle.scope == "head" ? "KV head" : "layer"));
@@ -139,8 +133,6 @@ std::string provenance_section(const Bundle& bundle) {
 std::string bundle_card(const Bundle& bundle) {
   std::ostringstream out;
   out << card_head(bundle, "2-bit KV-cache rotations");
-  if (bundle.one_vector())
-    out << "Bundles of latent attention are only for `oscar-verify`: no engine reads them yet.\n\n";
   out << "Written by `oscar-fit`. `" << kManifestName << "` is the manifest, `" << kRotationsName
       << "` holds the matrices; keys and queries are multiplied by M_K, values by M_V, attention outputs by the "
          "transpose of M_V.\n\n"

@@ -65,7 +65,6 @@ void KvCache::append(std::int64_t layer, std::int64_t id, const std::uint16_t* k
 
 // Tokens that leave the recent windows are coded first; then the new rows enter the windows and may overwrite them.
 void KvCache::append_rows(std::int64_t layer, const std::vector<NextRows>& rows, const ForEachPart& for_each_part) {
-  const std::size_t sides = spec_.one_vector ? 1 : 2;
   const auto each = [&](const auto& call) {
     for (const NextRows& next : rows) {
       std::unique_ptr<Sequence>& slot = sequences_[next.sequence];
@@ -74,7 +73,7 @@ void KvCache::append_rows(std::int64_t layer, const std::vector<NextRows>& rows,
         for (auto& side : slot->sides) side.resize(spec_.sides[0].pages.size());
       }
       const std::array<std::uint16_t const*, 2> sources{next.keys, next.values};
-      for (std::size_t i = 0; i < sides; ++i) {
+      for (std::size_t i = 0; i < 2; ++i) {
         call(*slot, i == 0 ? Side::kKey : Side::kValue, NewRows{sources[i], next.count});
       }
     }
@@ -170,7 +169,7 @@ void KvCache::code(const Part& part, std::int64_t layer) {
 
 bool KvCache::by_head(std::int64_t layer) const {
   const auto of = [&](Side side) {
-    const CachePages* pages = spec(held(side)).pages[as_index(layer)].get();
+    const CachePages* pages = spec(side).pages[as_index(layer)].get();
     return pages != nullptr && pages->by_head();
   };
   return of(Side::kKey) || of(Side::kValue);
@@ -190,8 +189,7 @@ std::int64_t KvCache::tokens(std::int64_t layer, std::int64_t id) const {
   return found == sequences_.end() ? 0 : found->second->sides[0].at(as_index(layer)).tokens;
 }
 
-SideView KvCache::view(std::int64_t layer, std::int64_t id, Side asked) const {
-  const Side side = held(asked);
+SideView KvCache::view(std::int64_t layer, std::int64_t id, Side side) const {
   const CacheWindows& w = spec(side).windows;
   const Sequence& sequence = *sequences_.at(id);
   const Rows& rows = sequence.sides[at(side)].at(as_index(layer));

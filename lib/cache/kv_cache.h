@@ -27,9 +27,6 @@ struct KvCacheSpec {
   std::int64_t kv_heads = 0, head_dim = 0;
   std::array<SideSpec, 2> sides;  // keys, values
   bool shared_pages = false;      // a page holds keys and values, which must have equal windows, bytes and tokens
-  // Shared K/V latent (MLA): the cached key is also the value. It is kept once, and both sides are views of it. Needs
-  // shared_pages.
-  bool one_vector = false;
 };
 
 // Windows of a cache with every token in BF16.
@@ -59,8 +56,8 @@ class KvCache {
   explicit KvCache(KvCacheSpec spec);
   ~KvCache();
 
-  // Appends the next token of a sequence; an unknown id starts a new sequence. key, value: [Hkv, d] BF16 bits; with a
-  // shared K/V latent (MLA), `value` is ignored. NumericalError naming the place if a token to be coded is not finite.
+  // Appends the next token of a sequence; an unknown id starts a new sequence. key, value: [Hkv, d] BF16 bits.
+  // NumericalError naming the place if a token to be coded is not finite.
   void append(std::int64_t layer, std::int64_t sequence, const std::uint16_t* key, const std::uint16_t* value);
   // Appends the next tokens of several sequences, each listed once; the bytes equal the bytes of single appends.
   // for_each_part(n, code) must call code(i) once for each i in [0, n), in any order and on any threads. A part is a
@@ -90,7 +87,6 @@ class KvCache {
     std::vector<std::vector<std::uint8_t>> bytes;  // [layers]
   };
   static std::size_t at(Side side) { return side == Side::kKey ? 0 : 1; }
-  Side held(Side side) const { return spec_.one_vector ? Side::kKey : side; }
   std::size_t pool_of(Side side) const { return spec_.shared_pages ? 0 : at(side); }
   const SideSpec& spec(Side side) const { return spec_.sides[at(side)]; }
   struct NewRows {

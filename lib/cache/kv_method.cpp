@@ -27,11 +27,8 @@ const RowCode& KvMethod::code(std::int64_t layer, Side side) const {
   return side == Side::kKey ? c.key : c.value;
 }
 
-RowCodec KvMethod::codec(std::int64_t layer, Side asked, std::int64_t head) const {
-  const Side side = one_vector ? Side::kKey : asked;
-  // A shared K/V latent (MLA) is scaled as values are, for the least squared error (docs/results.md). With the keys'
-  // unbiased scales, waterfill had a larger loss on every sample model.
-  RowCodec codec{.code = code(layer, side), .side = one_vector ? Side::kValue : side};
+RowCodec KvMethod::codec(std::int64_t layer, Side side, std::int64_t head) const {
+  RowCodec codec{.code = code(layer, side), .side = side};
   codec.encoder = side == Side::kKey ? key_encoder : value_encoder;
   const auto h = static_cast<std::size_t>(head);
   if (const SideTransform* t = transform(layer, side); t != nullptr && !t->clip.empty()) {
@@ -48,8 +45,7 @@ RowCodec KvMethod::codec(std::int64_t layer, Side asked, std::int64_t head) cons
 bool KvMethod::quantized_at(std::int64_t layer) const { return quantized && !left_out_at(layer); }
 
 PageLayout KvMethod::page(std::int64_t layer) const {
-  const RowCode& key = code(layer, Side::kKey);
-  return one_vector ? page_layout(key) : page_layout(key, code(layer, Side::kValue));
+  return page_layout(code(layer, Side::kKey), code(layer, Side::kValue));
 }
 
 bool KvMethod::left_out_at(std::int64_t layer) const { return !places.empty() && places.at(index(layer)) == kLeftOut; }
@@ -64,7 +60,7 @@ double KvMethod::bits_per_element() const {
 }
 
 double KvMethod::token_bytes(const ModelConfig& model) const {
-  return bits_per_element() * static_cast<double>(vectors() * model.kv_heads * model.head_dim) / 8.0;
+  return bits_per_element() * static_cast<double>(2 * model.kv_heads * model.head_dim) / 8.0;
 }
 
 double KvMethod::bits_per_element_at(std::int64_t context) const {
@@ -75,12 +71,12 @@ double KvMethod::bits_per_element_at(std::int64_t context) const {
 std::uint64_t KvMethod::window_bytes(const ModelConfig& model, std::int64_t context) const {
   const std::int64_t tokens =
       quantized ? std::min(windows.sink + windows.recent + windows.flush - 1, context) : context;
-  return static_cast<std::uint64_t>(2 * vectors() * model.kv_heads * model.head_dim * tokens);
+  return static_cast<std::uint64_t>(2 * 2 * model.kv_heads * model.head_dim * tokens);
 }
 
 std::uint64_t allocated_bytes(const KvMethod& method, const ModelConfig& model, std::int64_t context) {
   std::uint64_t bytes = held_bytes(method, model, context);
-  const auto row = static_cast<std::uint64_t>(2 * method.vectors() * model.kv_heads * model.head_dim);
+  const auto row = static_cast<std::uint64_t>(2 * 2 * model.kv_heads * model.head_dim);
   for (std::int64_t place = 0; place < model.kv_layers(); ++place) {
     if (!method.left_out_at(place)) continue;
     bytes += row * static_cast<std::uint64_t>(std::min(model.span(model.kv_layer(place)), context));

@@ -32,9 +32,6 @@ struct KvMethod {
   std::string id;         // "oscar"
   std::string source;     // paper or project that defines it
   bool quantized = true;  // false: bf16, every token stays in BF16
-  // Shared K/V latent (MLA): a token caches one vector, which is key and value. It uses the codes, encoders and clips
-  // of keys, but scales chosen as for values. The value transform is the keys' transform with its inverse.
-  bool one_vector = false;
   CacheWindows windows;
   std::optional<CacheWindows> value_windows;                   // windows of values if they differ, as in some papers
   std::shared_ptr<const RowsCoder> coder = transform_coder();  // never null
@@ -60,10 +57,9 @@ struct KvMethod {
   }
   bool quantized_at(std::int64_t layer) const;
   bool left_out_at(std::int64_t layer) const;
-  PageLayout page(std::int64_t layer) const;                   // of one KV head; only for transform_coder()
-  const LayerCode& layer_code(std::int64_t layer) const;       // only for transform_coder()
-  std::int64_t vectors() const { return one_vector ? 1 : 2; }  // vectors that a token caches per KV head
-  std::int64_t held_layers(const ModelConfig& model) const;    // number of layers that are not left out
+  PageLayout page(std::int64_t layer) const;                 // of one KV head; only for transform_coder()
+  const LayerCode& layer_code(std::int64_t layer) const;     // only for transform_coder()
+  std::int64_t held_layers(const ModelConfig& model) const;  // number of layers that are not left out
   // True if the decode path has pages for it.
   bool paged() const { return coder->no_pages().empty(); }
 

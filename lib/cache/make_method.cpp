@@ -110,7 +110,6 @@ KvMethod make_method(const std::string& id, const ModelConfig& model, const Bund
   method.id = id;
   method.source = row != nullptr ? row->source : "bundle";
   method.quantized = own || row->quantized;
-  method.one_vector = model.is_latent();
   method.windows = windows;
   const int d = static_cast<int>(model.head_dim);
   if (from_bundle) {

@@ -78,14 +78,9 @@ std::uint64_t TransformCoder::held_bytes(const KvMethod& method, const ModelConf
 std::optional<KvCacheSpec> TransformCoder::pages(const KvMethod& method, const ModelConfig& model) const {
   KvCacheSpec spec;
   spec.shared_pages = true;
-  spec.one_vector = method.one_vector;
   for (std::int64_t layer = 0; layer < model.kv_layers(); ++layer) {
     const PageLayout page = method.page(layer);
     for (const Side side : {Side::kKey, Side::kValue}) {
-      if (side == Side::kValue && method.one_vector) {
-        spec.sides[1].pages.push_back(spec.sides[0].pages.back());
-        continue;
-      }
       std::vector<RowCodec> codecs;
       for (std::int64_t head = 0; head < model.kv_heads; ++head) codecs.push_back(method.codec(layer, side, head));
       spec.sides[side == Side::kKey ? 0 : 1].pages.push_back(std::make_shared<RowPages>(page, side, std::move(codecs)));

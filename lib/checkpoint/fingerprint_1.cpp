@@ -81,14 +81,6 @@ std::string family_text(const ModelConfig& c) {
     for (const bool linear : l.layers) text += linear ? " 1" : " 0";
     text += "\n";
   }
-  if (c.is_latent()) {
-    const LatentAttention& l = c.latent;
-    text += "latent";
-    for (const std::int64_t n : {l.rank, l.rotated, l.query_rank, l.nope_dim, l.value_dim}) {
-      text += " " + std::to_string(n);
-    }
-    text += "\n";
-  }
   if (c.experts.count > 0) {
     text += "experts";
     for (const std::int64_t n : {c.experts.count, c.experts.per_token, c.experts.intermediate}) {

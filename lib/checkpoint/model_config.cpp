@@ -1,10 +1,12 @@
 #include "checkpoint/model_config.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <set>
 #include <span>
 #include <stdexcept>
+#include <string_view>
 
 #include "base/edit_distance.h"
 #include "base/errors.h"
@@ -38,6 +40,15 @@ bool has_text_model(const Json& config, const FamilyRow& row, const std::string&
   return json_string(*text, "model_type", where, row.named_inside ? "" : row.model_type) == row.model_type;
 }
 
+// Whether a model that no family reads has latent attention (MLA). Configurations may leave kv_lora_rank out.
+bool is_latent(const Json& config, const std::string& name) {
+  constexpr std::array<std::string_view, 7> kNames = {"DeepseekV2ForCausalLM", "deepseek_v2", "DeepseekV3ForCausalLM",
+                                                      "deepseek_v3",           "kimi_k2",     "Glm4MoeLiteForCausalLM",
+                                                      "glm4_moe_lite"};
+  return std::find(kNames.begin(), kNames.end(), name) != kNames.end() || config.contains("kv_lora_rank") ||
+         json_member(config, "text_config").contains("kv_lora_rank");
+}
+
 FoundFamily find_family(const Json& config, const std::string& where) {
   std::string name = json_string(config, "model_type", where, "");
   const std::string type = name;
@@ -51,15 +62,17 @@ FoundFamily find_family(const Json& config, const std::string& where) {
   if (name.empty()) throw InputError(where + ": the key 'architectures' is missing; is this a model's config.json?");
   for (const FamilyRow* row : family_rows()) {
     const bool wrapped = row->wrapper != nullptr && (name == row->wrapper || name == row->wrapper_type);
-    const bool second = row->other_type != nullptr && name == row->other_type;
-    if (!wrapped && !second && name != row->architecture && name != row->model_type) continue;
+    if (!wrapped && name != row->architecture && name != row->model_type) continue;
     if (wrapped && !has_text_model(config, *row, where)) continue;
-    const bool other = !wrapped && row->other_type != nullptr && type == row->other_type;
-    if (!type.empty() && !other && type != (wrapped ? row->wrapper_type : row->model_type)) {
+    if (!type.empty() && type != (wrapped ? row->wrapper_type : row->model_type)) {
       throw InputError(where + ": model_type " + quote_name(type) + " does not belong to the architecture " +
                        quote_name(name));
     }
     return {row, wrapped};
+  }
+  if (is_latent(config, name)) {
+    throw InputError(where + ": the architecture " + quote_name(name) + " has latent attention, which " +
+                     kNoLatentAttention);
   }
   for (const FamilyRow* row : family_rows()) {
     if (row->wrapper == nullptr || (name != row->wrapper && name != row->wrapper_type)) continue;
@@ -210,12 +223,6 @@ std::int64_t ModelConfig::kv_layer(std::int64_t place) const {
   throw std::out_of_range("no layer in this place holds a KV cache");
 }
 
-void refuse_latent(const ModelConfig& config, const std::string& what) {
-  if (!config.is_latent()) return;
-  throw InputError(what + " does not serve " + config.architecture +
-                   ": its latent attention keeps one vector for keys and values, whose errors it does not tell apart");
-}
-
 std::vector<std::int64_t> ModelConfig::shared_layers() const {
   std::set<std::int64_t> sources;
   for (std::int64_t i = 0; i < layers; ++i) {
@@ -284,8 +291,8 @@ ModelConfig parse_model_config(const Json& whole, const std::string& where) {
   parse_special_tokens(config, family, where, &out);
   out.torch_dtype = json_string(config, "dtype", where, json_string(config, "torch_dtype", where, ""));
   if (row->read_config != nullptr) row->read_config(config, where, &out);
-  check_rotation(out.rope, out.rotary_width(), where);
-  check_rope_factors(out.rope, out.rotary_width(), where);
+  check_rotation(out.rope, out.head_dim, where);
+  check_rope_factors(out.rope, out.head_dim, where);
   out.max_position = served_positions(out.rope, !out.layer_rope.empty(), out.max_position);
   if (!out.layer_rope.empty()) check_rope_factors(out.local_rope, out.local_head_dim(), where);
   return out;

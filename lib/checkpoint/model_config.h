@@ -58,13 +58,14 @@ struct ExpertConfig {
   std::int64_t per_token = 0;  // chosen for each token
   std::int64_t intermediate = 0;
   std::int64_t groups = 1, groups_chosen = 1;  // groups of equal size, in order; experts come from the best groups
-  std::int64_t group_judges = 2;               // a group's score is the sum of this many of its best experts
   std::int64_t shared = 0;                     // intermediate size of the shared expert; 0: none
   bool normalized = true;                      // divide the weights of the chosen experts by their sum
   double least_sum = 0.0;                      // lower limit of that sum
   double scaling = 1.0;                        // multiplies the weights afterward
   double gate_gain = 1.702, gate_limit = 7.0;  // for the clamped gate (gpt-oss)
   std::vector<bool> layers;                    // [layers]; empty: none
+
+  static constexpr std::int64_t kGroupJudges = 2;  // a group's score is the sum of this many of its best experts
 };
 
 // Layers with a fixed-size state instead of keys and values: gated delta nets (model/gated_delta_net.h).
@@ -84,19 +85,6 @@ struct LinearAttention {
 struct LocalAttention {
   std::int64_t kv_heads = 0, head_dim = 0;
   std::vector<bool> layers;  // [layers]; empty: all layers have equal heads
-};
-
-// Latent attention (MLA; DeepSeek-V2, arXiv:2405.04434, section 2.1). A token caches one vector: the normed latent and
-// the RoPE channels that all heads share. With W_UK absorbed into the queries this is attention with one KV head, with
-// keys [latent, rotated] and values [latent, 0]. kv_heads is 1, and head_dim is the sum of both widths.
-struct LatentAttention {
-  std::int64_t rank = 0;        // latent size; 0: no latent attention
-  std::int64_t rotated = 0;     // key channels with RoPE, after the latent
-  std::int64_t query_rank = 0;  // latent size of the queries; 0: one projection
-  std::int64_t nope_dim = 0;    // query channels per head that multiply the latent
-  std::int64_t value_dim = 0;   // per head, before W_O
-
-  std::int64_t query_dim() const { return nope_dim + rotated; }
 };
 
 // The last layers of a model may have no keys and values of their own and share an earlier layer's (Gemma 4 E2B, E4B).
@@ -139,10 +127,9 @@ struct ModelConfig {
   LocalAttention local;
   SharedCaches shared;
   std::int64_t layer_input = 0;  // width of each layer's token embedding; 0: layers have none
-  LatentAttention latent;
-  WeightConfig weights;         // how the weights are quantized
-  bool text_tower = false;      // the text model inside a multimodal wrapper
-  std::int64_t bos_token = -1;  // -1: none
+  WeightConfig weights;          // how the weights are quantized
+  bool text_tower = false;       // the text model inside a multimodal wrapper
+  std::int64_t bos_token = -1;   // -1: none
   std::vector<std::int64_t> eos_tokens;
   std::string torch_dtype;  // as written: "bfloat16"
 
@@ -154,9 +141,6 @@ struct ModelConfig {
   }
 
   std::int64_t gqa_group() const { return query_heads / kv_heads; }  // query heads per KV head
-
-  bool is_latent() const { return latent.rank > 0; }
-  std::int64_t rotary_width() const { return is_latent() ? latent.rotated : head_dim; }  // head width that RoPE uses
 
   bool is_local(std::int64_t layer) const {  // listed in LocalAttention::layers
     return !local.layers.empty() && local.layers.at(static_cast<std::size_t>(layer));
@@ -192,10 +176,10 @@ struct ModelConfig {
 // architecture. The message lists the supported ones.
 ModelConfig parse_model_config(const Json& config, const std::string& where);
 
-// InputError for a model with latent attention, which `what` ("oscar-verify") does not support.
-void refuse_latent(const ModelConfig& config, const std::string& what);
+// Why models, statistics and bundles of latent attention (MLA) are refused, after "latent attention, which ".
+inline constexpr const char* kNoLatentAttention = "is not supported because no engine serves a 2-bit cache of it";
 
-// The same for a model whose rows between layers contain more than the hidden state (ModelConfig::state_width()).
+// InputError for a model whose rows between layers contain more than the hidden state (ModelConfig::state_width()).
 void refuse_carried_rows(const ModelConfig& config, const std::string& what);
 
 // "LlamaForCausalLM, MistralForCausalLM, ..."

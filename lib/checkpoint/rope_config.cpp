@@ -42,7 +42,7 @@ double number_or(const Json& object, const char* key, const std::string& where, 
   return value == 0.0 ? fallback : require_positive(value, key, where);
 }
 
-// Attention temperature of YaRN (arXiv 2309.00071, section 3.4), with the mscale ratio of DeepSeek checkpoints.
+// Attention temperature of YaRN (arXiv 2309.00071, section 3.4), with the ratio of mscale and mscale_all_dim.
 double yarn_temperature(double factor, double mscale) {
   return factor <= 1.0 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
 }

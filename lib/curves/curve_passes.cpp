@@ -99,10 +99,7 @@ PassResult CurvePasses::measure(const WidthMethods& methods, std::int64_t layer,
   const bool exact_pass = decoder_.options().dtype != at::kFloat;
   const std::int64_t copies = static_cast<std::int64_t>(profiles.size()) + (exact_pass ? 1 : 0);
   const std::int64_t number = decoder_.config().kv_layer(layer);
-  const std::string where = "layer " + std::to_string(number) +
-                            (methods.front().one_vector ? " vectors"
-                             : side == Side::kKey       ? " keys"
-                                                        : " values");
+  const std::string where = "layer " + std::to_string(number) + (side == Side::kKey ? " keys" : " values");
   ProfileAttention quantized(methods, side, profiles, exact_pass);
   PassResult result;
   result.kl.resize(profiles.size());

@@ -34,8 +34,7 @@ class CurvePasses {
   CurvePasses(Decoder& decoder, const std::vector<std::vector<std::int32_t>>& sequences, const CacheWindows& windows,
               std::function<void(std::uint64_t)> on_layers);
 
-  // layer: index among the layers with a KV cache. With a shared K/V latent (MLA), the latent is quantized and `side`
-  // is kKey. InterruptedError on SIGINT; NumericalError naming layer and side.
+  // layer: index among the layers with a KV cache. InterruptedError on SIGINT; NumericalError naming layer and side.
   PassResult measure(const WidthMethods& methods, std::int64_t layer, Side side, const std::vector<Widths>& profiles);
 
   // Mean KL of each sequence with all sides of all layers quantized as the method does; includes the rounding of

@@ -144,7 +144,6 @@ class CurveRun {
                   "passes") {
     const ModelConfig& model = decoder.config();
     curves_.head_dim = model.head_dim;
-    curves_.one_vector = model.is_latent();
     curves_.sink = request.windows.sink;
     curves_.recent = request.windows.recent;
     curves_.context = std::ssize(request.sequences.front());
@@ -152,7 +151,6 @@ class CurveRun {
     curves_.dtype = dtype_name_of(decoder.options().dtype);
     for (std::size_t layer = 0; layer < predictions.key.size(); ++layer) {
       for (const Side side : {Side::kKey, Side::kValue}) {
-        if (side == Side::kValue && curves_.one_vector) break;
         const std::vector<double>& predicted = (side == Side::kKey ? predictions.key : predictions.value)[layer];
         sides_.push_back({predicted, {}});
         curves_.curves.push_back({static_cast<std::int64_t>(layer), side, {}, predicted});
@@ -204,7 +202,7 @@ class CurveRun {
   PassResult measure_batch(PointLog& log, std::size_t round, std::size_t place,
                            const std::vector<std::size_t>& wanted) {
     const SideCurve& curve = curves_.curves[place];
-    progress_.set_note("layer " + std::to_string(curve.layer) + " " + curve_side_name(curves_, curve.side));
+    progress_.set_note("layer " + std::to_string(curve.layer) + " " + curve_side_name(curve.side));
     if (const std::optional<PassResult> found = log.find(round, place)) {
       progress_.advance(static_cast<std::uint64_t>((decoder_.config().layers - curve.layer) * curves_.sequences) *
                         wanted.size());
@@ -370,10 +368,8 @@ MeasuredCurves measure_curves(Curves facts, const Bundle& bundle, const ProfileP
 
 std::uint64_t most_curve_passes(const ModelConfig& model, std::int64_t sequences, std::int64_t budgets) {
   const std::int64_t most = static_cast<std::int64_t>(ChoiceOptions{}.most), layers = model.layers;
-  const std::int64_t sides = model.is_latent() ? 1 : 2;
-  // (L (L + 1))/2 layers per side; two end-to-end passes per budget.
-  return static_cast<std::uint64_t>(sequences *
-                                    (layers + sides * most * layers * (layers + 1) / 2 + 2 * layers * budgets));
+  // (L (L + 1))/2 layers for each of two sides; two end-to-end passes per budget.
+  return static_cast<std::uint64_t>(sequences * (layers + most * layers * (layers + 1) + 2 * layers * budgets));
 }
 
 }  // namespace oscar

@@ -48,8 +48,7 @@ struct MeasuredCurves {
 MeasuredCurves measure_curves(Curves facts, const Bundle& bundle, const ProfilePredictions& predictions,
                               Decoder& decoder, const CurveRequest& request);
 
-// The largest number of passes of one sequence through one layer in a run, which its progress counts. With a shared K/V
-// latent (MLA), a layer has one side instead of two.
+// The largest number of passes of one sequence through one layer in a run, which its progress counts.
 std::uint64_t most_curve_passes(const ModelConfig& model, std::int64_t sequences, std::int64_t budgets);
 
 }  // namespace oscar

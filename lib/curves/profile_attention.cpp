@@ -130,9 +130,7 @@ at::Tensor ProfileAttention::attend(const AttentionInput& input) {
   one.asked = asked_of_one(input, copies(), tokens);
   const bool all = one.asked.defined() && !fused_prefill_runs(input);
   if (all) one = with_all_queries(one);
-  const at::Tensor out = methods_[0].one_vector ? attend_vector(one)
-                         : side_ == Side::kKey  ? attend_keys(one)
-                                                : attend_values(one);
+  const at::Tensor out = side_ == Side::kKey ? attend_keys(one) : attend_values(one);
   return (all ? out.index_select(0, input.asked.to(out.device())) : out).to(input.q.scalar_type());
 }
 
@@ -158,23 +156,6 @@ at::Tensor ProfileAttention::attend_keys(const AttentionInput& input) const {
     out.narrow(0, p * queries, queries)
         .copy_(fused_prefill_runs(input) ? attend_fused(input, q, input.asked, keys, values)
                                          : attend_cached(input, q, keys, values, shift, weight_sum));
-  }
-  return out;
-}
-
-at::Tensor ProfileAttention::attend_vector(const AttentionInput& input) const {
-  const std::int64_t queries = input.q.size(0);
-  const at::Tensor q = rotate_queries(input.q, methods_[0].transform(input.layer, Side::kKey), 1);
-  const SideTransform* value = methods_[0].transform(input.layer, Side::kValue);
-  const WidthRows rows = width_rows(methods_, input.layer, Side::kKey, input.k);
-  at::Tensor out = at::empty({copies() * queries, q.size(1), input.v.size(2)}, q.options());
-  for (std::int64_t p = 0; p < copies(); ++p) {
-    const auto i = static_cast<std::size_t>(p);
-    CachedRows both{rows.plain, {}, rows.windows};
-    if (i < profiles_.size()) both.coded = profile_rows(rows, profiles_[i]);
-    const at::Tensor coded = fused_prefill_runs(input) ? attend_fused(input, q, input.asked, both, both)
-                                                       : attend_cached(input, q, both, both, {}, {});
-    out.narrow(0, p * queries, queries).copy_(restore_outputs(coded, value, 1, {}));
   }
   return out;
 }

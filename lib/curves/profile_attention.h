@@ -1,5 +1,5 @@
-// Attention of one sequence in which one side of one layer, or a shared K/V latent (MLA), is quantized with several
-// width profiles at once. Measured curves (curve_passes.h) run it in the quantized layer.
+// Attention of one sequence in which one side of one layer is quantized with several width profiles at once. Measured
+// curves (curve_passes.h) run it in the quantized layer.
 #pragma once
 
 #include <array>
@@ -40,7 +40,6 @@ class ProfileAttention : public Attention {
  private:
   at::Tensor attend_keys(const AttentionInput& input) const;
   at::Tensor attend_values(const AttentionInput& input) const;
-  at::Tensor attend_vector(const AttentionInput& input) const;  // shared K/V latent (MLA)
   std::int64_t copies() const { return static_cast<std::int64_t>(profiles_.size()) + (exact_ ? 1 : 0); }
 
   const WidthMethods& methods_;

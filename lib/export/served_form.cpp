@@ -11,10 +11,6 @@ ServedForm form_of(const ExportFormat& format, const Bundle& bundle) {
 }
 
 std::optional<std::string> unsupported(const ExportFormat& format, const Bundle& bundle) {
-  if (bundle.one_vector()) {
-    return "the bundle is for the one vector of latent attention, which format " + format.id +
-           " cannot carry and no engine reads yet: evaluate it with oscar-verify";
-  }
   return format.unsupported != nullptr ? format.unsupported(format, bundle) : std::nullopt;
 }
 
@@ -31,7 +27,6 @@ ServedForm served_form(const Bundle& bundle, const std::string& format) {
 }
 
 ServedForm lossless_form(const Bundle& bundle) {
-  if (bundle.one_vector()) return {kSimulatedForm, bundle, {}};
   for (const ExportFormat& format : export_formats()) {
     if (unsupported(format, bundle)) continue;
     ServedForm form = form_of(format, bundle);

@@ -105,14 +105,6 @@ PageLayout page_layout(const RowCode& key, const RowCode& value) {
   return layout;
 }
 
-PageLayout page_layout(const RowCode& vector) {
-  PageLayout layout;
-  layout.key = side_layout(vector, 0);
-  layout.value.head_dim = vector.head_dim;
-  layout.value.param_offset = layout.key.end();
-  return layout;
-}
-
 std::vector<ScaleRun> scale_runs(const SideLayout& side) {
   std::vector<ScaleRun> runs;
   for (int i = 0; i < side.quant_groups; ++i) {

@@ -49,8 +49,6 @@ std::string settings_text(const RowCode& code);  // text for people: "groups of 
 
 // A page of such rows. InputError as validate().
 PageLayout page_layout(const RowCode& key, const RowCode& value);
-// For a shared K/V latent (MLA): in the order of keys, with an empty value side.
-PageLayout page_layout(const RowCode& vector);
 
 // The channels that parameter `i` of a token scales, and the plane of their codes; one entry for each of
 // side.quant_groups.

@@ -70,14 +70,7 @@ at::Tensor multiplied(const at::Tensor& rows, const at::Tensor& m) {
 
 }  // namespace
 
-void require_apart(const std::string& what, const ModelConfig& model) {
-  if (!model.is_latent()) return;
-  throw UsageError(what + " codes keys and values apart, and the latent attention of " + model.architecture +
-                   " caches one vector for both; take naive2, hadamard2, or a bundle of oscar, balanced or waterfill");
-}
-
 void require_fit(const MethodSpec& description, const ModelConfig& model) {
-  require_apart("Method " + description.id, model);
   require_fit(description, static_cast<int>(model.head_dim));
 }
 

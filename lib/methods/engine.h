@@ -15,11 +15,7 @@
 
 namespace oscar {
 
-// UsageError for a model with a shared K/V latent (MLA): a method that codes keys and values differently cannot store
-// it. what: "Method kivi".
-void require_apart(const std::string& what, const ModelConfig& model);
-
-// The same for a method of another paper; also UsageError if it does not fit the model's heads.
+// UsageError if a method of another paper does not fit the model's heads.
 void require_fit(const MethodSpec& description, const ModelConfig& model);
 
 inline constexpr std::uint64_t kRotationSeed = 20250428;  // seed of the random rotations; any fixed number

@@ -8,7 +8,6 @@
 #include "model/experts.h"
 #include "model/gated_delta_net.h"
 #include "model/head_projection.h"
-#include "model/latent_attention.h"
 #include "model/local_attention.h"
 
 namespace oscar {
@@ -77,21 +76,15 @@ at::Tensor attended(const ModelConfig& config, std::int64_t layer, const LayerWe
                     CarriedRows* carried, AttentionInput& input) {
   const std::int64_t width = config.query_heads * config.head_dim_of(layer);
   const bool local = config.is_local(layer);
-  if (config.is_latent()) {
-    project_latent(config, weights, pieces, normed, table, input);
-    input.q = wanted(input.q, rows);
-  } else {
-    project_heads(config, layer, weights, pieces, normed, local ? at::Tensor() : rows, table, input);
-    if (carried != nullptr) exchange(config, layer, *carried, input);
-  }
+  project_heads(config, layer, weights, pieces, normed, local ? at::Tensor() : rows, table, input);
+  if (carried != nullptr) exchange(config, layer, *carried, input);
   input.scale = attention_scale(config);
   input.soft_cap = config.logit_soft_cap;
   input.sinks = weights.sinks;
   if (!config.sliding_window.empty()) input.sliding_window = config.sliding_window.at(layer);
   if (!config.chunk.empty()) input.chunk = config.chunk.at(layer);
   if (local) return wanted(local_attention(input, layer, attention.states()).reshape({-1, width}), rows);
-  const at::Tensor output = attention.attend(input);
-  return config.is_latent() ? expanded_outputs(config, weights, output) : output.reshape({-1, width});
+  return attention.attend(input).reshape({-1, width});
 }
 
 }  // namespace

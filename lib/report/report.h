@@ -19,9 +19,6 @@ inline constexpr int kReportFormatVersion = 1;
 struct ModelFacts {
   std::string name, fingerprint, architecture;
   std::int64_t layers = 0, query_heads = 0, kv_heads = 0, head_dim = 0, vocabulary = 0, max_position = 0;
-  // With latent attention, a token caches one vector of head_dim channels: latent_rank latent channels, then
-  // latent_rotated channels with RoPE. 0: separate keys and values.
-  std::int64_t latent_rank = 0, latent_rotated = 0;
 };
 
 // The clip ratios of one layer: [1 or Hkv] for keys and values; 0: off.
@@ -232,11 +229,6 @@ std::string distance_note(const BundleFacts& bundle, std::int64_t context);
 // "1.8": KL in the last quarter of positions divided by KL in the second (metrics.h). "-" for BF16 and for rows without
 // positions in either quarter.
 std::string growth_text(const MethodReport& method);
-// What "bits per element" counts: "K and V", or the single vector of latent attention.
-std::string element_text(const VerifyReport& report);
-// With latent attention: "one vector of 512 + 64 channels a token and layer takes, in bytes: bf16 1152, ..."; otherwise
-// empty.
-std::string latent_text(const VerifyReport& report);
 // "niah 2048: the BF16 cache finds 2 of 3 references; the others count for no method"
 std::string baseline_share(const TaskScore& task);
 

@@ -24,7 +24,6 @@ Json model_json(const ModelFacts& m) {
   Json json = {{"name", m.name},         {"fingerprint", m.fingerprint}, {"architecture", m.architecture},
                {"layers", m.layers},     {"query_heads", m.query_heads}, {"kv_heads", m.kv_heads},
                {"head_dim", m.head_dim}, {"vocabulary", m.vocabulary},   {"max_position", m.max_position}};
-  if (m.latent_rank > 0) json["latent"] = {{"rank", m.latent_rank}, {"rotated", m.latent_rotated}};
   return json;
 }
 

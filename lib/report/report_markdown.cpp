@@ -67,10 +67,8 @@ std::string report_markdown(const VerifyReport& r) {
   text += "|---|---|---|---:|---:|---:|---:|---:|---:|---:|---|\n";
   for (const MethodReport& m : r.methods) text += row_of(m);
   for (const BundleFacts& b : r.bundles) text += served_note(b);
-  text += "\nBits: per element of " + element_text(r) +
-          " at this context, BF16 windows included. ±: " + interval_note(r) +
+  text += "\nBits: per element of K and V at this context, BF16 windows included. ±: " + interval_note(r) +
           ". Growth: KL over the last quarter of the scored positions over that of the second.\n";
-  if (const std::string latent = latent_text(r); !latent.empty()) text += "- " + markdown_text(latent) + "\n";
   if (r.target_bits) {
     text +=
         "Compare `bytes`: every method within 2% of the bytes of " + fixed(*r.target_bits, 2) + " bits per element.\n";

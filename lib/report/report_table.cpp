@@ -157,24 +157,6 @@ std::string baseline_share(const TaskScore& task) {
          std::to_string(task.references) + " references" + (all ? "" : "; the others count for no method");
 }
 
-std::string element_text(const VerifyReport& report) {
-  return report.model.latent_rank > 0 ? "the vector that is K and V" : "K and V";
-}
-
-std::string latent_text(const VerifyReport& report) {
-  if (report.model.latent_rank == 0) return "";
-  std::string text = "latent: one vector of " + std::to_string(report.model.latent_rank) + " + " +
-                     std::to_string(report.model.latent_rotated) +
-                     " channels for each token and layer; bytes of a coded one:";
-  std::vector<std::string> named;
-  for (const MethodReport& m : report.methods) {
-    if (std::find(named.begin(), named.end(), m.id) != named.end()) continue;
-    text += (named.empty() ? " " : ", ") + m.id + " " + significant(m.token_bytes, 4);
-    named.push_back(m.id);
-  }
-  return text;
-}
-
 std::string report_details(const VerifyReport& report) {
   const std::vector<const TaskScore*> tasks = task_columns(report);
   const bool gated = std::any_of(report.methods.begin(), report.methods.end(),
@@ -206,11 +188,10 @@ std::string report_details(const VerifyReport& report) {
     rows.push_back(row);
   }
   std::string text = format_rows(rows, 3);
-  text += "bits: per element of " + element_text(report) + " at context " + std::to_string(report.scoring.context) +
-          ", BF16 windows " + std::to_string(report.sink) + "/" + std::to_string(report.recent) + " included; " +
+  text += "bits: per element of K and V at context " + std::to_string(report.scoring.context) + ", BF16 windows " +
+          std::to_string(report.sink) + "/" + std::to_string(report.recent) + " included; " +
           grouped(report.scoring.tokens) + " tokens scored (" + percent(report.scoring.fraction, 1) +
           "% of positions, those that see a quantized key)\n";
-  if (const std::string latent = latent_text(report); !latent.empty()) text += latent + "\n";
   text += "+-95%: " + interval_note(report) + "\n";
   text += "growth: KL over the last quarter of the scored positions over that of the second\n";
   if (report.target_bits) {
@@ -258,8 +239,8 @@ std::string report_table(const VerifyReport& report) {
   std::vector<Row> rows = {header};
   for (const MethodReport& m : report.methods) rows.push_back(short_row(report, m, compares, both, gated));
   std::string text = format_rows(rows, names);
-  text += "bits: per element of " + element_text(report) + " at context " + std::to_string(report.scoring.context) +
-          ", BF16 windows " + std::to_string(report.sink) + "/" + std::to_string(report.recent) + " included\n";
+  text += "bits: per element of K and V at context " + std::to_string(report.scoring.context) + ", BF16 windows " +
+          std::to_string(report.sink) + "/" + std::to_string(report.recent) + " included\n";
   text += "scored: " + grouped(report.scoring.tokens) + " tokens in " + std::to_string(report.scoring.sequences) +
           " sequences, those whose query sees a coded key; KL in nats\n";
   for (const BundleFacts& b : report.bundles) {

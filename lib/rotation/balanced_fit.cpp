@@ -8,7 +8,6 @@
 #include "registry/registry.h"
 #include "rotation/block_widths.h"
 #include "rotation/key_center.h"
-#include "rotation/latent_fit.h"
 #include "rotation/metric_fit.h"
 #include "rotation/waterfill.h"
 
@@ -56,8 +55,7 @@ MetricModel fit_metric(const Statistics& s, const FitOptions& o, std::vector<std
   const bool allocate = fitted_method(o.method).allocates_bits, blocks = allocate || !o.key_widths.empty();
   MetricModel model;
   model.key = fit_metric_side(s, o, Side::kKey, blocks, warnings);
-  const bool one_vector = latent_parts(s).rank > 0;  // the sides are then equal and take bits once
-  model.value = one_vector ? model.key : fit_metric_side(s, o, Side::kValue, blocks, warnings);
+  model.value = fit_metric_side(s, o, Side::kValue, blocks, warnings);
   if (allocate && !o.key_profiles.empty()) {
     for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
       set_widths(model.key[layer], o.key_profiles[layer]);
@@ -67,11 +65,10 @@ MetricModel fit_metric(const Statistics& s, const FitOptions& o, std::vector<std
     std::vector<SideEnergy> key, value;
     for (const MetricSide& side : model.key) key.push_back(side.energy);
     for (const MetricSide& side : model.value) value.push_back(side.energy);
-    if (one_vector) value.clear();
     const Allocation allocation = waterfill(key, value, static_cast<int>(s.head_dim), o.bits);
     for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
       set_widths(model.key[layer], allocation.key[layer]);
-      set_widths(model.value[layer], (one_vector ? allocation.key : allocation.value)[layer]);
+      set_widths(model.value[layer], allocation.value[layer]);
     }
   } else if (blocks) {
     for (MetricSide& side : model.key) set_widths(side, as_widths(o.key_widths));

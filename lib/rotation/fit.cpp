@@ -12,7 +12,6 @@
 #include "rotation/fit_phases.h"
 #include "rotation/fit_rows.h"
 #include "rotation/for_each_head.h"
-#include "rotation/latent_fit.h"
 #include "rotation/orthogonal_fit.h"
 #include "rotation/predict.h"
 #include "statistics/pre_rope_moments.h"
@@ -27,7 +26,6 @@ void check_options(const Statistics& s, const FitOptions& o) {
     throw InputError("head_dim " + std::to_string(s.head_dim) + " is beyond the codec's " +
                      std::to_string(kMaxHeadDim));
   }
-  check_latent_options(s, o);
   if (o.quant_group < 0 || (o.quant_group > 0 && s.head_dim % o.quant_group != 0)) {
     throw UsageError("group " + std::to_string(o.quant_group) + " does not divide head_dim " +
                      std::to_string(s.head_dim));
@@ -95,7 +93,6 @@ SideTransform& side_of(LayerFit& layer, Side side) {
 void set_feedback_metrics(const Statistics& s, const FitOptions& o, FitResult& result) {
   for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
     for (const Side side : {Side::kKey, Side::kValue}) {
-      if (side == Side::kValue && latent_parts(s).rank > 0) break;  // the same vector
       set_feedback_metric(s, o, side, layer, side_of(result.layers[layer], side));
     }
   }
@@ -119,7 +116,6 @@ void search_clips(const Statistics& s, const FitOptions& o, const std::vector<La
         "layers count alike for the one clip; collect again with sequences longer than both windows");
   }
   for (const Side side : {Side::kKey, Side::kValue}) {
-    if (side == Side::kValue && latent_parts(s).rank > 0) break;  // the same vector
     std::vector<SideTransform> transforms;
     for (LayerFit& layer : result.layers) transforms.push_back(side_of(layer, side));
     const ClipChoice choice = search_clip(s, transforms, rows, {side, o.scope, o.metric, code, o.encoder}, o.on_step);
@@ -143,12 +139,6 @@ void choose_clips(const Statistics& s, const FitOptions& o, const std::vector<La
                               " sampled rows beyond the sink window, too few for a clip search (at least " +
                               std::to_string(2 * kFewestRows) + "): no clip is set; pass --clip K,V to set one");
   }
-}
-
-// Shared K/V latent (MLA): values are stored as their keys are.
-void share_with_values(FitResult& result) {
-  for (LayerFit& layer : result.layers) layer.transform.value = as_value_side(layer.transform.key);
-  result.global_value_clip = result.global_key_clip;
 }
 
 // Predictions of all layers, heads in parallel.
@@ -205,14 +195,11 @@ FitResult numbered(FitResult result, const Statistics& s) {
 
 }  // namespace
 
-FitResult fit(const Statistics& given, const FitOptions& o) {
+FitResult fit(const Statistics& s, const FitOptions& o) {
   const MethodRow& method = fitted_method(o.method);
   const Timeline::Phase fitting(o.timeline, phase::kTransforms);
-  check_moments(given);
-  check_options(given, o);
-  const bool one_vector = latent_parts(given).rank > 0;
-  const Statistics summed = one_vector ? summed_statistics(given, o) : Statistics();
-  const Statistics& s = one_vector ? summed : given;
+  check_moments(s);
+  check_options(s, o);
   const RowCode code = uniform_code(static_cast<int>(s.head_dim), static_cast<int>(o.quant_group));
   FitResult result;
   result.metric = used_metric(s, o.metric);
@@ -230,8 +217,7 @@ FitResult fit(const Statistics& given, const FitOptions& o) {
   result.fit_rows = rows.front().fit.tokens();
   result.held_out_rows = rows.front().held_out.tokens();
   choose_clips(s, o, rows, code, result);
-  if (one_vector) share_with_values(result);
-  if (result.held_out_rows > 0) predict(given, o, rows, code, result);  // each side in its own metric
+  if (result.held_out_rows > 0) predict(s, o, rows, code, result);
   return numbered(std::move(result), s);
 }
 

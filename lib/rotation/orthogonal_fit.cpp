@@ -6,7 +6,6 @@
 
 #include "rotation/eigen.h"
 #include "rotation/for_each_head.h"
-#include "rotation/latent_fit.h"
 #include "rotation/predict.h"
 #include "rotation/transforms.h"
 #include "statistics/pre_rope_moments.h"
@@ -64,21 +63,6 @@ OrthogonalSide fit_side(const Statistics& s, const FitOptions& o, Side side, std
   return result;
 }
 
-// For a shared K/V latent (MLA): the target is the summed metric (latent_fit.h), and the latent and the RoPE channels
-// have separate rotations.
-OrthogonalSide fit_latent_side(const Statistics& s, const FitOptions& o, const LatentParts& parts) {
-  OrthogonalSide result;
-  for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
-    result.heads.push_back(
-        side_moments(s, layer, Side::kKey, {ValueTarget::kOutput, o.metric, false, false, {}}).metric);
-    at::Tensor vectors;
-    result.transforms.push_back(
-        latent_rotation(result.heads.back(), parts, static_cast<std::int64_t>(layer), o.device, vectors));
-    result.vectors.push_back(std::move(vectors));
-  }
-  return result;
-}
-
 // Sets the mean of each head, for transforms that store centered rows; rotated: the mean of keys before RoPE.
 void center(const Statistics& s, Side side, bool rotated, std::vector<SideTransform>& transforms) {
   const double tokens = static_cast<double>(std::max<std::int64_t>(s.tokens, 1));
@@ -96,10 +80,8 @@ void center(const Statistics& s, Side side, bool rotated, std::vector<SideTransf
 }  // namespace
 
 void fit_orthogonal(const Statistics& s, const FitOptions& o, FitResult& result) {
-  const LatentParts latent = latent_parts(s);
-  const bool parts = latent.rank > 0 && !fitted_method(o.method).data_free();
-  OrthogonalSide key = parts ? fit_latent_side(s, o, latent) : fit_side(s, o, Side::kKey, result.warnings);
-  OrthogonalSide value = parts ? key : fit_side(s, o, Side::kValue, result.warnings);
+  OrthogonalSide key = fit_side(s, o, Side::kKey, result.warnings);
+  OrthogonalSide value = fit_side(s, o, Side::kValue, result.warnings);
   if (o.center != Center::kNone) center(s, Side::kKey, o.center == Center::kRope, key.transforms);
   if (o.center == Center::kMean || o.center == Center::kRope) center(s, Side::kValue, false, value.transforms);
   result.layers.resize(s.layers.size());

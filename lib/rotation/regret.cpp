@@ -8,7 +8,6 @@
 #include <string>
 
 #include "base/errors.h"
-#include "rotation/latent_fit.h"
 #include "rotation/metric_fit.h"
 #include "rotation/profile_allocation.h"
 #include "rotation/waterfill.h"
@@ -142,10 +141,7 @@ double predicted_side_error(const SideTransform& transform, const std::vector<st
   return side_error(bases(transform, side, moments, query_moment), widths, side, residual);
 }
 
-Regret measure_regret(const std::vector<LayerTransform>& bundle, const Statistics& given, const FitOptions& options) {
-  const bool one_vector = latent_parts(given).rank > 0;
-  const Statistics summed = one_vector ? summed_statistics(given, options) : Statistics();
-  const Statistics& s = one_vector ? summed : given;
+Regret measure_regret(const std::vector<LayerTransform>& bundle, const Statistics& s, const FitOptions& options) {
   require_usable(bundle, s);
   Regret out;
   out.metric = used_metric(s, options.metric);
@@ -155,7 +151,6 @@ Regret measure_regret(const std::vector<LayerTransform>& bundle, const Statistic
   double bits = 0.0, uniform = 0.0;               // total bits of these places; errors of the other sides
   for (const LayerTransform& layer : bundle) out.layers.push_back({layer.layer, {}, {}});
   for (const Side side : {Side::kKey, Side::kValue}) {
-    if (one_vector && side == Side::kValue) break;
     const auto of = [side](const LayerTransform& layer) -> const SideTransform& {
       return side == Side::kKey ? layer.key : layer.value;
     };

@@ -18,8 +18,6 @@ struct SideRegret {
   double ratio() const;  // bundle over refit; 1 if neither has any error
 };
 
-// With a shared K/V latent (MLA), `key` is the shared vector, whose errors are weighted as key and value together, and
-// `value` is empty.
 struct LayerRegret {
   std::int64_t layer = 0;
   SideRegret key, value;

@@ -114,9 +114,6 @@ Statistics statistics_header(const Checkpoint& checkpoint, const std::string& fi
                 {"geometry", geometry},
                 {"rows", {{"requested", options.rows}, {"kept", rows_kept}}},
                 {"parts", Json::array({part})}};
-  if (config.is_latent()) {
-    s.metadata["latent"] = {{"rank", config.latent.rank}, {"rotated", config.latent.rotated}};
-  }
   return s;
 }
 

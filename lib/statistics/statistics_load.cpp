@@ -9,6 +9,7 @@
 #include "base/errors.h"
 #include "base/foreign_text.h"
 #include "base/json_range.h"
+#include "checkpoint/model_config.h"
 #include "checkpoint/model_name.h"
 #include "checkpoint/safetensors.h"
 #include "statistics/layer_fields.h"
@@ -197,6 +198,9 @@ Statistics read(const SafetensorsFile& file, std::shared_ptr<const SafetensorsFi
   const std::string where = file.path().string() + " (metadata)";
   Statistics s;
   s.metadata = read_metadata(file);
+  if (s.metadata.contains("latent")) {
+    throw InputError(where + ": are statistics of latent attention, which " + kNoLatentAttention);
+  }
   if (json_int_within(s.metadata, "format_version", where, 1, 1000000) != kStatisticsVersion) {
     throw InputError(where + ": 'format_version' of the JSON and of the file differ");
   }

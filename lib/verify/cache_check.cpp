@@ -53,7 +53,6 @@ void CacheChecker::check_layer(const LayerToCheck& layer) {
   check_.reader_error = std::max(check_.reader_error, norm > 0 ? error / norm : error);
 
   for (const Side side : {Side::kKey, Side::kValue}) {
-    if (side == Side::kValue && method_.one_vector) break;  // the same bytes as the keys
     const CacheWindows& windows = pages_.sides[side == Side::kKey ? 0 : 1].windows;
     const std::int64_t coded = (windows.quantized_end(input.k.size(0)) - windows.sink) * input.k.size(1),
                        rows = 2 * model_.kv_layers() * coded, place = 2 * input.layer + (side == Side::kKey ? 0 : 1);

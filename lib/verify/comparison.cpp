@@ -135,8 +135,8 @@ class Selector {
     KvMethod m = native(id);
     if (comparison == "bytes" && m.quantized &&
         std::fabs(m.bits_per_element_at(request_.context) - selection_.target_bits) > 0.005) {
-      const double elements = static_cast<double>(m.vectors() * m.held_layers(model_) * model_.kv_heads *
-                                                  model_.head_dim * request_.context);
+      const double elements =
+          static_cast<double>(2 * m.held_layers(model_) * model_.kv_heads * model_.head_dim * request_.context);
       const FoundWindows found =
           windows_for_bits(selection_.target_bits, request_.context, 1, 1, [&](const CacheWindows& windows) {
             m.windows = windows;

@@ -23,8 +23,7 @@ struct PlannedMethod {
 };
 
 double bytes_at(const PlannedMethod& m, const ModelConfig& model, std::int64_t context) {
-  const std::int64_t vectors = model.is_latent() ? 1 : 2;  // vectors that a token caches per KV head
-  const double elements = static_cast<double>(vectors * model.kv_layers() * model.kv_heads * model.head_dim);
+  const double elements = static_cast<double>(2 * model.kv_layers() * model.kv_heads * model.head_dim);
   return std::ceil(m.bits_at(context) * elements * static_cast<double>(context) / 8.0);
 }
 

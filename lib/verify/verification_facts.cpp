@@ -118,9 +118,7 @@ VerifyReport Verification::empty_report() const {
              model.kv_heads,
              model.head_dim,
              model.vocabulary,
-             model.max_position,
-             model.latent.rank,
-             model.latent.rotated};
+             model.max_position};
   for (const JudgedBundle& b : bundles_) r.bundles.push_back(b.facts);
   for (std::size_t i = 0; i < r.bundles.size(); ++i) r.bundles[i].row = judged_[i];
   r.text = {request_.text.filename().string(), text_sha256_, set_.text_tokens};

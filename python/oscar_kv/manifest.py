@@ -209,8 +209,7 @@ def parse_manifest(document, where):
                          "--method oscar or waterfill")
     facts = document.get("model")
     if isinstance(facts, dict) and "latent" in facts:
-        raise InputError(f"{where}: is for the one vector of latent attention, which no cache of this package holds; evaluate it "
-                         "with oscar-verify")
+        raise InputError(f"{where}: is a bundle for latent attention, which is not supported because no engine serves a 2-bit cache of it")
     if version > NEWEST_VERSION:
         raise InputError(f"{where}: format_version {version} is newer than the {NEWEST_VERSION} this package reads; "
                          "update oscar-kv")

@@ -318,44 +318,6 @@ TEST(CheckBundleModel, AcceptsItsModelAndNamesDifferences) {
               ::testing::ElementsAre(HasSubstr("KV heads of layer 0 2, the model 1")));
 }
 
-TEST(CheckBundleModel, OneVectorIsForLatentAttentionAlone) {
-  Bundle bundle = small_bundle(2, 16, 1);
-  for (LayerTransform& layer : bundle.layers) layer.value = layer.key;
-  EXPECT_TRUE(check_bundle(bundle).empty());
-  ModelConfig model;
-  model.layers = 2, model.kv_heads = 1, model.head_dim = 16;
-  const auto fault = [&] {
-    const std::vector<std::string> faults = check_bundle_model(bundle, model, bundle.model_fingerprint);
-    return faults.empty() ? std::string("none") : faults.front();
-  };
-  EXPECT_EQ(fault(), "none");
-  model.latent.rank = 12, model.latent.rotated = 4;
-  EXPECT_THAT(fault(), HasSubstr("the bundle is for keys and values apart"));
-  bundle.model["latent"] = Json::parse(R"({"rank": 12, "rotated": 4})");
-  EXPECT_TRUE(check_bundle(bundle).empty());
-  EXPECT_EQ(fault(), "none");
-  bundle.model["latent"]["rank"] = 10;
-  EXPECT_THAT(fault(), HasSubstr("has a latent of"));
-  model.latent = {};
-  EXPECT_THAT(fault(), HasSubstr("the bundle is for one vector"));
-}
-
-TEST(CheckBundle, OneVectorHasOneTransformAndOneCode) {
-  const auto fault_after = [](auto&& change) {
-    Bundle bundle = small_bundle(2, 16, 1);
-    bundle.model["latent"] = Json::parse(R"({"rank": 12, "rotated": 4})");
-    for (LayerTransform& layer : bundle.layers) layer.value = layer.key;
-    change(bundle.layers[1]);
-    const std::vector<std::string> faults = check_bundle(bundle);
-    return faults.empty() ? std::string("none") : faults.front();
-  };
-  EXPECT_EQ(fault_after([](LayerTransform&) {}), "none");
-  EXPECT_THAT(fault_after([](LayerTransform& l) { l.value.clip = {0.5f}; }),
-              HasSubstr("layer 1: the transforms or codes"));
-  EXPECT_THAT(fault_after([](LayerTransform& l) { l.value = random_side(1, 16); }), HasSubstr("caches one vector"));
-  EXPECT_THAT(fault_after([](LayerTransform& l) { l.key.mean = at::zeros({1, 16}); }), HasSubstr("caches one vector"));
-}
-
 TEST(CheckBundleModel, AListedLayerMayBeMissingWhereTheWindowsHoldIt) {
   Bundle bundle = small_bundle();  // layers 0 and 1
   bundle.windows = {4, 16, 1};

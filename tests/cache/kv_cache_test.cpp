@@ -69,29 +69,6 @@ std::vector<float> all(const SideView& view) {
   return found;
 }
 
-TEST(KvCache, OneVectorIsHeldOnceAndReadTwice) {
-  KvCacheSpec one = spec({2, 1, 2}, {2, 1, 2}, true), two = one;
-  one.one_vector = true;
-  one.sides[0].pages.assign(2, std::make_shared<PlainPages>(1, 4, 0));
-  one.sides[1] = one.sides[0];
-  KvCache cache(one), both(two);
-  const float never = -1.0f;
-  for (int t = 0; t < 12; ++t) {
-    append(cache, 1, 3, static_cast<float>(t), never);
-    append(both, 1, 3, static_cast<float>(t), static_cast<float>(t));
-  }
-  const SideView key = cache.view(1, 3, Side::kKey), value = cache.view(1, 3, Side::kValue);
-  EXPECT_THAT(all(key), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11));
-  EXPECT_EQ(all(value), all(key));
-  EXPECT_EQ(value.table, key.table);
-  EXPECT_EQ(value.pool, key.pool);
-  EXPECT_EQ(value.sink.rows, key.sink.rows);
-  EXPECT_EQ(cache.pages_in_use(), both.pages_in_use());  // of half the bytes
-  EXPECT_LT(cache.allocated_bytes(), both.allocated_bytes());
-  cache.release(3);
-  EXPECT_EQ(cache.pages_in_use(), 0);
-}
-
 TEST(KvCache, SidesLeaveTheirOwnWindows) {
   KvCache cache(spec({2, 1, 2}, {1, 3, 1}, false));
   for (int t = 0; t < 12; ++t) append(cache, 0, 5, static_cast<float>(t), static_cast<float>(100 + t));

@@ -254,6 +254,19 @@ TEST(ModelConfig, TheTextModelTellsFamiliesOfOneWrapperApart) {
       HasSubstr("inside 'Mistral3ForConditionalGeneration' has the model_type 'pixtral', which is not supported"));
 }
 
+TEST(ModelConfig, LatentAttentionIsRefusedByName) {
+  const auto says = [](const char* architecture, const char* change) {
+    EXPECT_THAT(refusal(change, architecture), HasSubstr("the architecture '" + std::string(architecture) +
+                                                         "' has latent attention, which is not supported because no "
+                                                         "engine serves a 2-bit cache of it"));
+  };
+  for (const char* name : {"DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM"})
+    says(name, "{}");
+  says("NewForCausalLM", R"({"kv_lora_rank": 512})");
+  says("NewForConditionalGeneration", R"({"text_config": {"kv_lora_rank": 512}})");
+  EXPECT_THAT(refusal("{}", "NewForCausalLM"), HasSubstr("is not supported; the nearest supported name"));
+}
+
 TEST(ModelConfig, RefusesWhatFamiliesCannotDo) {
   const auto says = [](const char* architecture, const char* change, const char* words) {
     EXPECT_THAT(refusal(change, architecture), HasSubstr(words)) << architecture;

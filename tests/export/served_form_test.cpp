@@ -106,17 +106,6 @@ TEST(ServedForm, VllmNeedsWhatItsKernelsHave) {
   EXPECT_NE(message_of<InputError>([&] { served_form(groups, "vllm"); }).find("groups of 32"), std::string::npos);
 }
 
-TEST(ServedForm, NoFormatCarriesTheVectorOfLatentAttention) {
-  Bundle bundle = small_bundle(2, 16, 1);
-  for (LayerTransform& layer : bundle.layers) layer.value = layer.key;
-  bundle.model["latent"] = Json::parse(R"({"rank": 12, "rotated": 4})");
-  EXPECT_EQ(lossless_form(bundle).format, kSimulatedForm);
-  for (const ExportFormat& format : export_formats()) {
-    const std::string said = message_of<InputError>([&] { served_form(bundle, format.id); });
-    EXPECT_NE(said.find("one vector of latent attention, which format " + format.id), std::string::npos) << said;
-  }
-}
-
 TEST(ServedForm, UnknownFormatsAreRefusedWithTheList) {
   const std::string message = message_of<UsageError>([&] { served_form(small_bundle(), "tensorrt"); });
   EXPECT_NE(message.find("sglang, sglang-v2, sglang-v3, transformers, vllm, absorbed"), std::string::npos) << message;

@@ -72,14 +72,6 @@ TEST(TextShape, BatchesOfAGpuAreAsLargeAsItsMemoryAllows) {
   EXPECT_EQ(rows_with((weights + batch_of(118)) * 10 / 9 + 100), 4 * kBatchRows);
 }
 
-TEST(TextFault, KernelsOfAGpuHoldNoLatentVector) {
-  ModelConfig model = Checkpoint::open(locate_model(kWriter, "")).config();
-  EXPECT_EQ(text_fault(model, at::kCPU), "");
-  model.kv_heads = 1, model.latent.rotated = 8, model.latent.rank = model.head_dim - 8;
-  EXPECT_EQ(text_fault(model, at::kCPU), "");
-  EXPECT_NE(text_fault(model, at::Device("cuda:0")).find("latent attention"), std::string::npos);
-}
-
 // Text drawn from a distribution has its entropy: the mean of -ln p(token) - H(p) is 0. Wrong positions, a cache that
 // is out of step or another temperature would show.
 TEST(WriteText, TokensFollowTheModelsOwnDistribution) {

@@ -73,8 +73,7 @@ def claims():
     rows = {}
     for name, of in cases().items():
         run = [case for case in of if case in whole["WHOLE"]]
-        beyond = family_checkpoints.LATENT_CASES | family_checkpoints.SHARED_CASES
-        compared = [case for case in of if case not in beyond]  # what tests/python/test_families.py runs
+        compared = [case for case in of if case not in family_checkpoints.SHARED_CASES]  # what tests/python/test_families.py runs
         sample = name in samples()
         both = sample or any(not any(word in case for word in whole["EXPERTS"]) for case in run)
         rows[name] = ["yes" if sample or run or compared else NONE,
@@ -83,8 +82,6 @@ def claims():
                       ", ".join(["sglang", "transformers", *(["absorbed"] if set(run) - set(refused) else [])]) if run else NONE,
                       "KL compared" if sample or compared else NONE,
                       "yes" if name in quantized else NONE]
-        if any(case in whole["LATENT"] for case in of):  # no engine reads its bundles yet, oscar_kv refuses it
-            rows[name][:4] = ["yes", "both paths", NONE, NONE]
     return rows
 
 

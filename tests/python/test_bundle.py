@@ -167,7 +167,7 @@ CASES = {
     "not UTF-8": (raw(MANIFEST, lambda d: d.replace(b'"', b'"\xff', 1)), "not UTF-8"),
     "NaN in the manifest": (raw(MANIFEST, lambda d: d.replace(b"0.0", b"NaN", 1)), "NaN, which is no JSON"),
     "newer": (put("format_version", 99), "newer than the 3"),
-    "latent": (put("model.latent", {"rank": 12, "rotated": 4}), "one vector of latent attention"),
+    "latent": (put("model.latent", {"rank": 12, "rotated": 4}), "latent attention, which is not supported because no engine serves a 2-bit cache of it"),
     "codebooks": (put("code", {"layout": "codebook", "group": 0, "encoder": "minmax"}), "holds learned codebooks"),
     "version is text": (put("format_version", "1"), "'format_version' is '\"1\"'"),
     "no layers": (put("layers", []), "0 entries"),

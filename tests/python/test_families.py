@@ -49,7 +49,7 @@ def decode_kl(model, bundle, folder):
     return next(m["kl"]["mean"] for m in report["methods"] if m["id"] == "oscar")
 
 
-SERVED = sorted(set(family_checkpoints.CASES) - family_checkpoints.LATENT_CASES - family_checkpoints.SHARED_CASES)
+SERVED = sorted(set(family_checkpoints.CASES) - family_checkpoints.SHARED_CASES)
 
 
 @pytest.mark.parametrize("name", [*SERVED, "phi3-longrope"])

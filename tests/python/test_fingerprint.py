@@ -109,7 +109,6 @@ def test_random_checkpoints(name, tmp_path):
 
 @pytest.mark.parametrize("name", sorted(family_checkpoints.CASES | family_checkpoints.BY_LENGTH))
 def test_families(name, tmp_path):
-    """Latent attention, too: a fingerprint interprets nothing."""
     folder = family_checkpoints.make(name, tmp_path / "model")
     assert checkpoint_fingerprint(folder) == expected(folder)
     family_checkpoints.respell_as_v4(folder)

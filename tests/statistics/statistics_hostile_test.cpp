@@ -224,6 +224,11 @@ TEST_F(HostileStatistics, FlippedBytesNeverCrash) {
 }
 
 // Files of earlier versions say what they hold and what to do.
+TEST_F(HostileStatistics, LatentAttentionIsRefusedByName) {
+  EXPECT_THAT(with_metadata([](auto&, Json& oscar) { oscar["latent"] = Json::parse(R"({"rank": 12, "rotated": 4})"); }),
+              HasSubstr("are statistics of latent attention, which is not supported because no engine serves a 2-bit"));
+}
+
 TEST_F(HostileStatistics, WhatIsNoLongerUsedIsNamed) {
   for (const char* name : {"layers.0.kl_k_gram", "rows.1.v_fisher"}) {
     const std::string refused = with_tensors([&](std::vector<TensorView>& all) {

@@ -29,7 +29,7 @@ std::string plot(const BundleFacts& bundle, Side side, const Axis& x, const Deca
   const Curves& curves = *bundle.curves;
   const int head_dim = static_cast<int>(curves.head_dim);
   const char* css = side == Side::kKey ? "s1" : "s3";
-  const std::string name = curve_side_name(curves, side);
+  const std::string name = curve_side_name(side);
   std::string text = open_svg("KL of the " + name + " of each layer, with only that side coded, by bits",
                               "One line for each layer, KL logarithmic; the marked point is what was chosen.");
   text += horizontal_grid(decades.axis, decades.ticks);
@@ -86,17 +86,17 @@ std::string table(const BundleFacts& bundle) {
                  .value_or(0.0);
   }
   std::string text = "<table><thead><tr><th>layer</th>";
-  for (std::size_t side = 0; side < curves.sides(); ++side) {
-    text += "<th>" + std::string(curve_side_name(curves, side == 0 ? Side::kKey : Side::kValue)) +
+  for (std::size_t side = 0; side < 2; ++side) {
+    text += "<th>" + std::string(curve_side_name(side == 0 ? Side::kKey : Side::kValue)) +
             "</th><th>bits</th><th>KL</th><th>share</th>";
   }
   text += "</tr></thead><tbody>\n";
-  for (std::size_t place = 0; place < curves.curves.size(); place += curves.sides()) {
+  for (std::size_t place = 0; place < curves.curves.size(); place += 2) {
     const auto layer = static_cast<std::size_t>(curves.curves[place].layer);
     const int head_dim = static_cast<int>(curves.head_dim);
     text += "<tr><td>" + std::to_string(layer) + "</td>" +
             cell(curves.curves[place], bundle.key_widths.at(layer), head_dim, total);
-    if (!curves.one_vector) text += cell(curves.curves[place + 1], bundle.value_widths.at(layer), head_dim, total);
+    text += cell(curves.curves[place + 1], bundle.value_widths.at(layer), head_dim, total);
     text += "</tr>\n";
   }
   return framed(text + "</tbody></table>", "where the bytes of each layer go");
@@ -126,14 +126,13 @@ std::string curve_plots(const VerifyReport& report) {
     }
     const DecadeAxis decades = decade_axis(low, std::max(high, 10.0 * low), kPlotHeight - kPlotBottom, kPlotTop);
     const Axis x{0, kMostBits, kPlotLeft, kPlotWidth - kPlotRight};
-    const std::string coded = bundle.curves->one_vector ? "the vectors" : "one side";
-    text += "<p>Mean KL to the BF16 cache with " + coded + " of one layer of " + escape(bundle.source) +
+    text += "<p>Mean KL to the BF16 cache with one side of one layer of " + escape(bundle.source) +
             " coded and everything else exact, measured by oscar-fit on " + std::to_string(bundle.curves->sequences) +
             " sequences of " + std::to_string(bundle.curves->context) + " tokens of " +
             escape(bundle.curves->text.value("name", std::string("calibration text"))) +
             ". Bits go where a bit takes off most.</p>\n";
     text += plot(bundle, Side::kKey, x, decades);
-    if (!bundle.curves->one_vector) text += plot(bundle, Side::kValue, x, decades);
+    text += plot(bundle, Side::kValue, x, decades);
     text += table(bundle);
   }
   return text;

@@ -49,7 +49,7 @@ std::size_t count_steps(const Json& description) {
 }  // namespace
 
 void require_few_steps(const Json& description, const std::string& part, const std::string& where) {
-  constexpr std::size_t kMost = 100;  // DeepSeek's, the longest known, has fewer than ten
+  constexpr std::size_t kMost = 100;  // the longest known has fewer than ten
   const std::size_t steps = count_steps(description);
   if (steps > kMost) {
     throw InputError(where + ": the " + part + " is made of " + std::to_string(steps) + " steps, supported are " +
