@@ -8,18 +8,40 @@ output=${OUTPUT:-oscar-ci}
 format=${FORMAT:-transformers}
 tokens=${TOKENS:-30000}
 
+# Ends with one of the exit codes of the commands: 1 is only for a failed gate.
+fail() {
+  printf 'error: %s\n' "$2" >&2
+  exit "$1"
+}
+
+if [ "${1:-}" != --key ]; then
+  : "${TEXT:?TEXT is a held-out text to score}"
+  mkdir -p -- "$output" || fail 4 "OUTPUT '$output' cannot be made"
+  if command -v flock > /dev/null; then
+    exec 9> "$output/.lock" || fail 4 "OUTPUT '$output' cannot be written"
+    flock -n 9 || fail 4 "another run uses the folder '$output'; wait for it or set another OUTPUT"
+  fi
+  # Nothing of an earlier run may be taken for a result of this one, whatever ends it.
+  rm -rf -- "$output/serving" "$output/report.json" "$output/report.html" "$output/summary.md" "$output/gates.xml" ||
+    fail 4 "results of an earlier run in '$output' cannot be removed"
+fi
+
 # The folder of the checkpoint, as the commands find it.
 checkpoint=$MODEL
 if [ ! -d "$checkpoint" ]; then
-  hub=${HF_HUB_CACHE:-${HUGGINGFACE_HUB_CACHE:-${HF_HOME:-$HOME/.cache/huggingface}/hub}}
+  home=${HF_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/huggingface}
+  hub=${HF_HUB_CACHE:-${HUGGINGFACE_HUB_CACHE:-$home/hub}}
   model="$hub/models--$(printf %s "$MODEL" | sed 's#/#--#g')"
+  [ -f "$model/refs/main" ] ||
+    fail 3 "MODEL '$MODEL' is neither a directory nor in the Hugging Face cache $hub; fetch it with: hf download $MODEL"
   checkpoint="$model/snapshots/$(cat "$model/refs/main")"
 fi
+[ -f "$PROMPTS" ] || fail 3 "PROMPTS '$PROMPTS' is not a file"
+version=$(oscar-collect --version) || fail 4 "oscar-collect does not run; put the four commands in PATH"
 
 # Of all bytes that the statistics depend on: the checkpoint is read once, at the speed of the disk.
 key=$({
-  oscar-collect --version
-  printf '%s\n' "$tokens" "${COLLECT_OPTIONS:-}"
+  printf '%s\n' "$version" "$tokens" "${COLLECT_OPTIONS:-}" "${PROMPTS##*.}"
   sha256sum < "$PROMPTS"
   for file in "$checkpoint"/*.json "$checkpoint"/*.jinja "$checkpoint"/*.safetensors; do
     if [ -f "$file" ]; then basename "$file" && sha256sum < "$file"; fi
@@ -29,11 +51,7 @@ if [ "${1:-}" = --key ]; then
   printf '%s\n' "$key"
   exit
 fi
-: "${TEXT:?TEXT is a held-out text to score}"
 
-mkdir -p "$output"
-# Nothing of an earlier run may be taken for a result of this one.
-rm -rf "$output/serving" "$output/report.json" "$output/report.html" "$output/summary.md" "$output/gates.xml"
 # Statistics of the same checkpoint, prompts and options are used again.
 statistics=$output/statistics-$key.safetensors
 # Unquoted on purpose: COLLECT_OPTIONS and FIT_OPTIONS are lists of options.
@@ -46,4 +64,6 @@ oscar-verify --model "$MODEL" --bundle "$output/bundle" --as "$format" --text "$
   --max-sequences "${SEQUENCES:-0}" --max-kl "${MAX_KL:-0.05}" ${MAX_PPL_RATIO:+--max-ppl-ratio "$MAX_PPL_RATIO"} \
   ${BASELINE:+--baseline "$BASELINE"} --overwrite --report "$output/report.json" --html "$output/report.html" \
   --markdown "$output/summary.md" --junit "$output/gates.xml" "$@"
-oscar-export "$output/bundle" --format "$format" --report "$output/report.json" --model "$MODEL" -o "$output/serving"
+# A checkpoint of the format absorbed keeps the model's own card, which has no place for the report.
+[ "$format" = absorbed ] && report='' || report=$output/report.json
+oscar-export "$output/bundle" --format "$format" ${report:+--report "$report"} --model "$MODEL" -o "$output/serving"

@@ -1,5 +1,6 @@
 """docs/ci/gate.sh with commands that only write down how they were called: what it keeps, what it makes anew, what it passes on.
 The page docs/ci.md runs it with the real ones."""
+import fcntl
 import os
 import shutil
 import subprocess
@@ -36,6 +37,8 @@ def gate(tmp_path):
                        "TEXT": "text.txt", **settings}
         done = subprocess.run(["sh", SOURCE_DIR / "docs/ci/gate.sh", *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert done.returncode == code, done.stderr
+        if code > 1:
+            return done.stderr
         return done.stdout.strip() if "--key" in arguments else log.read_text().splitlines()
 
     return run
@@ -53,12 +56,40 @@ def test_a_failed_gate_leaves_no_export_of_an_earlier_run(gate, tmp_path):
     assert not (tmp_path / "oscar-ci/serving").exists() and not (tmp_path / "oscar-ci/report.json").exists()
 
 
+def test_only_a_failed_gate_ends_with_1(gate, tmp_path):
+    """A run that cannot start says why with the exit codes of the commands, and leaves no export of an earlier run either."""
+    (tmp_path / "file").write_text("")
+    for code, sentence, settings in ((3, "'org/none' is neither a directory nor in the Hugging Face cache", {"MODEL": "org/none"}),
+                                     (3, "'none.jsonl' is not a file", {"PROMPTS": "none.jsonl"})):
+        gate()
+        assert (tmp_path / "oscar-ci/serving").is_dir()
+        assert sentence in gate(code=code, **settings) and not (tmp_path / "oscar-ci/serving").exists()
+        assert sentence in gate("--key", code=code, **settings)
+    assert "cannot be made" in gate(code=4, OUTPUT="file/x")
+    assert "put the four commands in PATH" in gate(code=4, PATH="/usr/bin:/bin")
+
+
+def test_two_runs_at_once_do_not_share_a_folder(gate, tmp_path):
+    gate()
+    with open(tmp_path / "oscar-ci/.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert "another run uses the folder 'oscar-ci'" in gate(code=4)
+        assert (tmp_path / "oscar-ci/serving").is_dir()  # of the run that holds the folder
+    assert names(gate())[-1] == "export"
+
+
+def test_a_format_without_a_card_gets_no_report(gate):
+    assert "--report" in gate()[-1] and "--report" not in gate(FORMAT="absorbed")[-1]
+
+
 def test_statistics_are_of_the_inputs_or_made_anew(gate, tmp_path):
     assert "collect" in names(gate()) and "collect" not in names(gate())
     assert "collect" in names(gate(TOKENS="6000"))
     assert "collect" in names(gate(COLLECT_OPTIONS="--seq-len 512"))
     (tmp_path / "prompts.jsonl").write_text('{"text": "b"}\n')
     assert "collect" in names(gate()) and "collect" not in names(gate())
+    (tmp_path / "prompts.txt").write_bytes((tmp_path / "prompts.jsonl").read_bytes())
+    assert gate("--key", PROMPTS="prompts.txt") != gate("--key")  # the name says how it is read
     weights = tmp_path / "model/model.safetensors"
     data = bytearray(weights.read_bytes())
     data[len(data) // 3] ^= 1
