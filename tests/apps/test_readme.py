@@ -198,7 +198,7 @@ def test_the_ci_example():
     gate = (SOURCE_DIR / "docs/ci/gate.sh").read_text()
     job = yaml.safe_load((SOURCE_DIR / "docs/ci/workflow.yml").read_text())["jobs"]["gate"]
     assert any(step.get("run", "").endswith("docs/ci/gate.sh") for step in job["steps"])
-    variables = {v for v in re.findall(r"\$\{([A-Z_]+):", gate) if not v.startswith(("HF_", "HUGGINGFACE_"))}
+    variables = {v for v in re.findall(r"\$\{([A-Z_]+):", gate) if not v.startswith(("HF_", "HUGGINGFACE_", "XDG_"))}
     assert set(job["env"]) <= variables and {"MODEL", "PROMPTS", "TEXT"} <= set(job["env"])
     assert variables == set(re.findall(r"^\| `([A-Z_]+)` \|", text_of("docs/ci.md"), re.MULTILINE))
     scripts = re.findall(r"scripts/\w+[^&|\n]*", (SOURCE_DIR / "docs/ci/Containerfile").read_text())
