@@ -7,8 +7,8 @@
 #include "apps/number.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "collect/shard.h"
 #include "model/device_memory.h"
-#include "statistics/shard.h"
 
 namespace oscar {
 namespace {

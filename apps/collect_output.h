@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "apps/options/common_options.h"
-#include "statistics/collect.h"
-#include "statistics/collect_estimate.h"
+#include "collect/collect.h"
+#include "collect/collect_estimate.h"
 
 namespace oscar {
 

@@ -5,7 +5,7 @@
 #include "base/foreign_text.h"
 #include "base/log.h"
 #include "checkpoint/checkpoint_files.h"
-#include "statistics/shard.h"
+#include "collect/shard.h"
 
 namespace oscar {
 

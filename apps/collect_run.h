@@ -7,8 +7,8 @@
 #include "apps/options/collect_arguments.h"
 #include "base/file_roles.h"
 #include "checkpoint/checkpoint.h"
-#include "statistics/collect.h"
-#include "statistics/collect_estimate.h"
+#include "collect/collect.h"
+#include "collect/collect_estimate.h"
 #include "text/prompts.h"
 
 namespace oscar {
@@ -24,7 +24,7 @@ PromptSet read_prompts(CollectArguments& arguments, const Checkpoint& checkpoint
 
 // Chooses the length of packed sequences if --seq-len does not give it, and sets the token budget that follows from it.
 // The length is the context that will be served, or less if memory does not suffice. It is also less if the model reads
-// long sequences worse than short ones (statistics/reading_range.h); a context from --context is used unchanged. A
+// long sequences worse than short ones (collect/reading_range.h); a context from --context is used unchanged. A
 // resumed run keeps its length. All ranks use rank 0's length. dry: nothing runs through the model.
 void choose_sequences(CollectArguments& arguments, Checkpoint& checkpoint, const PromptSet& prompts, bool dry);
 

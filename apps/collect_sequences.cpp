@@ -10,9 +10,9 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "base/run_directory.h"
+#include "collect/collect_phases.h"
+#include "collect/reading_range.h"
 #include "model/device_memory.h"
-#include "statistics/collect_phases.h"
-#include "statistics/reading_range.h"
 
 namespace oscar {
 namespace {

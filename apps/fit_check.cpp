@@ -9,9 +9,9 @@
 #include "base/errors.h"
 #include "base/log.h"
 #include "bundle/bundle.h"
-#include "bundle/provenance_options.h"
-#include "rotation/regret.h"
-#include "statistics/left_out.h"
+#include "fit/provenance_options.h"
+#include "fit/regret.h"
+#include "layout/left_out.h"
 #include "statistics/statistics.h"
 #include "statistics/windowed_layers.h"
 

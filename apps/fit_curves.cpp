@@ -9,15 +9,15 @@
 #include "base/foreign_text.h"
 #include "base/log.h"
 #include "bundle/calibration_hashes.h"
-#include "bundle/from_fit.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_files.h"
 #include "curves/choose_profiles.h"
 #include "curves/curve_passes.h"
 #include "curves/curve_text.h"
 #include "curves/measure_curves.h"
+#include "fit/fit.h"
+#include "fit/from_fit.h"
 #include "registry/registry.h"
-#include "rotation/fit.h"
 #include "text/prompts.h"
 
 namespace oscar {

@@ -12,8 +12,8 @@
 #include "curves/curve_text.h"
 #include "curves/measure_curves.h"
 #include "distributed/ranks.h"
-#include "rotation/fit_options.h"
-#include "rotation/fit_result.h"
+#include "fit/fit_options.h"
+#include "fit/fit_result.h"
 #include "text/prompts.h"
 
 namespace oscar {

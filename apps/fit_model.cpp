@@ -10,9 +10,9 @@
 #include "base/foreign_text.h"
 #include "base/log.h"
 #include "base/output_file.h"
-#include "rotation/fit_phases.h"
-#include "statistics/collect_work.h"
-#include "statistics/run_record.h"
+#include "collect/collect_work.h"
+#include "collect/run_record.h"
+#include "fit/fit_phases.h"
 
 namespace oscar {
 

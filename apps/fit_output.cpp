@@ -12,9 +12,9 @@
 #include "bundle/manifest.h"
 #include "bundle/model_card.h"
 #include "export/served_form.h"
+#include "fit/fit.h"
+#include "layout/left_out.h"
 #include "registry/registry.h"
-#include "rotation/fit.h"
-#include "statistics/left_out.h"
 
 namespace oscar {
 namespace {

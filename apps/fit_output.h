@@ -7,8 +7,8 @@
 
 #include "apps/fit_curves.h"
 #include "bundle/bundle.h"
-#include "rotation/fit_options.h"
-#include "rotation/fit_result.h"
+#include "fit/fit_options.h"
+#include "fit/fit_result.h"
 
 namespace oscar {
 

@@ -7,8 +7,8 @@
 #include "base/log.h"
 #include "bundle/curves.h"
 #include "bundle/manifest.h"
-#include "rotation/profile_allocation.h"
-#include "statistics/collect_phases.h"
+#include "collect/collect_phases.h"
+#include "transform/profile_allocation.h"
 
 namespace oscar {
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "bundle/bundle.h"
-#include "rotation/fit.h"
+#include "fit/fit.h"
 
 namespace oscar {
 

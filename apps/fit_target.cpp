@@ -6,7 +6,7 @@
 #include "apps/number.h"
 #include "apps/options/common_options.h"
 #include "base/errors.h"
-#include "rotation/profile_allocation.h"
+#include "transform/profile_allocation.h"
 
 namespace oscar {
 namespace {

@@ -16,7 +16,7 @@
 #include "base/log.h"
 #include "base/output_file.h"
 #include "checkpoint/checkpoint.h"
-#include "statistics/collect_phases.h"
+#include "collect/collect_phases.h"
 #include "statistics/shard_merge.h"
 #include "statistics/show.h"
 #include "statistics/statistics_weight.h"

@@ -11,7 +11,6 @@
 #include "export/export_format.h"
 #include "export/export_report.h"
 #include "export/published.h"
-#include "rotation/clip_search.h"
 
 namespace oscar {
 namespace {

@@ -6,7 +6,7 @@
 #include "apps/options/row_options.h"
 #include "base/errors.h"
 #include "base/log.h"
-#include "statistics/shard.h"
+#include "collect/shard.h"
 
 namespace oscar {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "apps/options/common_options.h"
 #include "checkpoint/checkpoint.h"
-#include "statistics/collect.h"
+#include "collect/collect.h"
 #include "text/prompts.h"
 
 namespace oscar {

@@ -9,9 +9,9 @@
 #include "base/errors.h"
 #include "base/log.h"
 #include "export/export_format.h"
+#include "fit/fit.h"
+#include "fit/waterfill.h"
 #include "registry/registry.h"
-#include "rotation/fit.h"
-#include "rotation/waterfill.h"
 
 namespace oscar {
 namespace {
@@ -65,7 +65,7 @@ void choose_defaults(FitArguments& a, const MethodRow& method) {
   };
   choose(a.scope, method.metric_aware() ? "head" : "layer");
   choose(a.encoder, method.metric_aware() ? "search" : "minmax");
-  // Methods that allocate bits choose the center per layer (rotation/key_center.h).
+  // Methods that allocate bits choose the center per layer (fit/key_center.h).
   if (!method.allocates_bits) choose(a.center, method.metric_aware() ? "mean" : "none");
   choose(a.clip, method.metric_aware() ? "none" : "search");
 }

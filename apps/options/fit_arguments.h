@@ -10,7 +10,7 @@
 #include "apps/fit_target.h"
 #include "apps/options/common_options.h"
 #include "bundle/bundle.h"
-#include "rotation/fit_options.h"
+#include "fit/fit_options.h"
 
 namespace oscar {
 

@@ -2,7 +2,7 @@
 // one sequence, without a matrix of scores. With attention weights p_ij and the pairs sink <= j <= i - recent, for each
 // query head and query i:
 //   moved_i = sum_j p_ij^2 |u_j - w_i|^2,   seen_i = sum_j p_ij^2.
-// CPU reference: the blocks of FarPairAccumulator (lib/statistics/far_pairs.cpp), within 1e-4. Products of queries and
+// CPU reference: the blocks of FarPairAccumulator (lib/collect/far_pairs.cpp), within 1e-4. Products of queries and
 // keys are exact in FP32. p_ij^2 and u_j are each the sum of two BF16 numbers, exact to 16 bits, and the same numbers
 // in all three terms of the square. far_pairs_hopper.cu gives the same bits on Hopper in less time. Raw pointers, no
 // LibTorch.

@@ -1,5 +1,5 @@
 // Second moments of BF16 rows: sum += x^T x for each KV head, over tokens and the heads of its GQA group. CPU
-// reference, within 1e-6: add_gram() of lib/statistics/accumulator.h. Products are exact in FP32 and are added in FP32
+// reference, within 1e-6: add_gram() of lib/collect/accumulator.h. Products are exact in FP32 and are added in FP32
 // over 128 rows at a time; all further sums are FP64, in a fixed order. A shift c is for rows whose mean may be
 // hundreds of times their deviation. x - c, as the sum of two BF16 numbers exact to 17 bits, is then multiplied in
 // place of x, and c is added back in FP64. Raw pointers, no LibTorch.

@@ -1,5 +1,5 @@
 // Rows of attention as FP32 matrices per KV head, in one pass over the rows: weighted, with RoPE inverted, or both.
-// Separate products and sums in FP32 give the same bits (undo_rope() of lib/statistics/unrotation.h). Raw pointers, no
+// Separate products and sums in FP32 give the same bits (undo_rope() of lib/collect/unrotation.h). Raw pointers, no
 // LibTorch.
 #pragma once
 

@@ -1,6 +1,6 @@
 // Second moments of FP32 rows whose FP32 sums have one order. Products of a run of rows are added one row after
 // another, as in a matrix product on the FP32 units, so both give the same bits. Only half of the products are
-// computed: X^T X is symmetric, also in its bits. CPU reference: gram_of() of lib/statistics/accumulator.cpp. Raw
+// computed: X^T X is symmetric, also in its bits. CPU reference: gram_of() of lib/collect/accumulator.cpp. Raw
 // pointers, no LibTorch.
 #pragma once
 

@@ -9,7 +9,7 @@
 
 #include "cache/kv_method.h"
 #include "model/attention.h"
-#include "rotation/transform.h"
+#include "transform/transform.h"
 
 namespace oscar {
 

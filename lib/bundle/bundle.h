@@ -11,7 +11,7 @@
 #include "base/json.h"
 #include "checkpoint/model_config.h"
 #include "layout/cache_windows.h"
-#include "rotation/transform.h"
+#include "transform/transform.h"
 
 namespace oscar {
 

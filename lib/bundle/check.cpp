@@ -8,9 +8,9 @@
 #include "base/errors.h"
 #include "bundle/bundle.h"
 #include "codec/feedback.h"
+#include "layout/left_out.h"
 #include "registry/registry.h"
-#include "rotation/compose.h"
-#include "statistics/left_out.h"
+#include "transform/compose.h"
 
 namespace oscar {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <optional>
 
-#include "rotation/profile_allocation.h"
+#include "transform/profile_allocation.h"
 
 namespace oscar {
 namespace {

@@ -11,7 +11,7 @@
 #include "base/json.h"
 #include "bundle/bundle.h"
 #include "layout/side.h"
-#include "rotation/profile_allocation.h"
+#include "transform/profile_allocation.h"
 
 namespace oscar {
 

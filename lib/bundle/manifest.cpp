@@ -13,8 +13,8 @@
 #include "base/json_range.h"
 #include "checkpoint/model_name.h"
 #include "codec/feedback.h"
+#include "layout/left_out.h"
 #include "registry/registry.h"
-#include "statistics/left_out.h"
 
 namespace oscar {
 namespace {

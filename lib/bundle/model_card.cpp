@@ -7,7 +7,7 @@
 #include "base/foreign_text.h"
 #include "base/markup.h"
 #include "checkpoint/model_name.h"
-#include "statistics/left_out.h"
+#include "layout/left_out.h"
 
 namespace oscar {
 namespace {

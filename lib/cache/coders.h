@@ -7,7 +7,7 @@
 #include "cache/rows_coder.h"
 #include "codec/codec.h"
 #include "registry/method_spec.h"
-#include "rotation/transform.h"
+#include "transform/transform.h"
 
 namespace oscar {
 

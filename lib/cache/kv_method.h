@@ -16,7 +16,7 @@
 #include "layout/cache_windows.h"
 #include "model/rope_phases.h"
 #include "registry/registry.h"
-#include "rotation/transform.h"
+#include "transform/transform.h"
 
 namespace oscar {
 

@@ -7,8 +7,8 @@
 #include "base/errors.h"
 #include "cache/kv_method.h"
 #include "methods/engine.h"
-#include "rotation/feedback_metric.h"
-#include "rotation/transforms.h"
+#include "transform/feedback_metric.h"
+#include "transform/fixed_sides.h"
 
 namespace oscar {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "bundle/curve_estimate.h"
-#include "rotation/profile_allocation.h"
+#include "transform/profile_allocation.h"
 
 namespace oscar {
 

@@ -15,8 +15,8 @@
 #include "curves/choose_profiles.h"
 #include "curves/curve_passes.h"
 #include "model/device_memory.h"
-#include "rotation/block_widths.h"
-#include "rotation/profile_allocation.h"
+#include "transform/block_widths.h"
+#include "transform/profile_allocation.h"
 
 namespace oscar {
 namespace {

@@ -8,7 +8,7 @@
 #include "attention/fused_prefill.h"
 #include "attention/prefill_core.h"
 #include "attention/reconstruction.h"
-#include "rotation/block_widths.h"
+#include "transform/block_widths.h"
 
 namespace oscar {
 namespace {

@@ -9,7 +9,7 @@
 #include "bundle/bundle.h"
 #include "cache/kv_method.h"
 #include "model/attention.h"
-#include "rotation/profile_allocation.h"
+#include "transform/profile_allocation.h"
 
 namespace oscar {
 

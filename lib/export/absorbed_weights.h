@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
-#include "rotation/transform.h"
+#include "transform/transform.h"
 #include "weights/stored_weight.h"
 
 namespace oscar {

@@ -9,7 +9,7 @@
 #include "base/errors.h"
 #include "export/export_format.h"
 #include "registry/registry.h"
-#include "rotation/hadamard.h"
+#include "transform/hadamard.h"
 
 namespace oscar {
 namespace {

@@ -8,7 +8,7 @@
 #include "export/bundle_copy.h"
 #include "export/checksums.h"
 #include "export/export_card.h"
-#include "statistics/left_out.h"
+#include "layout/left_out.h"
 
 namespace oscar {
 namespace {

@@ -15,8 +15,8 @@ namespace oscar {
 enum class MethodTransform : std::uint8_t {
   kIdentity,
   kHadamard,
-  kEigenvectors,  // eigenvectors of the moments, then Hadamard (rotation/transforms.h); orthogonal
-  kBalanced,      // fitted to the rows and their error metric (rotation/metric_fit.h); not orthogonal
+  kEigenvectors,  // eigenvectors of the moments, then Hadamard (fit/transforms.h); orthogonal
+  kBalanced,      // fitted to the rows and their error metric (fit/metric_fit.h); not orthogonal
 };
 
 // The role of a method in a comparison. Each role except kCompetitor has exactly one row.

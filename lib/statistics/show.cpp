@@ -7,7 +7,7 @@
 #include <cstdlib>
 
 #include "base/foreign_text.h"
-#include "statistics/left_out.h"
+#include "layout/left_out.h"
 #include "statistics/spectrum.h"
 #include "statistics/statistics_format.h"
 

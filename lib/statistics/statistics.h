@@ -4,12 +4,12 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/files.h"
 #include "base/json.h"
+#include "layout/left_out.h"
 
 namespace oscar {
 
@@ -50,14 +50,6 @@ struct LayerMoments {
   // norm.
   at::Tensor attention_gain;
   at::Tensor residual_energy;  // [2] sum over tokens of |x|^2 of the residual stream after the layer; tokens
-};
-
-// A layer of the model that is not in Statistics::layers, and the reason: "gated delta net". `reads`: the layer whose
-// keys and values it attends to, if it has none itself.
-struct LeftOutLayer {
-  std::int64_t layer = 0;
-  std::string reason;
-  std::optional<std::int64_t> reads;
 };
 
 inline constexpr std::int64_t kStatisticsVersion = 2;

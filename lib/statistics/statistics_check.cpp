@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "base/parallel_tasks.h"
 #include "statistics/all_finite.h"
 #include "statistics/layer_fields.h"
-#include "statistics/parallel_tasks.h"
 #include "statistics/shard_merge.h"
 #include "statistics/statistics.h"
 #include "statistics/statistics_format.h"

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "base/errors.h"
+#include "base/parallel_tasks.h"
 #include "statistics/layer_merge.h"
-#include "statistics/parallel_tasks.h"
 #include "statistics/statistics.h"
 
 namespace oscar {

@@ -5,8 +5,8 @@
 
 #include "base/errors.h"
 #include "checkpoint/safetensors.h"
+#include "layout/left_out.h"
 #include "statistics/layer_fields.h"
-#include "statistics/left_out.h"
 #include "statistics/statistics.h"
 #include "statistics/statistics_format.h"
 

@@ -4,7 +4,7 @@
 
 #include "attention/begin_step.h"
 #include "base/json.h"
-#include "statistics/parallel_tasks.h"
+#include "base/parallel_tasks.h"
 #include "verify/forward.h"
 
 namespace oscar {

@@ -10,8 +10,8 @@
 #include <algorithm>
 
 #include "bench/random_layer.h"
-#include "statistics/accumulator.h"
-#include "statistics/moment_observer.h"
+#include "collect/accumulator.h"
+#include "collect/moment_observer.h"
 #include "support/paths.h"
 #include "support/temp_directory.h"
 

@@ -5,7 +5,7 @@
 #include <ATen/ATen.h>
 #include <benchmark/benchmark.h>
 
-#include "rotation/fit.h"
+#include "fit/fit.h"
 #include "statistics/random_statistics.h"
 
 namespace oscar {

@@ -7,9 +7,9 @@
 
 #include "base/errors.h"
 #include "bundle/bundle.h"
-#include "rotation/compose.h"
-#include "rotation/hadamard.h"
 #include "support/message_of.h"
+#include "transform/compose.h"
+#include "transform/hadamard.h"
 
 namespace oscar {
 

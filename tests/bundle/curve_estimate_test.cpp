@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "rotation/profile_allocation.h"
+#include "transform/profile_allocation.h"
 
 namespace oscar {
 namespace {

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/errors.h"
-#include "rotation/transforms.h"
+#include "transform/fixed_sides.h"
 
 namespace oscar {
 namespace {

@@ -9,13 +9,13 @@
 
 #include "attention/reconstruction.h"
 #include "base/random.h"
-#include "bundle/from_fit.h"
-#include "rotation/block_widths.h"
-#include "rotation/fit.h"
-#include "statistics/collect.h"
+#include "collect/collect.h"
+#include "fit/fit.h"
+#include "fit/from_fit.h"
 #include "support/metric_fit_options.h"
 #include "support/paths.h"
 #include "support/temp_directory.h"
+#include "transform/block_widths.h"
 #include "verify/forward.h"
 
 namespace oscar {

@@ -1,11 +1,11 @@
 // The point at which a run of oscar-collect goes on: its sums are judged before they are used.
 #include <ATen/ATen.h>
 
+#include "collect/collect_work.h"
+#include "collect/state_check.h"
 #include "fuzz/fuzz_target.h"
 #include "fuzz/safetensors_bytes.h"
-#include "statistics/collect_work.h"
 #include "statistics/layer_fields.h"
-#include "statistics/state_check.h"
 
 namespace oscar::fuzz {
 namespace {

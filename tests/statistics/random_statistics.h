@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/hash.h"
-#include "statistics/accumulator.h"
-#include "statistics/row_sample.h"
+#include "collect/accumulator.h"
+#include "collect/row_sample.h"
 #include "statistics/statistics.h"
 
 namespace oscar {

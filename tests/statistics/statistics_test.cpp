@@ -6,8 +6,8 @@
 
 #include "base/errors.h"
 #include "checkpoint/safetensors.h"
+#include "layout/left_out.h"
 #include "statistics/layer_fields.h"
-#include "statistics/left_out.h"
 #include "statistics/random_statistics.h"
 #include "statistics/statistics_weight.h"
 #include "statistics/windowed_layers.h"

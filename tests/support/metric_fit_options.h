@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "rotation/fit_options.h"
+#include "fit/fit_options.h"
 
 namespace oscar {
 

@@ -9,7 +9,6 @@
 
 #include "attention/cached_attention.h"
 #include "layout/float16.h"
-#include "rotation/transforms.h"
 #include "support/bfloat16.h"
 #include "support/encoded_row.h"
 #include "verify/cache_check.h"

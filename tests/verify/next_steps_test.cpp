@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "report/sample_report.h"
-#include "rotation/profile_allocation.h"
+#include "transform/profile_allocation.h"
 
 namespace oscar {
 namespace {

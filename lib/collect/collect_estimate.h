@@ -1,0 +1,48 @@
+// Resources that a run needs, for --dry-run. They are computed from the geometry, except the time, which is measured.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "collect/collect.h"
+
+namespace oscar {
+
+struct CollectEstimate {
+  std::uint64_t weight_bytes = 0;  // resident weights: the largest layer
+  std::uint64_t stored_bytes = 0;  // bytes of all weights in the checkpoint's files, quantized or not
+  std::uint64_t peak_bytes = 0;    // memory of the process: libraries, weights, one step, moments
+  std::uint64_t device_bytes = 0;  // part of peak_bytes on the GPU; 0 on the CPU
+  std::uint64_t disk_bytes = 0;    // work directory and output together
+  std::uint64_t output_bytes = 0;
+  bool from_index = false;  // the shards are absent: no layer can be timed, so seconds stays 0
+  double seconds = 0;
+  std::int64_t sample_tokens = 0;  // length in tokens of the piece that was timed
+  std::int64_t sample_layer = 0;   // the layer that was timed, the largest
+  double load_seconds = 0;         // time to load that layer
+};
+
+// Estimates only bytes: cheap, loads no weights. InputError if the index of absent shards lacks a tensor.
+CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options);
+
+// Adds the time, unless from_index: loads the largest layer and runs one short piece through it, including moments.
+// Writes nothing.
+void measure_time(const Checkpoint& checkpoint, const PromptSet& prompts, const TokenPlan& plan,
+                  const CollectOptions& options, CollectEstimate& estimate);
+
+// Lower bound on the GPU time of a rank's share in seconds, from the geometry: the same on all ranks. plan: the plan of
+// the run.
+double computing_seconds(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options);
+
+// EnvironmentError if the GPU has less free memory than the run needs; the message names the option that would make it
+// fit.
+void require_gpu_memory(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options,
+                        const CollectEstimate& estimate);
+// Advice for when only `free` bytes are available: the longest --seq-len that fits.
+std::string gpu_memory_advice(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options,
+                              std::uint64_t free);
+
+// EnvironmentError if the file system of the work directory or of the output has less space than the run needs.
+void require_disk_space(const CollectOptions& options, const CollectEstimate& estimate);
+
+}  // namespace oscar

@@ -1,0 +1,105 @@
+#include "collect/spool.h"
+
+#include <ATen/ATen.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "base/errors.h"
+#include "base/positioned_io.h"
+
+namespace oscar {
+namespace {
+
+[[noreturn]] void fail(const fs::path& path, const char* what) {
+  const int code = errno;
+  throw EnvironmentError(path.string() + ": " + what + " (" + std::strerror(code) + ")" +
+                         (code == ENOSPC ? "; free some disk space or choose another --work-dir" : ""));
+}
+
+}  // namespace
+
+Spool::Spool(const fs::path& path, std::int64_t rows, std::vector<std::int64_t> row, at::ScalarType dtype, bool keep)
+    : path_(path), rows_(rows), shape_(std::move(row)), dtype_(dtype) {
+  row_bytes_ = c10::elementSize(dtype);
+  for (const std::int64_t n : shape_) row_bytes_ *= static_cast<std::uint64_t>(n);
+  const std::uint64_t size = row_bytes_ * static_cast<std::uint64_t>(rows);
+  // A new file must be new: never the target of a link, and never the content of a file that has another name, too.
+  if (!keep) ::unlink(path.c_str());
+  fd_ = ::open(path.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | (keep ? 0 : O_CREAT | O_EXCL), 0644);
+  if (fd_ < 0) {
+    if (keep && errno == ENOENT)
+      throw InputError(path.string() + ": is missing, so the run cannot be resumed; start it anew");
+    fail(path, "cannot be opened");
+  }
+  if (keep) {
+    struct stat st {};
+    if (::fstat(fd_, &st) != 0 || !S_ISREG(st.st_mode) || st.st_nlink != 1 ||
+        static_cast<std::uint64_t>(st.st_size) != size) {
+      ::close(std::exchange(fd_, -1));
+      throw InputError(path.string() + ": is not the file of " + format_bytes(size) +
+                       " that the run needs, so it cannot be resumed; start it anew");
+    }
+    return;
+  }
+  // Reserving the space finds a full disk now instead of after hours. On file systems without fallocate the file just
+  // grows.
+  if (size > 0 && ::fallocate(fd_, 0, 0, static_cast<off_t>(size)) != 0) {
+    if ((errno != EOPNOTSUPP && errno != ENOSYS) || ::ftruncate(fd_, static_cast<off_t>(size)) != 0) {
+      const int code = errno;
+      ::close(std::exchange(fd_, -1));
+      ::unlink(path.c_str());
+      errno = code;
+      fail(path, ("needs " + format_bytes(size) + " that cannot be reserved").c_str());
+    }
+  }
+}
+
+Spool::~Spool() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+Spool::Spool(Spool&& other) noexcept
+    : path_(std::move(other.path_)),
+      fd_(std::exchange(other.fd_, -1)),
+      rows_(other.rows_),
+      row_bytes_(other.row_bytes_),
+      shape_(std::move(other.shape_)),
+      dtype_(other.dtype_) {}
+
+void Spool::write(std::int64_t first, const at::Tensor& rows) {
+  const at::Tensor flat = rows.to(at::kCPU).contiguous();
+  TORCH_CHECK(flat.scalar_type() == dtype_ && flat.sizes().slice(1) == at::IntArrayRef(shape_) && first >= 0 &&
+                  first + flat.size(0) <= rows_,
+              "spool ", path_.string(), ": rows do not fit");
+  if (!write_at(fd_, flat.const_data_ptr(), flat.nbytes(), static_cast<std::uint64_t>(first) * row_bytes_)) {
+    fail(path_, "cannot be written");
+  }
+}
+
+at::Tensor Spool::read(std::int64_t first, std::int64_t count) const {
+  TORCH_CHECK(first >= 0 && count >= 0 && first + count <= rows_, "spool ", path_.string(), ": no such rows");
+  std::vector<std::int64_t> shape = {count};
+  shape.insert(shape.end(), shape_.begin(), shape_.end());
+  at::Tensor rows = at::empty(shape, at::TensorOptions(dtype_));
+  if (!read_at(fd_, rows.mutable_data_ptr(), rows.nbytes(), static_cast<std::uint64_t>(first) * row_bytes_)) {
+    fail(path_, "cannot be read");
+  }
+  return rows;
+}
+
+void Spool::rename(const fs::path& path) {
+  if (::rename(path_.c_str(), path.c_str()) != 0) fail(path, "cannot be written");
+  path_ = path;
+}
+
+void Spool::sync() {
+  if (::fdatasync(fd_) != 0) fail(path_, "cannot be written");
+}
+
+}  // namespace oscar

@@ -1,0 +1,17 @@
+// The fit of the methods balanced and waterfill over all layers: transforms, and for layout `blocks` the group bit
+// widths.
+#pragma once
+
+#include "fit/fit_options.h"
+#include "fit/fit_result.h"
+#include "statistics/statistics.h"
+
+namespace oscar {
+
+// Adds the layers to an empty result: transforms without clips, and their spectra. Widths come from the options or from
+// the analytic allocation (waterfill.h). Adds warnings about heads (metric_fit.h), about keys that are mostly a mean
+// before RoPE, and about statistics that lack the moments for these methods. NumericalError naming the head for a
+// failed decomposition.
+void fit_balanced(const Statistics& statistics, const FitOptions& options, FitResult& result);
+
+}  // namespace oscar

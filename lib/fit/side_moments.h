@@ -1,0 +1,70 @@
+// The input of a Fisher-weighted transform: how the rows of a side vary, and the cost of an error in them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "fit/position_average.h"
+#include "fit/targets.h"
+#include "statistics/statistics.h"
+
+namespace oscar {
+
+// The metric of errors. kFarPairs: the metrics of pairs outside the windows (how an error moves the layer's output once
+// the token is quantized). kMoments: the plain metrics (keys Q^T Q, values W_O^T W_O or the chosen value target).
+enum class MetricSource { kAuto, kFarPairs, kMoments };  // kAuto: kFarPairs if the statistics have it
+
+const char* metric_name(MetricSource source);  // "auto", "fisher", "moments"
+
+// The metric that a choice selects, never kAuto. InputError for a requested but absent metric.
+MetricSource used_metric(const Statistics& statistics, MetricSource source);
+
+// One side of one layer, [Hkv, d, d] FP64.
+struct SideMoments {
+  at::Tensor mean;        // [Hkv, d]: of the rows; rotated: of the keys before RoPE
+  at::Tensor covariance;  // about the mean, or about zero if not centered
+  // E |error in the layer's output|^2 = tr(error covariance x metric), in the units of residual_power().
+  at::Tensor metric;
+  MetricSource source = MetricSource::kMoments;  // of the metric
+};
+
+struct MomentChoice {
+  ValueTarget value_target = ValueTarget::kExact;
+  MetricSource source = MetricSource::kAuto;
+  bool centered = false;  // the covariance is about the mean
+  bool rotated = false;   // keys: about the mean of keys before RoPE, at each key's position; requires `served`
+  // Keys: rows and metric with RoPE applied for these positions; count 0: as they were collected.
+  Positions served;
+};
+
+// InputError for a requested but absent metric. For keys the metric is per token of the layer. Pairs outside the
+// windows: Q = mean over their queries of sum_j w_ij q^T q / d; plain: Q^T Q / T. For values, pairs outside the
+// windows: mean of sum_heads (sum_j p_ij^2) W_O^T W_O; plain: W_O^T W_O or the value target.
+SideMoments side_moments(const Statistics& statistics, std::size_t layer, Side side, const MomentChoice& choice);
+
+// The effect of a key error on the logits of queries, regardless of their weight: the second moment of scale q over all
+// queries of the group, [Hkv, d, d]; at the served positions, or as collected.
+at::Tensor logit_moment(const Statistics& statistics, std::size_t layer, const Positions& served);
+
+// True if every layer has metrics of at least one query with a key outside the windows.
+bool has_far_pairs(const Statistics& statistics);
+
+// Mean squared norm of the residual stream where the attention output is added, by which the next norm divides. It is
+// taken over tokens after the windows if the statistics have them. 1 if nothing is known.
+double residual_power(const Statistics& statistics, std::size_t layer);
+
+// Makes a covariance definite that rounding left indefinite. With channels scaled to unit deviation, eigenvalues below
+// the size of the most negative one are raised to it, since smaller ones are noise. Subtracting large means causes this
+// (keys centered before RoPE). `noise`: that size. Undefined if the damped matrix is already definite.
+at::Tensor without_noise(const at::Tensor& matrix, double damping, std::int64_t tokens, double& noise);
+
+// Makes a second moment positive definite. It adds damping x the matrix's own diagonal, which commutes with scaling of
+// single channels, so outlier channels change nothing. It shrinks the off-diagonal part by d / (tokens + d) for the
+// noise of a short sample. Channels that never vary (below 1e-10 of the median diagonal) get 1e-6 of that median.
+// `matrix` [d, d] FP64, not all zero.
+at::Tensor damped(const at::Tensor& matrix, double damping, std::int64_t tokens);
+
+}  // namespace oscar
