@@ -131,10 +131,13 @@ std::uint64_t CurvePasses::memory_bytes(const ModelConfig& m, const DecoderOptio
   const std::int64_t layer =
       tokens * (4 * m.hidden + 3 * heads) * 4 + std::min<std::int64_t>(tokens, 4096) * 2 * m.intermediate * element;
   const std::int64_t rows = context * m.query_heads * 5 * m.head_dim * 4 + context * m.kv_heads * m.head_dim * 4 * 16;
-  const std::int64_t blocks = options.device.is_cuda() ? std::int64_t{2} << 30 : std::int64_t{128} << 20;
+  // Blocks of scores, and of logits: probabilities, changes and a copy.
+  const std::int64_t blocks = options.device.is_cuda()
+                                  ? std::int64_t{2} << 30
+                                  : std::max(std::int64_t{128} << 20, 3 * kLeastLogitRows * m.vocabulary * 4);
   const bool keeps = keeps_probabilities(m, options.device, sequences, context);
   const std::int64_t probabilities = keeps ? sequences * (context / kCurveStride) * m.vocabulary * 4 : 0;
-  return static_cast<std::uint64_t>(kept + layer + rows + blocks + probabilities);  // `blocks`: of scores and logits
+  return static_cast<std::uint64_t>(kept + layer + rows + blocks + probabilities);
 }
 
 }  // namespace oscar

@@ -12,10 +12,11 @@
 namespace oscar {
 namespace {
 
-// FP32 logits of a block: as many as the caches of two cores hold, on a GPU more.
+// FP32 logits of a block: as many as the caches of two cores hold, on a GPU more. With a large vocabulary enough rows
+// that a product does not wait for the weights of the head: with 16 rows a row of Gemma's head takes 2.6 times as long.
 std::int64_t block_rows(std::int64_t vocabulary, at::Device device) {
   const std::int64_t bytes = device.is_cuda() ? std::int64_t{512} << 20 : std::int64_t{4} << 20;
-  return std::clamp<std::int64_t>(bytes / (4 * std::max<std::int64_t>(vocabulary, 1)), 16, 4096);
+  return std::clamp<std::int64_t>(bytes / (4 * std::max<std::int64_t>(vocabulary, 1)), kLeastLogitRows, 4096);
 }
 
 // Row-by-row sum of a b: [R, V] x [R, V] -> [R].

@@ -6,12 +6,15 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "model/decoder.h"
 
 namespace oscar {
+
+inline constexpr std::int64_t kLeastLogitRows = 128;  // of a block of logits, however large the vocabulary is
 
 // The baseline of one sequence.
 struct DivergenceBaseline {

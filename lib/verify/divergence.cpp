@@ -68,9 +68,11 @@ void BaselineRows::score(const at::Tensor& logits, const std::string& method, Se
 }
 
 std::int64_t rows_per_block(std::int64_t vocabulary, at::Device device) {
-  // On the CPU, larger blocks exceed the caches and need newly mapped memory.
+  // On the CPU, larger blocks exceed the caches and need newly mapped memory. With fewer rows than these, products wait
+  // for the weights of the head.
+  constexpr std::int64_t kLeast = 64;
   const std::int64_t bytes = device.is_cuda() ? std::int64_t{256} << 20 : std::int64_t{8} << 20;
-  return std::clamp<std::int64_t>(bytes / (8 * std::max<std::int64_t>(vocabulary, 1)), 1, 512);
+  return std::clamp<std::int64_t>(bytes / (8 * std::max<std::int64_t>(vocabulary, 1)), kLeast, 512);
 }
 
 }  // namespace oscar

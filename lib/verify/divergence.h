@@ -30,7 +30,7 @@ class BaselineRows {
   at::Tensor top_;               // [R] int64
 };
 
-// Rows per block, so that one FP64 copy of its logits takes at most 8 MiB, or 256 MiB on a GPU.
+// Rows per block, so that one FP64 copy of its logits takes at most 8 MiB, or 256 MiB on a GPU, but 64 rows at least.
 std::int64_t rows_per_block(std::int64_t vocabulary, at::Device device);
 
 }  // namespace oscar
