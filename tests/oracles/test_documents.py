@@ -2,9 +2,13 @@
 comments; and how documents and code are written: README's length, paragraphs that can be read, no fragments, functions that are
 told in steps."""
 import ast
+import importlib.machinery
+import importlib.util
+import json
 import pathlib
 import re
 import subprocess
+import sys
 
 import pytest
 
@@ -165,25 +169,51 @@ def table_rows(text):
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| `")]
 
 
-def test_numbers_of_the_first_table_of_results_are_the_same_everywhere():
-    """README quotes rows of it, and quality.md gives ranges of its columns."""
-    rows = {method: cells for method, *cells in table_rows(section((SOURCE_DIR / "docs/results.md").read_text(), "Methods at equal bytes"))}
+def real_model_table():
+    """(scripts/real_model as a module, its raw results)"""
+    loader = importlib.machinery.SourceFileLoader("real_model", str(SOURCE_DIR / "scripts" / "real_model"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("real_model", loader))
+    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        loader.exec_module(module)
+    finally:
+        sys.dont_write_bytecode = writes
+    return module, json.loads((SOURCE_DIR / "tests/bench/results/real_model_h200.json").read_text())
+
+
+def test_tables_of_the_real_model_are_written_from_its_raw_results():
+    script, raw = real_model_table()
+    assert script.table(raw["lengths"]) in section((SOURCE_DIR / "docs/results.md").read_text(), "A real model")
     quoted = table_rows(section((SOURCE_DIR / "README.md").read_text(), "Quality"))
-    assert len(quoted) >= 5
-    for method, *cells in quoted:
-        bits, kl, _, top, outliers, _, outliers_top = rows[method]
-        assert cells == [bits, kl, top, outliers, outliers_top], method
-    points = [(float(kl.split()[0]), ratio, top.rstrip("%")) for cells in rows.values()
-              for kl, ratio, top in (cells[1:4], cells[4:7])]
-    ranges = [line for line in section((SOURCE_DIR / "docs/quality.md").read_text(), "What a KL means").splitlines() if "nats" not in line]
+    assert len(quoted) >= 10
+    at = {length: {script.label(m["id"]): m for m in raw["lengths"][length]["methods"]} for length in ("2048", "32768")}
+    for method, bits, smaller, *cells in quoted:
+        short, long = (rows[method] for rows in at.values())
+        assert (bits, smaller) == (f"{short['code_bits_per_element']:.2f}", f"{16 / long['bits_per_element']:.1f}x"), method
+        assert cells == [text for m in (short, long)
+                         for text in (f"{m['kl']['mean']:.3g}", f"{m['ppl_ratio']:.3f}", f"{100 * m['same_top1']:.1f}%")], method
+
+
+def test_ranges_of_quality_are_those_of_the_tables():
+    results = (SOURCE_DIR / "docs/results.md").read_text()
+    rows = [cells for _, *cells in table_rows(section(results, "Methods at equal bytes"))]
+    points = [(float(kl.split()[0]), float(ratio), float(top.rstrip("%"))) for cells in rows for kl, ratio, top in (cells[1:4], cells[4:7])]
+    assert len(points) == 22
+    real = table_rows(section(results, "A real model"))
+    for cells in real:
+        points += [(float(kl.split()[0]), float(ratio), float(top.rstrip("%")))
+                   for kl, ratio, top in zip(cells[3:6], cells[6].split(" / "), cells[7].split(" / "))]
+    text = section((SOURCE_DIR / "docs/quality.md").read_text(), "What a KL means")
+    assert f"{len(points)} measurements" in text and f"[{3 * len(real)} on Gemma 3 270M]" in text.replace("\n", " ")
     bounds = [(0, .01), (.01, .05), (.05, .1), (.1, .5), (.5, 1e9)]
-    found = [[cell.strip() for cell in line.strip("|").split("|")] for line in ranges if re.match(r"\| (below|above|0)", line)]
-    assert len(found) == len(bounds) and len(points) == 22
+    found = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()
+             if re.match(r"\| (below|above|0)", line)]
+    assert len(found) == len(bounds)
     for (low, high), (_, count, ratio, top, _) in zip(bounds, found):
         inside = [p for p in points if low <= p[0] < high]
         assert int(count) == len(inside)
         for shown, column in ((ratio, 1), (top.rstrip("%"), 2)):
-            assert [float(n) for n in shown.split(" to ")] == [f(float(p[column]) for p in inside) for f in (min, max)], (low, shown)
+            assert [float(n) for n in shown.split(" to ")] == [f(p[column] for p in inside) for f in (min, max)], (low, shown)
 
 
 def test_the_product_knows_no_laboratory():
