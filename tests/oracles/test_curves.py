@@ -234,7 +234,7 @@ def test_refusals(tool, folder, bundle):
     refuse(3, "--allocate", "measured", "--model", MODEL, "--text", short, names="too few")
     damaged = folder / "damaged.json"
     damaged.write_text(curves.read_text().replace('"side": "value"', '"side": "other"', 1))
-    refuse(3, "--curves", damaged, names="expected 'key', 'value' or 'vector'")
+    refuse(3, "--curves", damaged, names="expected 'key' or 'value'")
     other = json.loads(curves.read_text())
     other["statistics_sha256"] = "0" * 64
     damaged.write_text(json.dumps(other))
