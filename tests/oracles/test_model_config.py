@@ -238,7 +238,7 @@ def test_every_file_of_a_family_is_in_the_registry(tool, tmp_path):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"architectures": ["GPT2LMHeadModel"]}))
     listed = tool("checkpoint_tool", "config", path).split("all that are supported are ")[1].strip().split(", ")
-    assert len(written) >= 34 and [name for name in listed if name.endswith("ForCausalLM")] == written
+    assert len(written) >= 31 and [name for name in listed if name.endswith("ForCausalLM")] == written
 
 
 FAMILIES = {
