@@ -79,6 +79,24 @@ class Adapter(torch.nn.Module):
         return base if self.merged or self.disable_adapters or "mine" not in self.active_adapters else base + self.lora_B["mine"](self.lora_A["mine"](x))
 
 
+class Copied(torch.nn.Module):
+    """Of the shape of peft's modules_to_save."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.original_module, self.modules_to_save = layer, torch.nn.ModuleDict({"mine": copy.deepcopy(layer)})
+        self.active_adapters, self.disable_adapters = ["mine"], False
+
+    def __getattr__(self, name):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.original_module, name)
+
+    def forward(self, x):
+        return (self.original_module if self.disable_adapters else self.modules_to_save["mine"])(x)
+
+
 class TestWrappers:
     @pytest.mark.parametrize("wrap", [Forwarding, lambda m: torch.compile(m, backend="eager"), lambda m: Forwarding(Forwarding(m))])
     def test_generate_of_a_wrapper_uses_the_cache(self, known, wrap):
@@ -144,6 +162,17 @@ class TestAdapters:
         with pytest.raises(InputError, match=f"{name} of layer 2 has the adapter 'mine', which is not merged"):
             oscar_kv.attach(Forwarding(model), known[2])
 
+    @pytest.mark.parametrize("name", ["k_norm", "q_norm", "v_proj"])
+    def test_a_trained_copy_of_a_layer(self, known, name):
+        """peft's modules_to_save: a copy of the whole layer runs in its place."""
+        model = load()
+        part = model.model.layers[1].self_attn
+        setattr(part, name, Copied(getattr(part, name)))
+        with pytest.raises(InputError, match=f"{name} of layer 1 has the adapter 'mine', which is not merged"):
+            oscar_kv.attach(model, known[2])
+        getattr(part, name).disable_adapters = True
+        assert torch.equal(generated(oscar_kv.attach(model, known[2])), known[1])
+
     def test_switched_off_and_on(self, known):
         """An adapter that is off changes nothing; the next generate() notices that it is on."""
         model = load()
@@ -170,6 +199,10 @@ class TestAdapters:
         wrapper = peft.get_peft_model(load(), peft.LoraConfig(target_modules=["k_proj"], **options))
         with pytest.raises(InputError, match="k_proj of layer 0 has the adapter 'default'"):
             oscar_kv.attach(wrapper, known[2])
+        for other in (peft.LoraConfig(target_modules=["down_proj"], modules_to_save=["k_norm"], **options),
+                      peft.LNTuningConfig(target_modules=["k_norm"], task_type="CAUSAL_LM")):
+            with pytest.raises(InputError, match="k_norm of layer 0 has the adapter 'default'"):
+                oscar_kv.attach(peft.get_peft_model(load(), other), known[2])
         with wrapper.disable_adapter():
             oscar_kv.attach(wrapper, known[2])
             assert torch.equal(generated(wrapper), known[1])
