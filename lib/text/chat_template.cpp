@@ -1,6 +1,7 @@
 #include "text/chat_template.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cstdio>
 
@@ -26,7 +27,7 @@ std::string kind_of(const std::string& source) {
   return "other";
 }
 
-// "chat_template" of tokenizer_config.json: a text, or a list of named texts.
+// "chat_template" of tokenizer_config.json: a text, a list of named texts, or an object of texts by name.
 std::map<std::string, std::string> templates_of(const Json& config, const std::string& where) {
   std::map<std::string, std::string> found;
   const auto entry = config.find("chat_template");
@@ -38,8 +39,13 @@ std::map<std::string, std::string> templates_of(const Json& config, const std::s
       found[json_string(named, "name", where + " chat_template")] =
           json_string(named, "template", where + " chat_template");
     }
+  } else if (entry->is_object()) {
+    for (const auto& [name, source] : entry->items()) {
+      found[name] = json_string(*entry, name.c_str(), where + " chat_template");
+    }
   } else {
-    throw InputError(where + ": 'chat_template' is " + entry->type_name() + ", expected a text or a list of templates");
+    throw InputError(where + ": 'chat_template' is " + entry->type_name() +
+                     ", expected a text, or a list or object of templates");
   }
   return found;
 }
@@ -91,6 +97,7 @@ void ChatTemplate::add(const std::string& name, const std::string& source, const
   Named& named = templates_[name];
   named.where = where;
   if (name == "default" || kind_ == "none") kind_ = kind_of(source);
+  sources_ += source + "\n";
   asks_for_date_ = asks_for_date_ || source.find("strftime_now") != std::string::npos;
   try {
     if (source.size() > kMaxTemplateBytes) throw jinja::TemplateError("it is longer than 1 MiB");
@@ -131,6 +138,16 @@ ChatTemplate ChatTemplate::from_model(const fs::path& directory) {
     }
   }
   return chat;
+}
+
+bool ChatTemplate::names(std::string_view variable) const {
+  const auto in_word = [&](std::size_t at) {
+    return at < sources_.size() && (std::isalnum(static_cast<unsigned char>(sources_[at])) != 0 || sources_[at] == '_');
+  };
+  for (std::size_t at = sources_.find(variable); at != std::string::npos; at = sources_.find(variable, at + 1)) {
+    if ((at == 0 || !in_word(at - 1)) && !in_word(at + variable.size())) return true;
+  }
+  return false;
 }
 
 void ChatTemplate::set_date(const std::string& date) {

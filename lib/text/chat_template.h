@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -40,6 +41,8 @@ class ChatTemplate {
   // The text that apply_chat_template renders; null members of messages are left out, as there. If the template writes
   // BOS, the text contains it, so encode it without special tokens.
   std::string render(const ChatInput& input) const;
+  // Whether a template mentions this variable; other arguments change nothing.
+  bool names(std::string_view variable) const;
   const std::string& kind() const { return kind_; }  // chatml | llama3 | mistral | other | none
 
   void set_rendering(Rendering rendering) { rendering_ = rendering; }  // default: as transformers
@@ -63,6 +66,7 @@ class ChatTemplate {
   std::string rendered(const Named& chosen, const ChatInput& input) const;
 
   std::string kind_ = "none";
+  std::string sources_;                                              // of all templates
   std::map<std::string, Named> templates_;                           // "default", "tool_use", ...
   std::vector<std::pair<std::string, std::string>> special_tokens_;  // bos_token and others, by name
   std::tm now_{};

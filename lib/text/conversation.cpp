@@ -83,16 +83,32 @@ Json decoded(const Json& value, const std::string& where) {
   }
 }
 
+// A message whose text has the key of another format: {"role": "user", "value": "..."}.
+Json with_content(Json message) {
+  if (!json_member(message, "content").is_null() || !json_member(message, "tool_calls").is_null()) return message;
+  for (const char* key : {"value", "text"}) {
+    if (!json_member(message, key).is_string()) continue;
+    const Json text = message[key];  // a copy, because a new member moves the others
+    message["content"] = text;
+    message.erase(key);
+    break;
+  }
+  return message;
+}
+
 void append_turn(const Json& turn, Json& messages, const std::string& where) {
   switch (turn_kind(turn)) {
     case Turn::kMessage:
       json_string(turn, "role", where + ": a message");
-      messages.push_back(turn);
+      messages.push_back(with_content(turn));
       return;
     case Turn::kShareGpt:
       messages.push_back(message_of_turn(turn, where));
       return;
     case Turn::kPair:
+      if (const Json& system = json_member(turn, "system"); system.is_string() && system != Json("")) {
+        messages.push_back({{"role", "system"}, {"content", system}});
+      }
       messages.push_back({{"role", "user"}, {"content", turn["input"]}});
       messages.push_back({{"role", "assistant"}, {"content", turn["output"]}});
       return;

@@ -50,7 +50,8 @@ std::string gunzip(std::string_view bytes, const std::string& where, std::uint64
     }
     content.append(block, 0, made);
     if (rc == Z_STREAM_END) {
-      if (in.avail_in == 0 && at == bytes.size()) return content;
+      const std::string_view rest = bytes.substr(at - in.avail_in);
+      if (rest.find_first_not_of('\0') == std::string_view::npos) return content;  // some tools pad with zeros
       if (inflateReset(&in) != Z_OK) throw EnvironmentError("zlib cannot go on");
     } else if (rc == Z_BUF_ERROR && in.avail_in == 0 && at == bytes.size()) {
       throw InputError(where + ": the gzip file ends too early; it was not copied whole");

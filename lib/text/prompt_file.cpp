@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cctype>
 #include <cerrno>
 #include <cstring>
 #include <map>
@@ -31,15 +32,27 @@ std::string read_standard_input() {
   }
 }
 
+// A suffix in lower case: "P.JSONL" holds rows, too.
+std::string suffix_of(const fs::path& file) {
+  std::string suffix = file.extension().string();
+  for (char& c : suffix) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return suffix;
+}
+
 // Removes a UTF-8 byte order mark, which some editors write.
-std::string without_mark(std::string content) {
+std::string without_mark(std::string content, const std::string& where) {
+  if (content.starts_with("\xFF\xFE") || content.starts_with("\xFE\xFF")) {
+    throw InputError(where +
+                     ": is UTF-16 (or UTF-32) by its byte order mark; convert it to UTF-8 (iconv -f UTF-16 -t "
+                     "UTF-8)");
+  }
   if (content.starts_with("\xEF\xBB\xBF")) content.erase(0, 3);
   return content;
 }
 
 // How to convert a table to rows; empty for other files.
 std::string table_advice(const fs::path& file) {
-  const std::string kind = file.extension().string();
+  const std::string kind = suffix_of(file);
   const bool feather = kind == ".arrow" || kind == ".feather", text = kind == ".csv" || kind == ".tsv";
   if (kind != ".parquet" && !feather && !text) return "";
   const std::string name = file.string();
@@ -55,8 +68,7 @@ std::string table_advice(const fs::path& file) {
 }  // namespace
 
 PromptFile::Kind prompt_file_kind(const fs::path& file) {
-  const bool compressed = file.extension() == ".gz";
-  const std::string kind = compressed ? file.stem().extension().string() : file.extension().string();
+  const std::string kind = suffix_of(suffix_of(file) == ".gz" ? file.stem() : file);
   if (kind == ".txt" || kind == ".md") return PromptFile::Kind::kDocument;
   if (kind == ".jsonl" || kind == ".ndjson") return PromptFile::Kind::kLines;
   if (kind == ".json") return PromptFile::Kind::kValues;
@@ -71,7 +83,7 @@ PromptFile read_prompt_file(const fs::path& file) {
   if (file == "-") {
     std::string content = read_standard_input();
     if (is_gzip(content)) content = gunzip(content, "stdin", kMaxExpanded);
-    return {"stdin", "stdin", PromptFile::Kind::kLines, without_mark(std::move(content))};
+    return {"stdin", "stdin", PromptFile::Kind::kLines, without_mark(std::move(content), "stdin")};
   }
   const PromptFile::Kind kind = prompt_file_kind(file);
   return {file.string(), file.filename().string(), kind, read_document(file)};
@@ -79,7 +91,8 @@ PromptFile read_prompt_file(const fs::path& file) {
 
 std::string read_document(const fs::path& file) {
   std::string content = read_file(file, kMaxPlain);
-  return without_mark(file.extension() == ".gz" ? gunzip(content, file.string(), kMaxExpanded) : std::move(content));
+  if (suffix_of(file) == ".gz") content = gunzip(content, file.string(), kMaxExpanded);
+  return without_mark(std::move(content), file.string());
 }
 
 void require_different_files(const std::vector<fs::path>& files) {

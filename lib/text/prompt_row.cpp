@@ -29,6 +29,9 @@ constexpr std::array<std::string_view, 25> kContentKeys = {
 // Answers to a prompt or question, most likely first.
 constexpr std::array<const char*, 6> kAnswers = {"completion", "response", "output", "answer", "solution", "chosen"};
 
+// Keys of a system message beside a conversation.
+constexpr std::array<const char*, 2> kSystem = {"system", "system_prompt"};
+
 bool is_empty(const Json& value) {
   return value.is_string() ? value.get_ref<const std::string&>().empty() : value.is_structured() && value.empty();
 }
@@ -224,31 +227,39 @@ class RowReader {
       throw InputError(where_ + ": '" + key + "' is " + body.type_name() + ", expected a request, which is an object");
     }
     used(key);
-    const bool chat = has_value(body, "messages");
-    if (!chat && !has_value(body, "prompt")) {
-      throw InputError(where_ + ": '" + key + "' has neither 'messages' nor 'prompt'");
+    const char* part = has_value(body, "messages") ? "messages" : has_value(body, "prompt") ? "prompt" : "input";
+    if (!has_value(body, part)) {
+      throw InputError(where_ + ": '" + key + "' has none of 'messages', 'prompt' and 'input'");
     }
-    Json asked = {{chat ? "messages" : "prompt", body[chat ? "messages" : "prompt"]}};
+    const bool responses = part == std::string_view("input");  // of the Responses API
+    Json asked = {{responses ? "messages" : part, body[part]}};
+    if (responses && body[part].is_string()) asked["messages"] = {{{"role", "user"}, {"content", body[part]}}};
+    if (responses && has_value(body, "instructions")) asked["system"] = body["instructions"];
     for (const char* name : {"system", "tools", "documents", "add_generation_prompt", "continue_final_message",
                              "chat_template_kwargs", "reasoning_effort"}) {
       if (has_value(body, name)) asked[name] = body[name];
     }
     PromptRow inner = RowReader(asked, where_ + ": '" + key + "'").read("");
     out_ = std::move(inner);
-    out_.reading = std::string(chat ? "'messages'" : "'prompt'") + " in '" + key + "'";
+    out_.reading = "'" + std::string(part) + "' in '" + key + "'";
     out_.unread.clear();
     served_ = true;
     return true;
   }
 
-  // A text in "system" becomes the first message of a conversation without a system message.
+  // A text, or a list of its parts, beside a conversation without a system message becomes its first message.
   void add_system() {
-    if (!full("system") || !at("system").is_string() || out_.messages.empty()) return;
+    if (out_.messages.empty()) return;
     const Json& role = json_member(out_.messages.front(), "role");
     if (role == "system" || role == "developer") return;
-    out_.messages.insert(out_.messages.begin(), message("system", "system"));
-    used("system");
-    out_.reading += " with 'system'";
+    for (const char* key : kSystem) {
+      if (!full(key) || !(at(key).is_string() || at(key).is_array())) continue;
+      const Json system = {{"role", "system"}, {"content", at(key)}};
+      out_.messages.insert(out_.messages.begin(), system);
+      used(key);
+      out_.reading += std::string(" with '") + key + "'";
+      return;
+    }
   }
 
   void finish() {

@@ -5,6 +5,7 @@
 
 #include "base/errors.h"
 #include "base/interrupt.h"
+#include "base/log.h"
 #include "text/chat_row.h"
 #include "text/jinja/from_json.h"
 #include "text/prompt_file.h"
@@ -17,6 +18,20 @@ namespace {
 
 constexpr std::size_t kMostKeys = 64;    // unread keys that are counted by name
 constexpr std::uint64_t kEachRow = 480;  // bytes that a row takes beside its ids
+
+// Warns if a document by its name begins with a JSON row: then the JSON itself is read.
+void warn_of_rows(std::string_view content, const std::string& where) {
+  const std::size_t begin = content.find_first_not_of(" \t\r\n");
+  if (begin == std::string_view::npos || content[begin] != '{') return;
+  try {
+    read_prompt_row(parse_row_json(content.substr(begin, content.find('\n', begin) - begin), where), "", where);
+  } catch (const InputError&) {
+    return;
+  }
+  log_warning(where +
+              ": begins with a JSON row, but is one document by its name, so the JSON itself is read; name it "
+              ".jsonl to read the texts of its rows");
+}
 
 struct TooManyRows : InputError {  // no single row is bad
   using InputError::InputError;
@@ -76,6 +91,7 @@ class Loader {
                        "; convert the file to UTF-8");
     }
     if (file.content.empty()) return skip(file.name, "empty file");
+    warn_of_rows(file.content, file.where);
     where_ = file.where;
     add(file.name, "text", tokenizer_.get().encode(file.content, true));
   }
@@ -90,7 +106,8 @@ class Loader {
       throw;
     } catch (const InputError& e) {
       const std::string message = e.what();  // starts with the place for every thrower
-      const std::string placed = message.starts_with(where_ + ":") ? message : where_ + ": " + message;
+      std::string placed = message.starts_with(where_ + ":") ? message : where_ + ": " + message;
+      if (row[row.find_first_not_of(" \t\r")] == '[') placed += "; a file with one array of rows is named .json";
       if (!options_.skip_bad_rows) throw InputError(placed);
       if (set_.bad_rows++ == 0) set_.first_bad = placed;
       skip(source, "bad row");
@@ -114,7 +131,13 @@ class Loader {
     }
     const ChatInput input = chat_of_row(row, where_);
     if (chat_.asks_for_date()) set_.date = chat_.date();
-    count(row, row.unread);
+    std::vector<std::string> unread = row.unread;
+    for (const auto& [key, value] : row.extras.items()) {
+      const bool says = has_value(row.extras, key) && value != Json("") && !(value.is_structured() && value.empty());
+      const bool argument = key == "add_generation_prompt" || key == "chat_template_kwargs";
+      if (says && !argument && !chat_.names(key)) unread.push_back(key);
+    }
+    count(row, unread);
     // The template already wrote BOS.
     add(source, row.kind, tokenizer_.get().encode(chat_.render(input), false));
   }
@@ -221,6 +244,7 @@ std::vector<std::int32_t> load_text(const fs::path& file, const Tokenizer& token
     throw InputError(file.string() + ": is not valid UTF-8 at byte " + std::to_string(bad) +
                      "; convert the file to UTF-8");
   }
+  warn_of_rows(text, file.string());
   std::vector<std::int32_t> ids = tokenizer.encode(text, true);
   if (ids.empty()) throw InputError(file.string() + ": holds no text");
   return ids;

@@ -128,6 +128,26 @@ TEST_F(Chat, TokensOfTheModelsOwnHaveNames) {
   write("special_tokens_map.json", R"({"bos_token": {"content": "<s>"}, "video_token": "<video>"})");
   write("chat_template.jinja", "{{ image_token }}{{ audio_token }}{{ boi_token }}{{ bos_token }}{{ video_token }}");
   EXPECT_EQ(render(), "<image><audio><boi><s><video>");
+  write("tokenizer_config.json",
+        R"({"image_token": "<old>", "model_specific_special_tokens": {"image_token": "<image>"},
+      "audio_token": {"content": "<no type, so no token>"}})");
+  EXPECT_EQ(render(), "<image><s><video>");
+  write("tokenizer_config.json", R"({"model_specific_special_tokens": ["<image>"]})");
+  EXPECT_THAT(fault(), HasSubstr("'model_specific_special_tokens' is array, expected an object"));
+}
+
+TEST_F(Chat, TemplatesByNameInAnObject) {
+  write("tokenizer_config.json", R"({"chat_template": {"default": "the default", "tool_use": "with tools"}})");
+  EXPECT_EQ(render(), "the default");
+  write("tokenizer_config.json", R"({"chat_template": {"default": 7}})");
+  EXPECT_THAT(fault(), HasSubstr("'default' is number"));
+}
+
+TEST_F(Chat, VariablesThatATemplateMentions) {
+  write("chat_template.jinja", "{{ messages[0].content }}{% if enable_thinking %}{{ tools_in }}{% endif %}");
+  const ChatTemplate chat = ChatTemplate::from_model(folder_.path());
+  for (const char* known : {"messages", "enable_thinking", "tools_in"}) EXPECT_TRUE(chat.names(known)) << known;
+  for (const char* other : {"tools", "thinking", "enable", "in_", "x"}) EXPECT_FALSE(chat.names(other)) << other;
 }
 
 TEST_F(Chat, TemplateOfAProcessor) {

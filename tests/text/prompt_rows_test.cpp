@@ -65,6 +65,9 @@ TEST_F(PromptRows, Conversations) {
           R"({"text": null, "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}], "tools": ""})",
           R"({"text": NaN, "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})",
           R"({"messages": [], "conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]})",
+          R"({"conversations": [{"role": "user", "value": "q"}, {"role": "assistant", "value": "a"}]})",
+          R"({"messages": [{"role": "user", "text": "q"}, {"role": "assistant", "text": "a"}]})",
+          R"({"body": {"input": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}})",
       }) {
     EXPECT_EQ(text(row), kTwo) << row;
   }
@@ -75,6 +78,17 @@ TEST_F(PromptRows, Conversations) {
             "<|im_start|>user\nq\n\nx<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n");
   EXPECT_EQ(text(R"({"system": "s", "conversations": [{"from": "human", "value": "q"}]})"),
             std::string("<|im_start|>system\ns<|im_end|>\n") + kAsked);
+  for (
+      const char* row : {
+          R"({"conversation": [{"system": "s", "input": "q", "output": "a"}]})",
+          R"({"system_prompt": "s", "question": "q", "response": "a"})",
+          R"({"system": "s", "system_prompt": "t", "question": "q", "response": "a"})",
+          R"({"system": "s", "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})",
+          R"({"body": {"instructions": "s", "input": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}})",
+      }) {
+    EXPECT_EQ(text(row), std::string("<|im_start|>system\ns<|im_end|>\n") + kTwo) << row;
+  }
+  EXPECT_EQ(text(R"({"body": {"model": "m", "input": "q"}})"), kAsked);
   EXPECT_EQ(text(R"({"instruction": "q", "history": [["h", "i"]]})"),
             std::string("<|im_start|>user\nh<|im_end|>\n<|im_start|>assistant\ni<|im_end|>\n") + kAsked);
   EXPECT_THAT(fault(R"({"conversations": [{"from": "martian", "value": "q"}]})"),
@@ -134,6 +148,14 @@ TEST_F(PromptRows, SaysOnceWhatWasReadAndWhatNot) {
 {"text": "a"})");
   EXPECT_THAT(reading_notes(set),
               ElementsAre("2 rows: 'prompt' with 'completion'; not read: 'id' (2), 'rejected' (1)", "1 row: 'text'"));
+  // Keys that no template mentions change nothing; those that one does are its variables.
+  EXPECT_THAT(
+      reading_notes(read(
+          R"({"messages": [{"role": "user", "content": "q"}], "references": ["r"], "m": 1, "empty": "", "tools": [{}]})")),
+      ElementsAre("1 row: 'messages'; not read: 'references' (1), 'tools' (1)"));
+  EXPECT_THAT(
+      reading_notes(read(R"({"question": "q", "system": {"a": 1}, "system_prompt": "s", "answers": {"text": ["a"]}})")),
+      ElementsAre(AllOf(HasSubstr("'question' with 'system_prompt'"), HasSubstr("'answers' (1), 'system' (1)"))));
   std::string many = "{\"text\": \"a\"";
   for (int i = 0; i < 200; ++i) many += ", \"k" + std::to_string(i) + "\": 1";
   EXPECT_LE(read(many + "}").readings.at("'text'").unread.size(), 65U);
@@ -162,6 +184,37 @@ TEST_F(PromptRows, Files) {
   EXPECT_THAT(refused("t.parquet", "PAR1"),
               AllOf(HasSubstr("import pandas"), HasSubstr("read_parquet("), HasSubstr("to_json(")));
   EXPECT_THAT(refused("t.csv", "a,b"), HasSubstr("read_csv("));
+}
+
+TEST_F(PromptRows, NamesAndEncodingsOfFiles) {
+  const std::string rows = R"({"text": "a"})";
+  EXPECT_EQ(file("P.JSONL", rows).prompts.at(0).ids, tokenizer_.encode("a", true));
+  EXPECT_EQ(file("P.Json", "[" + rows + "]").prompts.size(), 1U);
+  const auto refused = [&](const std::string& name, const std::string& content) {
+    return message_of<InputError>([&] { file(name, content); });
+  };
+  const std::string utf16("\xFF\xFE{\0}\0", 6), big("\xFE\xFF\0a", 4);
+  EXPECT_THAT(refused("u.jsonl", utf16), HasSubstr("u.jsonl: is UTF-16 (or UTF-32)"));
+  EXPECT_THAT(refused("u.json", big), HasSubstr("iconv -f UTF-16 -t UTF-8"));
+  EXPECT_THAT(refused("u.txt", big), HasSubstr("is UTF-16"));
+  EXPECT_THAT(message_of<InputError>([&] { load_text(folder_ / "u.txt", tokenizer_); }), HasSubstr("is UTF-16"));
+  EXPECT_THAT(refused("array.jsonl", "[" + rows + ",\n" + rows + "]"), HasSubstr("array of rows is named .json"));
+  EXPECT_THAT(refused("array.jsonl", "[" + rows + "]"), HasSubstr("array of rows is named .json"));
+}
+
+// The JSON of rows in a file that is one document by its name is read as it is, but not in silence.
+TEST_F(PromptRows, DocumentsThatLookLikeRows) {
+  const auto told = [&](const std::string& content) {
+    ::testing::internal::CaptureStderr();
+    file("rows.txt", content);
+    const std::string first = ::testing::internal::GetCapturedStderr();
+    ::testing::internal::CaptureStderr();
+    load_text(folder_ / "rows.txt", tokenizer_);
+    EXPECT_EQ(::testing::internal::GetCapturedStderr(), first);
+    return first;
+  };
+  EXPECT_THAT(told("{\"text\": \"a\"}\n{\"text\": \"b\"}\n"), HasSubstr("rows.txt: begins with a JSON row"));
+  for (const char* sound : {"{ text", "{\"size\": 3}", "a {\"text\": \"a\"}"}) EXPECT_EQ(told(sound), "") << sound;
 }
 
 TEST_F(PromptRows, TextsToScore) {

@@ -160,6 +160,7 @@ TEST_F(Prompts, ReadsCompressedFiles) {
   EXPECT_EQ(set.prompts[0].source, "p.jsonl.gz:1");
   EXPECT_EQ(set.prompts[0].ids, tokenizer_.encode("a", true));
   EXPECT_EQ(load("p2.jsonl.gz", kGzip + kGzip).prompts.size(), 2U);
+  EXPECT_EQ(load("p3.jsonl.gz", kGzip + std::string(512, '\0')).prompts.size(), 1U);  // padded, as gzip allows
   EXPECT_EQ(load_text(write("d.txt.gz", kGzip), tokenizer_), tokenizer_.encode("{\"text\": \"a\"}\n", true));
   EXPECT_EQ(load("d.txt.gz", kGzip).prompts[0].source, "d.txt.gz");
 }
@@ -169,6 +170,7 @@ TEST_F(Prompts, RefusesDamagedCompressedFiles) {
   EXPECT_THAT(fault("p.jsonl.gz", kGzip.substr(0, 20)), HasSubstr("ends too early"));
   EXPECT_THAT(fault("p.jsonl.gz", kGzip.substr(0, 30)), HasSubstr("ends too early"));
   EXPECT_THAT(fault("p.jsonl.gz", kGzip + "x"), HasSubstr("the gzip file"));
+  EXPECT_THAT(fault("p.jsonl.gz", kGzip + std::string("\0x", 2)), HasSubstr("the gzip file"));
   std::string other = kGzip;
   other[27] = '\x5a';  // the checksum
   EXPECT_THAT(fault("p.jsonl.gz", other), HasSubstr("the gzip file is damaged"));
