@@ -30,6 +30,8 @@ CONFIG = {
     "additional_special_tokens": {"additional_special_tokens": ["<|new|>", "<tool>"]},
     "extra_special_tokens": {"extra_special_tokens": ["<|other|>", "<|new|>"]},
     "named tokens": {"extra_special_tokens": {"image_token": "<image>", "tool_token": "<tool>"}},
+    "model_specific_special_tokens": {"image_token": "<tool>", "model_specific_special_tokens": {"image_token": "<image>", "x_token": "<|new|>"}},
+    "an object without a type": {"image_token": token("<image>"), "pad_token": "<|new|>"},
     "a token of its own": {"image_token": "<image>", "pad_token": "<|new|>"},
     "standard tokens": {"bos_token": "<|other|>", "unk_token": "<tool>", "eos_token": "<|im_end|>"},
     "a name of a known token": {"eos_token": "<|new|>", **decoder(token("<|new|>", special=False))},

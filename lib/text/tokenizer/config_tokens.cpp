@@ -135,13 +135,28 @@ class TokenFiles {
     }
   }
 
-  // Tokens by name, and lists of further ones. merges: for the second file, whose list is appended to the first one's.
+  // Named tokens of one model, such as image_token, as transformers 5 saves them.
+  void read_model_specific(const Json& object, const std::string& where) {
+    const Json& named = json_member(object, "model_specific_special_tokens");
+    if (named.is_null()) return;
+    if (!named.is_object()) {
+      throw InputError(where + ": 'model_specific_special_tokens' is " + named.type_name() + ", expected an object");
+    }
+    for (const auto& [key, value] : named.items()) name(key, value, where);
+  }
+
+  // Tokens by name, and lists of further ones. merges: for the second file, special_tokens_map.json, whose list is
+  // appended to the first one's.
   void read_names(const Json& object, const std::string& where, bool merges) {
     for (const char* key : kStandard) name(key, json_member(object, key), where);
     for (const auto& [key, value] : object.items()) {
-      if (key.ends_with("_token") && !is_standard(key) && (value.is_string() || value.is_object()))
+      if (!key.ends_with("_token") || is_standard(key)) continue;
+      // In tokenizer_config.json transformers takes only objects that say what they are.
+      if (value.is_string() || (value.is_object() && (merges || json_member(value, "__type") == "AddedToken"))) {
         name(key, value, where);
+      }
     }
+    if (!merges) read_model_specific(object, where);
     const Json* list = &json_member(object, "extra_special_tokens");
     if (list->is_null() || list->empty()) list = &json_member(object, "additional_special_tokens");
     if (list->is_null()) return;
