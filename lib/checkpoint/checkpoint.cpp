@@ -55,17 +55,26 @@ void Checkpoint::add_shard_tensors() {
   }
 }
 
-// Files saved from the model without its head lack the name prefix: "layers.0...". transformers loads them too.
+// Files saved from the model without its head lack the name prefix: "layers.0...". transformers loads them too, also if
+// only some names lack it.
 void Checkpoint::add_prefix() {
   const std::string embedding = family_of(config_).embedding;
   const std::size_t dot = embedding.find('.') + 1;
-  if (config_.text_tower || index_.contains(embedding) || !index_.contains(embedding.substr(dot))) return;
+  if (config_.text_tower || dot == 0) return;
   const std::string prefix = embedding.substr(0, dot);
+  const auto lacks_it = [&](std::string_view name) {
+    return name.starts_with("layers.") || name.starts_with("norm.") || name == embedding.substr(dot);
+  };
+  const auto outside = [&](std::string_view name) { return name.starts_with(prefix) || name.starts_with("lm_head."); };
+  if (std::none_of(index_.begin(), index_.end(), [&](const auto& entry) { return lacks_it(entry.first); })) return;
+  const bool all = !index_.contains(embedding);  // otherwise the file also holds names of other parts ("visual.x")
   std::map<std::string, const TensorView*, std::less<>> named;
   for (const auto& [name, tensor] : index_) {
-    const bool outside = name.starts_with(prefix) || name.starts_with("lm_head.");
     TensorView& copy = renamed_.emplace_back(*tensor);
-    if (!outside) copy.name = prefix + name;
+    if (!outside(name) && (all || lacks_it(name))) {
+      copy.name = prefix + name;
+      stored_names_[copy.name] = name;
+    }
     named.emplace(copy.name, &copy);
   }
   if (named.size() != index_.size()) {
@@ -73,12 +82,11 @@ void Checkpoint::add_prefix() {
                      "' and without it; remove one of them");
   }
   index_ = std::move(named);
-  added_prefix_ = prefix;
 }
 
 std::string Checkpoint::stored_name(const std::string& name) const {
-  const bool outside = added_prefix_.empty() || name.starts_with("lm_head.");
-  return outside ? name : name.substr(added_prefix_.size());
+  const auto found = stored_names_.find(name);
+  return found == stored_names_.end() ? name : found->second;
 }
 
 Checkpoint Checkpoint::open(const ModelLocation& location) {

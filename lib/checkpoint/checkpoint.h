@@ -36,10 +36,10 @@ class Checkpoint {
   const TensorView* find(std::string_view name) const;
   const TensorView& at(std::string_view name) const;  // InputError when absent
   std::vector<std::string> names() const;             // sorted
-  // The name in the file. It differs if the checkpoint was saved without the prefix "model.", which names here always
-  // have.
+  // The name in the file. It differs if the file lacks the prefix "model.", which names here always have.
   std::string stored_name(const std::string& name) const;
-  std::uint64_t weight_bytes() const;  // 0: the index does not say
+  bool renames() const { return !stored_names_.empty(); }  // whether some name differs
+  std::uint64_t weight_bytes() const;                      // 0: the index does not say
   bool has_shards() const { return names_only_.empty(); }
 
   // "v2:sha256:<hex>". It covers config.json without keys that programs rewrite (canonical_config.h) and every tensor's
@@ -59,9 +59,9 @@ class Checkpoint {
   ModelConfig config_;
   std::string canonical_config_;
   std::vector<SafetensorsFile> shards_;
-  std::vector<TensorView> names_only_;  // from an index whose shards are absent
-  std::list<TensorView> renamed_;       // from files without the prefix
-  std::string added_prefix_;
+  std::vector<TensorView> names_only_;                            // from an index whose shards are absent
+  std::list<TensorView> renamed_;                                 // from files without the prefix
+  std::map<std::string, std::string, std::less<>> stored_names_;  // of renamed tensors: the name in the file
   std::uint64_t bytes_of_index_ = 0;
   std::map<std::string, const TensorView*, std::less<>> index_;
 };

@@ -1,6 +1,10 @@
 #include "checkpoint/gguf_advice.h"
 
 #include <algorithm>
+#include <array>
+#include <fstream>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/foreign_text.h"
@@ -18,7 +22,11 @@ std::string python_text(const std::string& name, const std::string& otherwise) {
 
 bool is_gguf_file(const fs::path& path) {
   std::error_code ec;
-  return path.extension() == ".gguf" && fs::is_regular_file(path, ec);
+  if (!fs::is_regular_file(path, ec)) return false;
+  if (path.extension() == ".gguf" || path.extension() == ".GGUF") return true;
+  std::array<char, 4> first{};  // some tools name files by their hashes
+  std::ifstream(path, std::ios::binary).read(first.data(), first.size());
+  return std::string_view(first.data(), first.size()) == "GGUF";
 }
 
 std::string gguf_file_advice(const fs::path& file) {
@@ -39,7 +47,10 @@ std::string gguf_advice(const fs::path& directory) {
     if (is_gguf_file(entry.path())) files.push_back(entry.path());
   }
   if (files.empty()) return "";
-  return gguf_file_advice(*std::min_element(files.begin(), files.end()));
+  const auto projector = [](const fs::path& file) { return file.filename().string().starts_with("mmproj"); };
+  return gguf_file_advice(*std::min_element(files.begin(), files.end(), [&](const fs::path& a, const fs::path& b) {
+    return std::pair(projector(a), a) < std::pair(projector(b), b);
+  }));
 }
 
 }  // namespace oscar

@@ -7,7 +7,7 @@
 
 namespace oscar {
 
-// Whether it is a file with a name that ends in .gguf.
+// Whether it is a file with a name that ends in .gguf, or that begins as GGUF does.
 bool is_gguf_file(const fs::path& path);
 
 // "; convert MODEL.gguf: python3 -c ..." for the first GGUF file of the directory; empty if there is none.

@@ -60,9 +60,12 @@ FoundFamily find_family(const Json& config, const std::string& where) {
     name = list->front().get<std::string>();
   }
   if (name.empty()) throw InputError(where + ": the key 'architectures' is missing; is this a model's config.json?");
+  // Saved from the model without its head: "Qwen3Model". AutoModelForCausalLM of transformers goes by model_type, too.
+  const bool headless = name.ends_with("Model") && !type.empty();
   for (const FamilyRow* row : family_rows()) {
     const bool wrapped = row->wrapper != nullptr && (name == row->wrapper || name == row->wrapper_type);
-    if (!wrapped && name != row->architecture && name != row->model_type) continue;
+    const bool bare = headless && type == row->model_type;
+    if (!wrapped && !bare && name != row->architecture && name != row->model_type) continue;
     if (wrapped && !has_text_model(config, *row, where)) continue;
     if (!type.empty() && type != (wrapped ? row->wrapper_type : row->model_type)) {
       throw InputError(where + ": model_type " + quote_name(type) + " does not belong to the architecture " +
@@ -261,6 +264,10 @@ ModelConfig parse_model_config(const Json& whole, const std::string& where) {
   const Json config = wrapped ? text_config(whole, *row) : whole;
 
   ModelConfig out;
+  if (!json_bool(config, "is_causal", where, true)) {
+    throw InputError(where +
+                     ": 'is_causal' is false, so attention sees later tokens; a KV cache needs causal attention");
+  }
   out.architecture = row->architecture;
   out.model_type = row->model_type;
   out.text_tower = wrapped;

@@ -130,6 +130,11 @@ ModelLocation locate_model(const std::string& model, const std::string& revision
                        "; drop --revision or name the model as org/name");
     }
     if (!file_exists(fs::path(model) / "config.json")) {
+      if (file_exists(fs::path(model) / "adapter_config.json")) {
+        throw InputError(model +
+                         ": holds an adapter and no model; merge it into its model (merge_and_unload() of peft), "
+                         "save that with its tokenizer, and pass that directory");
+      }
       throw InputError(model + ": has no config.json; expected the directory of a Hugging Face checkpoint" +
                        gguf_advice(model));
     }
@@ -139,6 +144,12 @@ ModelLocation locate_model(const std::string& model, const std::string& revision
     return {model, absolute.filename().string(), ""};
   }
   if (is_gguf_file(model)) throw InputError(escape_text(model) + ": GGUF is not read" + gguf_file_advice(model));
+  std::error_code ec;
+  if (fs::is_regular_file(model, ec)) {
+    throw InputError(escape_text(model) +
+                     ": is a file, expected the directory of a Hugging Face checkpoint (the folder "
+                     "with config.json)");
+  }
   if (!is_repository_name(model)) {
     throw InputError(quote_name(model) + " is neither a directory nor a model name of the form org/name");
   }

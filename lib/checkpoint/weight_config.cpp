@@ -66,6 +66,11 @@ void check_method(const Json& quantization, const std::string& method, const std
                      " ('quant_method'), which is not read; those that are read: " + method_names() +
                      ", or use the BF16, F16 or F32 checkpoint of the model");
   }
+  const std::string version = method == "awq" ? json_string(quantization, "version", where, "gemm") : "gemm";
+  if (version.starts_with("gemv") || version.starts_with("GEMV")) {
+    throw InputError(where + ": AWQ weights of the version " + quote_name(version) +
+                     " lie in another order than those of the version gemm, which are read; use a checkpoint of that");
+  }
   if (!json_member(quantization, "transform_config").empty()) {
     throw InputError(where +
                      ": the weights were quantized after a transform ('transform_config'), which also changes " +
@@ -79,12 +84,13 @@ std::int64_t zero_point_offset(const Json& quantization, const std::string& meth
   if (method == "auto-round") {
     const std::string packing = json_string(quantization, "packing_format", where, "auto_round:auto_gptq");
     if (packing == "auto_round" || packing == "auto_round:gptqmodel") return 0;
-    for (const char* known : {"auto_round:auto_gptq", "auto_round:auto_awq", "auto_round:llm_compressor"}) {
+    for (const char* known : {"auto_round:auto_gptq", "auto_round:gptq", "auto_round:auto_awq", "auto_round:awq",
+                              "auto_round:llm_compressor"}) {
       if (packing == known) return 1;
     }
     throw InputError(where + ": 'packing_format' of 'quantization_config' is " + quote_name(packing) +
-                     ", which is not read; those that are: auto_round, auto_round:gptqmodel, auto_round:auto_gptq, "
-                     "auto_round:auto_awq, auto_round:llm_compressor");
+                     ", which is not read; those that are: auto_round, auto_round:gptqmodel, auto_round:auto_gptq "
+                     "(also auto_round:gptq), auto_round:auto_awq (also auto_round:awq), auto_round:llm_compressor");
   }
   return method == "gptq" && json_string(quantization, "checkpoint_format", where, "") == "gptq_v2" ? 0 : 1;
 }
@@ -104,6 +110,7 @@ WeightConfig parse_weight_config(const Json& config, const std::string& where) {
   if (!block) block = block_of_groups(quantization, where);
   if (block) std::tie(out.block_rows, out.block_columns) = *block;
   out.zero_point_offset = zero_point_offset(quantization, out.method, where);
+  out.act_order = out.method == "gptq" && json_bool(quantization, "desc_act", where, false);
   return out;
 }
 

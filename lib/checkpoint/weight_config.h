@@ -14,6 +14,7 @@ struct WeightConfig {
   std::string method;                                  // 'quant_method'; empty: not named
   std::int64_t block_rows = 128, block_columns = 128;  // shape of a block with one FP8 scale, if scales are a matrix
   std::int64_t zero_point_offset = 1;                  // GPTQ: added to the stored zero point; 0 in "gptq_v2"
+  bool act_order = false;                              // GPTQ: columns are in any groups, which X.g_idx lists
 };
 
 // Parses an entire config.json; the key may be absent. InputError for an unsupported method (the message lists the

@@ -279,8 +279,7 @@ void check_absorb(const Checkpoint& source, const Bundle& bundle) {
     throw InputError("the format absorbed changes v_proj, but " + source.config().architecture +
                      " normalizes values after it, and may project keys with it; serve the bundle in another format");
   }
-  const std::string some = family_of(source).embedding;
-  if (source.stored_name(some) != some) {
+  if (source.renames()) {
     throw InputError("the format absorbed keeps the names of tensors, and those of " +
                      source.location().directory.string() +
                      " lack the prefix 'model.'; save the model again with transformers");

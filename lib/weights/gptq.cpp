@@ -28,7 +28,8 @@ std::optional<StoredWeight> find_gptq(const WeightQuery& query) {
   weight.zero_point_offset = query.checkpoint.config().weights.zero_point_offset;
   weight.scale = &query.need(".scales");
   require_type(query, *weight.scale, {DType::kF32, DType::kBF16, DType::kF16});
-  weight.groups = query.find(".g_idx");
+  // "desc_act": without the list, columns would be taken for those of other groups.
+  weight.groups = query.checkpoint.config().weights.act_order ? &query.need(".g_idx") : query.find(".g_idx");
   if (weight.groups != nullptr) {
     require_type(query, *weight.groups, {DType::kI32, DType::kI64});
     require_shape(query, *weight.groups, {columns});

@@ -106,6 +106,20 @@ TEST_F(CheckpointTest, NamesWithoutThePrefix) {
   write("model.safetensors",
         {tensor("layers.0.a", 10), tensor("embed_tokens.weight", 4), tensor("model.layers.0.a", 7)});
   EXPECT_THAT(refusal(), HasSubstr("twice, with the prefix 'model.' and without it"));
+  // The same if the embedding has the prefix: transformers reads one of them, and which is chance.
+  write("model.safetensors",
+        {tensor("layers.0.a", 10), tensor("model.embed_tokens.weight", 4), tensor("model.layers.0.a", 7)});
+  EXPECT_THAT(refusal(), HasSubstr("twice, with the prefix 'model.' and without it"));
+}
+
+TEST_F(CheckpointTest, SomeNamesWithoutThePrefix) {
+  write("model.safetensors", {tensor("layers.0.a", 10), tensor("model.embed_tokens.weight", 4), tensor("visual.x", 5),
+                              tensor("model.layers.1.a", 7)});
+  const Checkpoint c = open();
+  EXPECT_THAT(c.names(), ElementsAre("model.embed_tokens.weight", "model.layers.0.a", "model.layers.1.a", "visual.x"));
+  EXPECT_EQ(c.stored_name("model.layers.0.a"), "layers.0.a");
+  EXPECT_EQ(c.stored_name("model.layers.1.a"), "model.layers.1.a");
+  EXPECT_TRUE(c.renames());
 }
 
 TEST_F(CheckpointTest, AdapterBesideTheWeights) {

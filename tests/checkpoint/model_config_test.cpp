@@ -433,6 +433,18 @@ TEST(ModelConfig, RefusesContradictoryWindows) {
   EXPECT_THAT(refusal(R"({"sliding_window": 0})", "MistralForCausalLM"), HasSubstr("'sliding_window' is 0"));
 }
 
+// Saved from the model without its head, whose model_type says the rest.
+TEST(ModelConfig, ArchitecturesWithoutAHead) {
+  EXPECT_EQ(parse("LlamaModel", R"({"model_type": "llama"})").architecture, "LlamaForCausalLM");
+  EXPECT_THAT(refusal(R"({"model_type": "llama_bidirectional"})", "LlamaModel"), HasSubstr("'LlamaModel' is not supp"));
+  EXPECT_THAT(refusal("{}", "LlamaModel"), HasSubstr("'LlamaModel' is not supported"));
+}
+
+TEST(ModelConfig, AttentionIsCausal) {
+  EXPECT_THAT(refusal(R"({"is_causal": false})"), HasSubstr("'is_causal' is false"));
+  EXPECT_EQ(parse("LlamaForCausalLM", R"({"is_causal": true})").layers, parse("LlamaForCausalLM").layers);
+}
+
 TEST(ModelConfig, QuantizedWeights) {
   const auto weights = [](const std::string& quantization) {
     return parse("LlamaForCausalLM", "{\"quantization_config\": " + quantization + "}").weights;
@@ -456,6 +468,12 @@ TEST(ModelConfig, QuantizedWeights) {
   EXPECT_EQ(weights(R"({"quant_method": "auto-round", "packing_format": "auto_round:auto_gptq"})").zero_point_offset,
             1);
   EXPECT_EQ(weights(R"({"quant_method": "auto-round", "packing_format": "auto_round"})").zero_point_offset, 0);
+  // As transformers writes it.
+  EXPECT_EQ(weights(R"({"quant_method": "auto-round", "packing_format": "auto_round:gptq"})").zero_point_offset, 1);
+  EXPECT_EQ(weights(R"({"quant_method": "auto-round", "packing_format": "auto_round:awq"})").zero_point_offset, 1);
+  EXPECT_TRUE(weights(R"({"quant_method": "gptq", "desc_act": true})").act_order);
+  EXPECT_FALSE(weights(R"({"quant_method": "gptq", "desc_act": false})").act_order);
+  EXPECT_EQ(weights(R"({"quant_method": "awq", "version": "gemm"})").method, "awq");
 }
 
 TEST(ModelConfig, QuantizedWeightsThatAreNotRead) {
@@ -467,6 +485,7 @@ TEST(ModelConfig, QuantizedWeightsThatAreNotRead) {
        "modelopt, mxfp4, awq, gptq, auto-round");
   says(R"({"quant_method": "auto-round", "packing_format": "auto_round:mine"})",
        "'auto_round:mine', which is not read");
+  says(R"({"quant_method": "awq", "version": "gemv_fast"})", "'gemv_fast' lie in another order");
   says(R"({"quant_method": "\u001b[2J"})", "'\\x1b[2J'");
   says("{}", "'quant_method'");
   says("[]", "'quantization_config' is array, expected an object");

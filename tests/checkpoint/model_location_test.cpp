@@ -58,6 +58,23 @@ TEST_F(ModelLocationTest, GgufGetsTheLineThatConverts) {
                                      HasSubstr("gguf_file='a.gguf'")));
   EXPECT_THAT(refusal(folder + "/b.gguf"), AllOf(HasSubstr("GGUF is not read; convert 'b.gguf': python3 -c"),
                                                  HasSubstr("gguf_file='b.gguf'"), HasSubstr("--model converted")));
+  // By its first bytes, too, and not the projector of images.
+  write_file_atomic(dir_ / "model" / "sha256-1", "GGUF\3");
+  EXPECT_THAT(refusal(folder + "/sha256-1"), HasSubstr("GGUF is not read; convert 'sha256-1'"));
+  write_file_atomic(dir_ / "model" / "A.GGUF", "");
+  EXPECT_THAT(refusal(folder + "/A.GGUF"), HasSubstr("GGUF is not read; convert 'A.GGUF'"));
+  fs::create_directory(dir_ / "images");
+  for (const char* name : {"mmproj-x.gguf", "model-x.gguf"}) write_file_atomic(dir_ / "images" / name, "GGUF");
+  EXPECT_THAT(refusal((dir_ / "images").string()), HasSubstr("gguf_file='model-x.gguf'"));
+}
+
+TEST_F(ModelLocationTest, FilesAndAdaptersAreNoModels) {
+  fs::create_directory(dir_ / "model");
+  const std::string folder = (dir_ / "model").string();
+  write_file_atomic(dir_ / "model" / "model.safetensors", "x");
+  EXPECT_THAT(refusal(folder + "/model.safetensors"), HasSubstr("is a file, expected the directory"));
+  write_file_atomic(dir_ / "model" / "adapter_config.json", "{}");
+  EXPECT_THAT(refusal(folder), HasSubstr("holds an adapter and no model; merge it"));
 }
 
 TEST_F(ModelLocationTest, BranchCommitAndPullRequest) {

@@ -210,6 +210,10 @@ TEST(Gptq, GroupsInActivationOrder) {
   const at::Tensor group = random_codes({GptqCase::kColumns}, GptqCase::kGroups, 9);
   stored.tensors["x.g_idx"] = group.to(at::kInt);
   stored.expect([&](std::int64_t k) { return group[k].item<std::int64_t>(); });
+  stored.config["quantization_config"] = {{"quant_method", "gptq"}, {"desc_act", true}};
+  stored.expect([&](std::int64_t k) { return group[k].item<std::int64_t>(); });
+  stored.tensors.erase("x.g_idx");
+  EXPECT_THAT(stored.fault({GptqCase::kRows, GptqCase::kColumns}), HasSubstr("x.g_idx is missing"));
 }
 
 TEST(Gptq, HostileTensors) {
