@@ -73,9 +73,22 @@ Row short_row(const VerifyReport& report, const MethodReport& m, bool compares, 
   return row;
 }
 
+constexpr std::size_t kColumns = 100;  // of a terminal
+
+// Without the columns that are needed least, if the table is wider than a terminal; -v prints all.
+std::string format_narrow(std::vector<Row> rows, std::size_t names) {
+  for (const char* least : {"+-95%", "smaller", "PPL"}) {
+    const std::string text = format_rows(rows, names);
+    if (width(text.substr(0, text.find('\n'))) <= kColumns) return text;
+    const auto last = std::find(rows[0].rbegin(), rows[0].rend(), least);
+    const std::ptrdiff_t column = rows[0].rend() - last - 1;
+    for (Row& row : rows) row.erase(row.begin() + column);
+  }
+  return format_rows(rows, names);
+}
+
 // Lines of at most 100 columns, broken at spaces; continuation lines are indented.
 std::string wrapped(const std::string& text) {
-  constexpr std::size_t kColumns = 100;
   std::string out, line;
   std::size_t from = 0;
   const auto end_line = [&] { out += line + "\n", line = "      "; };
@@ -95,7 +108,7 @@ std::string closing_lines(const VerifyReport& report) {
   std::string text;
   if (!report.undecided.empty()) text += "gate: " + report.undecided + "\n";
   for (const std::string& step : report.steps) text += wrapped("next: " + step);
-  for (const std::string& sentence : verdict_sentences(report)) text += sentence + "\n";
+  for (const std::string& sentence : verdict_sentences(report)) text += wrapped(sentence);
   return text;
 }
 
@@ -238,7 +251,7 @@ std::string report_table(const VerifyReport& report) {
   if (gated) header.emplace_back("gate");
   std::vector<Row> rows = {header};
   for (const MethodReport& m : report.methods) rows.push_back(short_row(report, m, compares, both, gated));
-  std::string text = format_rows(rows, names);
+  std::string text = format_narrow(std::move(rows), names);
   text += "bits: per element of K and V at context " + std::to_string(report.scoring.context) + ", BF16 windows " +
           std::to_string(report.sink) + "/" + std::to_string(report.recent) + " included\n";
   text += "scored: " + grouped(report.scoring.tokens) + " tokens in " + std::to_string(report.scoring.sequences) +

@@ -122,7 +122,7 @@ std::string plan_table(const MemoryPlan& plan) {
     }
     text += grouped(row.longest_context) + "\n";
   }
-  text += "bits: per element at the longest context; then bytes of one sequence x how many fit; longest: context\n";
+  text += "bits: per element at the longest context; then bytes of a sequence x how many fit; longest: context\n";
   for (const PlanGap& gap : plan.do_not_fit) text += "left out: " + gap.id + ": " + gap.reason + "\n";
   return text;
 }

@@ -114,6 +114,16 @@ TEST(ReportTable, EndsWithTheVerdictWithin100Columns) {
   }
   EXPECT_THAT(table, testing::EndsWith("cache 2.9x smaller at 2K, 5.5x at 8K: PASS\n"));
   EXPECT_THAT(table, HasSubstr("\n25 of 100 tokens differ, perplexity "));
+  // Names of several bundles are those of their folders: columns that are needed least are left out then.
+  for (const char* id : {"turboquant2.5", "qwen3-8b-2.25-bits-of-today"}) {
+    r.methods[2].id = id;
+    const std::string wide = report_table(r);
+    for (std::size_t from = 0; from < wide.size(); from = wide.find('\n', from) + 1) {
+      EXPECT_LE(wide.find('\n', from) - from, 100u) << wide.substr(from, wide.find('\n', from) - from);
+    }
+    EXPECT_THAT(wide,
+                testing::AllOf(HasSubstr("KL mean"), HasSubstr("ratio"), HasSubstr("same top"), HasSubstr("gate")));
+  }
   r.steps = {std::string(60, 'a') + " " + std::string(60, 'b')};
   EXPECT_THAT(report_table(r), HasSubstr("next: " + std::string(60, 'a') + "\n      " + std::string(60, 'b') + "\n"));
 }
