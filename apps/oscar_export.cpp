@@ -96,7 +96,11 @@ int run_export(Arguments& a) {
   if (a.options.report) check_export_report(*a.options.report, a.report, form, bundle_hashes(a.bundle));
   warn_of_changes(form, a.options.report.has_value());
   if (a.common.dry_run) {
-    print_result("would write " + format.plan(form, a.options) + " to " + a.common.output + "\n");
+    const std::string plan = format.plan(form, a.options);
+    print_result(
+        a.common.json
+            ? dump_json(Json{{"dry_run", true}, {"format", a.format}, {"directory", a.common.output}, {"plan", plan}})
+            : "would write " + plan + " to " + a.common.output + "\n");
     return 0;
   }
   print_files(a, format.write(format, form, a.common.output, a.options), form.changes, format.note);

@@ -52,7 +52,7 @@ def prompt_text(options):
     if options.prompt is not None:
         return options.prompt
     try:
-        return read_file(options.prompt_file, MOST_PROMPT).decode()
+        return read_file(options.prompt_file, MOST_PROMPT).decode("utf-8-sig")  # a byte order mark is no text
     except UnicodeDecodeError:
         raise InputError(f"{options.prompt_file}: cannot be read as text; pass a file in UTF-8") from None
 

@@ -44,7 +44,10 @@ def _place(path):
 def _run(command, places, options, codes=(0,)):
     """Returns the JSON output of the command. Progress and warnings go to sys.stderr immediately."""
     words = [_executable(command), *map(_place, places), *_words(options), "--json"]
-    running = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        running = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    except OSError as error:
+        raise EnvironmentFault(f"{words[0]} cannot be run ({error.strerror}); install the toolchain for this machine") from None
     said = []
 
     def follow():

@@ -21,6 +21,9 @@ def _say(text):
 def ended(run):
     """Returns run()'s exit code, or the exit code for its error."""
     import torch
+    if sys.stdout is None:  # closed by whoever started Python
+        _say("standard output is closed; open it, or send it to a file")
+        return ENVIRONMENT_EXIT
     try:
         code = run()
         sys.stdout.flush()

@@ -5,14 +5,21 @@ chunks through the cache."""
 import sys
 
 import torch
-from lm_eval.__main__ import cli_evaluate
-from lm_eval.api.registry import register_model
-from lm_eval.models.huggingface import HFLM
 
 from .errors import InputError
-from .exits import INPUT_EXIT
+from .exits import ENVIRONMENT_EXIT, ended
 from .transformers_attach import attach, new_cache
 from .transformers_cache import CACHE_NAME
+
+try:
+    from lm_eval.__main__ import cli_evaluate
+    from lm_eval.api.registry import register_model
+    from lm_eval.models.huggingface import HFLM
+except ImportError as error:
+    if __name__ != "__main__":
+        raise
+    print(f"error: lm-evaluation-harness cannot be imported ({error}); install lm_eval", file=sys.stderr)
+    sys.exit(ENVIRONMENT_EXIT)
 
 NAME = "oscar-kv"
 
@@ -44,12 +51,7 @@ class OscarLM(HFLM):
 def main():
     if not any(a == "--model" or a.startswith("--model=") for a in sys.argv[1:]):
         sys.argv += ["--model", NAME]
-    try:
-        cli_evaluate()
-    except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return INPUT_EXIT
-    return 0
+    return ended(cli_evaluate)
 
 
 if __name__ == "__main__":

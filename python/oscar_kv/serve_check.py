@@ -9,9 +9,9 @@ import shlex
 import subprocess
 import sys
 
-from .errors import InputError, escaped, quoted
+from .errors import InputError, quoted
 from .foreign_files import read_file
-from .exits import INPUT_EXIT, Parser
+from .exits import Parser, ended
 from .vllm_plugin import BACKEND, BUNDLE_VARIABLE, CACHE_DTYPE
 
 WORSE_EXIT = 1
@@ -130,19 +130,19 @@ def run(options):
     return 0
 
 
+def check(options):
+    if not os.path.isfile(os.path.join(options.bundle, "oscar_bundle.json")):
+        raise InputError(f"{options.bundle}: holds no oscar_bundle.json, expected a bundle of oscar-fit")
+    if not options.dry_run:
+        return run(options)
+    for _, _, command, environment, _ in plan(options):
+        print(shown(command, environment))
+    return 0
+
+
 def main(arguments=None):
     options = parse(arguments)
-    try:
-        if not os.path.isfile(os.path.join(options.bundle, "oscar_bundle.json")):
-            raise InputError(f"{options.bundle}: holds no oscar_bundle.json, expected a bundle of oscar-fit")
-        if options.dry_run:
-            for _, _, command, environment, _ in plan(options):
-                print(shown(command, environment))
-            return 0
-        return run(options)
-    except InputError as error:
-        print(f"error: {escaped(error)}", file=sys.stderr)
-        return INPUT_EXIT
+    return ended(lambda: check(options))
 
 
 if __name__ == "__main__":

@@ -31,6 +31,8 @@ def test_from_prompts_to_an_export(tmp_path, capfd):
     assert [gate["pass"] for gate in report["gates"]] == [True]
     report = oscar_kv.verify(max_kl=1e-9, **judged)  # exit code 1 of the command
     assert [gate["pass"] for gate in report["gates"]] == [False] and report["methods"]
+    planned = oscar_kv.export(tmp_path / "bundle", tmp_path / "serving", "transformers", dry_run=True)
+    assert planned["dry_run"] is True and planned["format"] == "transformers" and "a bundle of" in planned["plan"]
     made = oscar_kv.export(tmp_path / "bundle", tmp_path / "serving", "transformers")
     assert all((tmp_path / "serving" / name).is_file() for name in made["files"])
     assert "fit" in capfd.readouterr().err  # progress of the commands that were not quiet
@@ -44,5 +46,9 @@ def test_errors(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="--no-such-option"):
         oscar_kv.fit(tmp_path / "b", no_such_option=3)
     monkeypatch.setenv("OSCAR_BIN", str(tmp_path))
+    (tmp_path / "oscar-export").write_text("of another machine")
+    (tmp_path / "oscar-export").chmod(0o755)
+    with pytest.raises(EnvironmentFault, match="oscar-export cannot be run .Exec format error.; install the toolchain"):
+        oscar_kv.export("b", "x", "vllm")
     with pytest.raises(EnvironmentFault, match="oscar-fit is not in .*; install the toolchain"):
         oscar_kv.fit(tmp_path / "b", "s")

@@ -1,8 +1,13 @@
 """python -m oscar_kv: what it says about bad input holds nothing that a terminal obeys."""
+import os
+import subprocess
+import sys
+
 import pytest
 
 pytest.importorskip("torch")
 
+from conftest import PACKAGE_PATH  # noqa: E402
 from oscar_kv import InputError, __main__ as command  # noqa: E402
 from oscar_kv.errors import NumericalError, escaped  # noqa: E402
 
@@ -23,6 +28,30 @@ def test_errors_are_escaped(kind, code, monkeypatch, capsys):
     assert command.main([f"model{FOREIGN}", "bundle", "--prompt", "x"]) == code
     said = capsys.readouterr().err
     assert SHOWN in said and said.isascii() and said.endswith("\n") and all(c.isprintable() for c in said[:-1])
+
+
+def python(code, **options):
+    """Runs Python code with the package; what it says on standard error, which is no traceback."""
+    done = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, timeout=120,
+                          env={**os.environ, "PYTHONPATH": PACKAGE_PATH or os.environ.get("PYTHONPATH", "")}, **options)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stderr.strip().split("\n")[-1]
+
+
+def test_a_closed_output_is_told():
+    code = "import os, sys; os.close(1); sys.stdout = None\nfrom oscar_kv import exits\nsys.exit(exits.ended(lambda: print('x')))"
+    assert python(code) == (4, "error: standard output is closed; open it, or send it to a file")
+
+
+def test_lm_eval_that_is_not_installed():
+    code = "import runpy, sys; sys.modules['lm_eval'] = None; runpy.run_module('oscar_kv.lm_eval', run_name='__main__')"
+    found, said = python(code)
+    assert found == 4 and said.startswith("error: lm-evaluation-harness cannot be imported") and said.endswith("install lm_eval")
+
+
+def test_a_byte_order_mark_of_a_prompt_is_no_text(tmp_path):
+    (tmp_path / "p.txt").write_bytes(b"\xef\xbb\xbfa")
+    assert command.prompt_text(command.parse(["m", "b", "--prompt-file", str(tmp_path / "p.txt")])) == "a"
 
 
 def test_usage_errors_are_escaped(capsys):

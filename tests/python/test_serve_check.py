@@ -66,6 +66,9 @@ def test_failures_are_told(broken, sentence, tmp_path, monkeypatch, capsys):
 
 
 def test_bad_arguments(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert serve_check.main(["org/model", BUNDLE, "-o", str(tmp_path / "file" / "x")]) == 4
+    assert "Not a directory" in capsys.readouterr().err
     assert serve_check.main(["org/model", str(tmp_path), "--dry-run"]) == 3
     assert "holds no oscar_bundle.json" in capsys.readouterr().err
     for model in ("a,trust_remote_code=True", "--help-me"):
