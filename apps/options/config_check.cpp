@@ -45,6 +45,21 @@ ArrayEnd end_of_array(std::string_view text, std::size_t at) {
   return {text.size(), false, false};
 }
 
+// The position after the quoted text that begins at `at`; npos if it does not end. Texts in three quotes may have
+// several lines.
+std::size_t end_of_text(std::string_view text, std::size_t at) {
+  const char quote = text[at];
+  const std::string three(3, quote);
+  const bool lines = text.substr(at).starts_with(three);
+  const std::string_view close = lines ? std::string_view(three) : text.substr(at, 1);
+  for (at += close.size(); at < text.size(); ++at) {
+    if (text.substr(at).starts_with(close)) return at + close.size();
+    if (text[at] == '\n' && !lines) break;
+    if (text[at] == '\\' && quote == '"') ++at;
+  }
+  return std::string_view::npos;
+}
+
 }  // namespace
 
 std::string config_fault(std::string_view text) {
@@ -56,15 +71,22 @@ std::string config_fault(std::string_view text) {
     const bool assigns = !shown.empty() && shown.front() != '#' && shown.front() != ';' && shown.front() != '[' &&
                          equals != std::string_view::npos;
     const std::string_view value = assigns ? trimmed(line.substr(equals + 1)) : std::string_view();
-    if (value.empty() || value.front() != '[') {
+    const bool array = value.starts_with('['), quoted = value.starts_with('"') || value.starts_with('\'');
+    if (!array && !quoted) {
       begin = end + 1;
       continue;
     }
     const auto open = static_cast<std::size_t>(value.data() - text.data());
-    const ArrayEnd close = end_of_array(text, open);
     const std::string where =
         "line " + std::to_string(1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(open), '\n')) +
-        ": the array of " + quote_name(trimmed(line.substr(0, equals)));
+        (array ? ": the array of " : ": the text of ") + quote_name(trimmed(line.substr(0, equals)));
+    if (quoted) {
+      const std::size_t after = end_of_text(text, open);
+      if (after == std::string_view::npos) return where + " is not closed";
+      begin = std::min(text.find('\n', after), text.size() - 1) + 1;
+      continue;
+    }
+    const ArrayEnd close = end_of_array(text, open);
     if (close.nested) return where + " holds an array, which no option takes";
     if (!close.closed) return where + " is not closed";
     begin = std::min(text.find('\n', close.at), text.size() - 1) + 1;

@@ -1,4 +1,4 @@
-// Faults that the reader of --config accepts: arrays that do not end, and nested arrays.
+// Faults that the reader of --config accepts: arrays and quoted texts that do not end, and nested arrays.
 #pragma once
 
 #include <string>

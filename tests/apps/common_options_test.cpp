@@ -138,6 +138,10 @@ TEST(CommonOptions, BadConfigFilesAreUsageErrors) {
   EXPECT_EQ(run({"--model", "M", "-o", "x", "--config", (dir / "end.toml").string()}), 2);
   EXPECT_EQ(config_fault("seed = 1\noutput = [\"a]\", '[' ] # [\nx = 'y'\n"), "");
   EXPECT_EQ(config_fault("a = 1\n\nb = [1,\n2"), "line 3: the array of 'b' is not closed");
+  for (const char* open : {"\"x", "'x", "\"\"\"x\ny\"", "\'\'\'x\n\'\'", "\"x\\\"", "\"", "'\n'"}) {
+    EXPECT_EQ(config_fault(std::string("# \"\nb = ") + open), "line 2: the text of 'b' is not closed") << open;
+  }
+  EXPECT_EQ(config_fault("a = \"x\\\"\"\nb = '\\'\nc = \"\"\"x\n'\ny\"\"\" # \"\nd = '' \ne = it's\n"), "");
   EXPECT_EQ(config_fault("b = [1, [2]]"), "line 1: the array of 'b' holds an array, which no option takes");
 }
 
