@@ -241,6 +241,7 @@ class OscarCache(Cache):
         return twin
 
     __copy__ = _refuse("copy.copy", "both caches would write the same pages; use copy.deepcopy")
+    __getstate__ = _refuse("pickle", "a cache belongs to the model in this process; keep the tokens and fill a new cache")
 
     def reset(self):
         self.steps = None

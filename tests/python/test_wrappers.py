@@ -1,6 +1,7 @@
 """attach() on what users hold: models in wrappers, with adapters, with switches that turn caches off. Whatever runs after attach()
 uses the 2-bit cache or ends in a sentence. Sample model on the CPU, random bundles."""
 import copy
+import pickle
 import warnings
 
 import pytest
@@ -324,6 +325,8 @@ class TestCopies:
         assert (cache.get_seq_length(), twin.get_seq_length()) == (101, 104)
         with pytest.raises(InputError, match="copy.copy: both caches would write the same pages; use copy.deepcopy"):
             copy.copy(cache)
+        with pytest.raises(InputError, match="pickle: a cache belongs to the model in this process"):
+            pickle.dumps(cache)
 
     def test_summary(self, attached):
         cache = oscar_kv.new_cache(attached)
