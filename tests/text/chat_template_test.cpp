@@ -129,7 +129,7 @@ TEST_F(Chat, TokensOfTheModelsOwnHaveNames) {
   write("chat_template.jinja", "{{ image_token }}{{ audio_token }}{{ boi_token }}{{ bos_token }}{{ video_token }}");
   EXPECT_EQ(render(), "<image><audio><boi><s><video>");
   write("tokenizer_config.json",
-        R"({"image_token": "<old>", "model_specific_special_tokens": {"image_token": "<image>"},
+        R"({"model_specific_special_tokens": {"image_token": "<image>"},
       "audio_token": {"content": "<no type, so no token>"}})");
   EXPECT_EQ(render(), "<image><s><video>");
   write("tokenizer_config.json", R"({"model_specific_special_tokens": ["<image>"]})");

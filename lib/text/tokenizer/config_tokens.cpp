@@ -156,7 +156,11 @@ class TokenFiles {
         name(key, value, where);
       }
     }
-    if (!merges) read_model_specific(object, where);
+    const auto further = [](const auto& entry) { return !is_standard(entry.first); };
+    // As transformers 5: beside "image_token" and similar, or other tokens by name, it ignores this object.
+    const bool others =
+        std::any_of(named_.begin(), named_.end(), further) || json_member(object, "extra_special_tokens").is_object();
+    if (!merges && !others) read_model_specific(object, where);
     const Json* list = &json_member(object, "extra_special_tokens");
     if (list->is_null() || list->empty()) list = &json_member(object, "additional_special_tokens");
     if (list->is_null()) return;
