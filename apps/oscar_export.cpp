@@ -1,7 +1,5 @@
 // oscar-export: writes the files that serving engines load, from a bundle of oscar-fit.
 #include "apps/options/common_options.h"
-#include "apps/output_files.h"
-#include "apps/rank_run.h"
 #include "base/errors.h"
 #include "base/log.h"
 #include "bundle/bundle_files.h"
@@ -9,6 +7,8 @@
 #include "checkpoint/checkpoint_files.h"
 #include "export/export_format.h"
 #include "export/export_report.h"
+#include "pipeline/output_files.h"
+#include "pipeline/rank_run.h"
 
 namespace oscar {
 namespace {

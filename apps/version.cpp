@@ -7,8 +7,6 @@
 
 namespace oscar {
 
-std::string tool_version() { return kToolVersion; }
-
 std::string version_text() {
   std::string text = std::string("oscar ") + kToolVersion + " (" + kGitRevision + ")\n";
   text += std::string("compiler: ") + kCompiler + ", " + kBuildType + "\n";

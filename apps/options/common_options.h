@@ -8,18 +8,9 @@
 #include <vector>
 
 #include "base/shell.h"
+#include "pipeline/common_options.h"
 
 namespace oscar {
-
-struct CommonOptions {
-  std::string model, revision;
-  std::string device = "auto";  // auto | cpu | cuda[:i]; see device_choice.h
-  std::string dtype = "auto";   // auto | bfloat16 | float32
-  std::uint64_t seed = 0;
-  std::string output;
-  std::string config;  // the file of --config, checked like any other input
-  bool overwrite = false, dry_run = false, json = false, no_progress = false, verbose = false, quiet = false;
-};
 
 // Adds -q/-v, --no-progress, --json, --version, --config FILE.toml and the exit-code footer; `example` starts the help
 // text. Later subcommands do not inherit them: call fallthrough() on them, so that --json and similar may follow the
@@ -47,7 +38,6 @@ CLI::Validator whole_number(std::uint64_t least, std::uint64_t most);
 // Validates a finite number from `least` to `most`.
 CLI::Validator real_number(double least, double most);
 
-std::string tool_version();  // "0.1.0", as recorded in files
 std::string version_text();  // tool, git revision, compiler, LibTorch, CUDA: one block to paste
 
 // The command that continues this run: the same arguments, with --resume.

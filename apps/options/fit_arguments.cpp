@@ -1,33 +1,21 @@
 #include "apps/options/fit_arguments.h"
 
 #include <algorithm>
-#include <cmath>
+#include <optional>
 #include <tuple>
 
-#include "apps/fit_model.h"
-#include "apps/options/pair_options.h"
+#include "apps/options/target_options.h"
 #include "base/errors.h"
 #include "base/log.h"
+#include "collect/collect_phases.h"
 #include "export/export_format.h"
-#include "fit/fit.h"
-#include "fit/waterfill.h"
+#include "pipeline/fit_model.h"
+#include "pipeline/output_files.h"
+#include "pipeline/pair_options.h"
 #include "registry/registry.h"
 
 namespace oscar {
 namespace {
-
-// 2 bits per code and 32 bits per group: bits = 2 + 32 / group.
-std::int64_t group_for_bits(double bits, std::int64_t head_dim) {
-  std::string possible;
-  for (std::int64_t group = head_dim; group >= 8; --group) {
-    if (head_dim % group != 0) continue;
-    const double b = 2.0 + 32.0 / static_cast<double>(group);
-    if (std::abs(bits - b) < 1e-3) return group;
-    possible += (possible.empty() ? "" : ", ") + bits_text(b);
-  }
-  throw UsageError("--bits " + bits_text(bits) + " is not possible with head size " + std::to_string(head_dim) +
-                   " and this method; choose one of: " + possible);
-}
 
 // Chooses what a published format can carry, and refuses explicit options that it cannot.
 void choose_for_format(FitArguments& a) {
@@ -70,8 +58,7 @@ void choose_defaults(FitArguments& a, const MethodRow& method) {
   choose(a.clip, method.metric_aware() ? "none" : "search");
 }
 
-}  // namespace
-
+// Parses the texts of options, and sets the defaults of a method or of --for.
 void parse_options(FitArguments& a) {
   // The same default with statistics as with a model. With --for, the format decides below.
   if (!a.method_given) a.fit.method = preferred_method().id;
@@ -108,29 +95,6 @@ void check_context(const FitArguments& a) {
                    " is fitted to the calibration prompts as they are");
 }
 
-void choose_context(FitArguments& a, const Statistics& statistics) {
-  if (fitted_method(a.fit.method).metric_aware()) {
-    a.fit.context = a.context >= 0 ? a.context : default_context(statistics);
-  }
-}
-
-void choose_bits(FitArguments& a, std::int64_t head_dim) {
-  if (fitted_method(a.fit.method).allocates_bits) {
-    if (a.bits > 0.0) a.fit.bits = a.bits;
-    require_budget(a.fit.bits, static_cast<int>(head_dim));
-  } else if (a.bits > 0.0) {
-    a.fit.quant_group = group_for_bits(a.bits, head_dim);
-  }
-  for (const double bits : a.pareto) require_budget(bits, static_cast<int>(head_dim));
-}
-
-std::vector<double> budgets_of(const FitArguments& a) {
-  std::vector<double> budgets = a.pareto;
-  if (budgets.empty()) budgets.push_back(a.bits > 0.0 ? a.bits : a.fit.bits);
-  std::sort(budgets.begin(), budgets.end());
-  return budgets;
-}
-
 // From this budget on, curves on self-generated text mislead; below it they help (docs/results.md).
 constexpr double kOwnTextMisleads = 1.5;
 
@@ -142,6 +106,8 @@ bool measures_by_default(const FitArguments& a, const ModelConfig& model) {
   return false;
 }
 
+// For --model instead of statistics, which are then collected. The default is the best method with measured allocation.
+// For a model whose curves cannot be measured (refuse_carried_rows()), it is the analytic allocation.
 void choose_for_model(FitArguments& a, const ModelConfig& model) {
   a.curves.collects = true;
   const ExportFormat* format = find_export_format(a.form);
@@ -161,6 +127,7 @@ void choose_for_model(FitArguments& a, const ModelConfig& model) {
   if (!a.curves.work_dir.empty()) a.curves.work_dir += "/curves";
 }
 
+// UsageError for options without effect. measures: curves are measured.
 void refuse_idle_options(const CLI::App& app, const FitArguments& a, bool measures) {
   if (!a.curves.collects) {
     refuse_options(app,
@@ -179,10 +146,56 @@ void refuse_idle_options(const CLI::App& app, const FitArguments& a, bool measur
   refuse_options(app, {"--model", "--revision", "--dtype", "--stream-layers", "--work-dir", "--resume"}, why);
 }
 
+// Ranks share only the measurement of curves; the rest of a fit takes seconds on one.
+void require_shared_work(const FitArguments& a, bool measures) {
+  if (a.curves.ranks == nullptr || (measures && !a.curves.collects)) return;
+  throw UsageError("torchrun started " + std::to_string(a.curves.ranks->count()) +
+                   " ranks, which share only measured curves (statistics, --method waterfill, --model and --text): " +
+                   (a.curves.collects ? "collect with `torchrun ... oscar-collect` first, then pass its statistics"
+                                      : "start this fit without torchrun"));
+}
+
+}  // namespace
+
 void note_given_options(const CLI::App& app, FitArguments& a) {
   a.method_given = app.get_option("--method")->count() > 0;
   a.far_pairs_given = app.get_option("--far-pairs")->count() > 0;
   a.collect.tokens_given = app.get_option("--tokens")->count() > 0;
+}
+
+FitRequest complete_fit(const CLI::App& app, FitArguments a) {
+  const Timeline::Phase starting(a.fit.timeline, phase::kStarting);
+  if (a.statistics.empty() && a.common.model.empty()) {
+    throw UsageError(
+        "the statistics file is missing; give one, or --model to collect statistics first (oscar-fit --help explains)");
+  }
+  if (a.common.output.empty()) throw UsageError("-o/--output is required (oscar-fit --help explains)");
+  require_no_stdout(a.common.output, "a bundle, which is a folder,");
+  a.work_dir = a.curves.work_dir;
+  std::optional<ModelConfig> config;  // known earlier if a model replaces statistics
+  if (a.statistics.empty()) {
+    config = Checkpoint::open(locate_model(a.common.model, a.common.revision)).config();
+    choose_for_model(a, *config);
+  }
+  parse_options(a);
+  const bool curves = uses_curves(a.curves, a.common, a.fit.method);
+  a.fit.allocate = curves ? "measured" : "closed";
+  const bool measures = a.measures();
+  if (config && measures) refuse_carried_rows(*config, "measuring curves");
+  check_target(app, a.target, a.fit.method, fitted_method(a.fit.method).allocates_bits, curves);
+  if (a.target.given()) a.curves.target_kl = a.target.kl_target();
+  if (a.target.given() && measures && a.collect.prompts.empty() && a.curves.text.empty()) {
+    log_warning(
+        std::string(a.target.option()) +
+        ": without --prompts the KL is predicted on text that the model writes itself, and traffic may have more");
+  }
+  refuse_idle_options(app, a, measures);
+  require_shared_work(a, measures);
+  if (!a.pareto.empty() && !fitted_method(a.fit.method).allocates_bits) {
+    throw UsageError("--pareto is for --method waterfill, whose budget can be chosen");
+  }
+  check_context(a);
+  return a;
 }
 
 }  // namespace oscar

@@ -2,53 +2,28 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
-#include "apps/collect_run.h"
-#include "apps/fit_check.h"
-#include "apps/fit_curves.h"
-#include "apps/fit_target.h"
 #include "apps/options/common_options.h"
-#include "bundle/bundle.h"
-#include "fit/fit_options.h"
+#include "pipeline/fit_check.h"
+#include "pipeline/fit_request.h"
 
 namespace oscar {
 
-struct FitArguments {
-  CommonOptions common;
-  FitOptions fit;
-  CacheWindows windows;
-  std::string statistics, scope = "auto", clip = "auto", window_text = "64,256";
-  std::string encoder = "auto", center = "auto", form;
-  bool method_given = false;
-  double bits = 0.0;
-  bool text_hashes = true;
-  std::int64_t context = -1;  // from --context; -1: not given
-  std::vector<double> pareto;
-  TargetArguments target;  // in place of bits
-  CurveArguments curves;
-  CollectArguments collect;  // with --model instead of statistics
-  bool far_pairs_given = false;
+// A request on its way: the values of options, which complete_fit() turns into the rest of it.
+struct FitArguments : FitRequest {
+  std::string scope = "auto", clip = "auto", encoder = "auto", center = "auto", window_text = "64,256";
+  bool method_given = false, far_pairs_given = false;
   CheckArguments check;
 };
 
 void add_fit_options(CLI::App& app, FitArguments& arguments);
 void note_given_options(const CLI::App& app, FitArguments& arguments);  // call after parsing
 
-// For --model instead of statistics, which are then collected. The default is the best method with measured allocation.
-// For a model whose curves cannot be measured (refuse_carried_rows()), it is the analytic allocation.
-void choose_for_model(FitArguments& arguments, const ModelConfig& model);
+// Checks the options together and completes the request. For a model instead of statistics, it reads the model's
+// config.json. UsageError for what contradicts or has no effect.
+FitRequest complete_fit(const CLI::App& app, FitArguments arguments);
 
-// Parses the texts of options, and sets the defaults of a method or of --for. UsageError.
-void parse_options(FitArguments& arguments);
-// UsageError for options without effect. measures: curves are measured.
-void refuse_idle_options(const CLI::App& app, const FitArguments& arguments, bool measures);
-
-// Applies --bits and --pareto for this head size: a budget, or the group of a uniform code. UsageError.
-void choose_bits(FitArguments& arguments, std::int64_t head_dim);
-// Bits of the planned bundles, ascending.
-std::vector<double> budgets_of(const FitArguments& arguments);
-void check_context(const FitArguments& arguments);
-void choose_context(FitArguments& arguments, const Statistics& statistics);
+// The subcommand `check` of oscar-fit.
+CLI::App* add_check_command(CLI::App& app, CheckArguments& arguments);
 
 }  // namespace oscar

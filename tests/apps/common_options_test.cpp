@@ -8,11 +8,11 @@
 #include <fstream>
 #include <new>
 
-#include "apps/gpu_facts.h"
 #include "apps/options/config_check.h"
-#include "apps/options/device_choice.h"
 #include "base/errors.h"
 #include "build_info.h"
+#include "pipeline/device_choice.h"
+#include "pipeline/gpu_facts.h"
 #include "support/temp_directory.h"
 
 namespace oscar {

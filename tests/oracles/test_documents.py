@@ -263,7 +263,7 @@ ORIGINS = {
     r"\bMethodEngine\b": ("lib/methods/", "lib/cache/spec_coder.cpp"),
     r"\bspec_coder\(": ("lib/cache/coders.h", "lib/cache/spec_coder.cpp", "lib/cache/make_method.cpp"),
     r"(?:\.|->)engine\b": (),
-    r"\bdynamic_(?:pointer_)?cast\b": ("apps/",),  # of exceptions
+    r"\bdynamic_(?:pointer_)?cast\b": ("apps/", "lib/pipeline/"),  # of exceptions
 }
 
 

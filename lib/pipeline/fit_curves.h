@@ -1,0 +1,71 @@
+// oscar-fit with a model: measures curves on calibration text, or reads curves of an earlier run, for the measured
+// allocation of bit widths.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/file_roles.h"
+#include "checkpoint/checkpoint.h"
+#include "curves/curve_text.h"
+#include "curves/measure_curves.h"
+#include "distributed/ranks.h"
+#include "fit/fit_options.h"
+#include "fit/fit_result.h"
+#include "pipeline/common_options.h"
+#include "text/prompts.h"
+
+namespace oscar {
+
+inline constexpr std::int64_t kCurveSequences = 8;
+
+struct CurveArguments {
+  std::string allocate = "auto";    // value of --allocate; auto: measured with `text` or `file`
+  std::vector<std::string> text;    // calibration text: .jsonl prompts or .txt documents
+  RowSettings rows;                 // for that text
+  bool collects = false;            // statistics are collected first, so their prompts may replace `text`
+  std::optional<CurveText> loaded;  // the text, if it was already read
+  std::string file;                 // curves.json of an earlier run; empty: measure them
+  std::int64_t context = 2048;
+  std::int64_t sequences = 0;  // 0: kCurveSequences
+  std::string work_dir;        // empty: OUTPUT.curves.work
+  bool resume = false, stream_layers = false;
+  std::string resume_command;       // for the message of an interrupted run
+  std::optional<double> target_kl;  // end-to-end KL is measured until the smallest budget of this KL is known
+  Ranks* ranks = nullptr;           // ranks that measure together; the first one writes
+};
+
+// Whether bit widths are allocated by measured curves. UsageError for contradictory options.
+bool uses_curves(const CurveArguments& arguments, const CommonOptions& common, const std::string& method);
+
+// The files that measuring reads and writes.
+void add_curve_roles(const CurveArguments& arguments, const CommonOptions& common, FileRoles& roles);
+
+// The curves for a fit with these options; the model runs on their device. InputError if the statistics or the curves
+// belong to another model or fit. budgets: bits of the planned bundles, ascending. text_hashes: keep the text's hashes,
+// as in `Curves`.
+MeasuredCurves curves_for(const Statistics& statistics, const std::string& statistics_sha256, const FitOptions& options,
+                          const CacheWindows& windows, const CommonOptions& common, const CurveArguments& arguments,
+                          const std::vector<double>& budgets, bool text_hashes);
+
+// The directory for the state of the measurement.
+fs::path curve_directory(const CurveArguments& arguments, const CommonOptions& common);
+
+// --dry-run: the cost of measuring.
+struct CurvePlan {
+  std::int64_t sequences = 0, context = 0;
+  std::uint64_t most_passes = 0, memory_bytes = 0;
+};
+CurvePlan plan_curves(const Checkpoint& checkpoint, at::Device device, const CommonOptions& common,
+                      const CurveText& text, std::size_t budgets);
+
+// The sequences of --text, otherwise of `prompts`, whose files are named `prompts_name`. InputError for too little
+// text.
+CurveText load_curve_text(const Checkpoint& checkpoint, const CacheWindows& windows, const CurveArguments& arguments,
+                          const PromptSet* prompts = nullptr, const std::string& prompts_name = {});
+
+// The model of --model. InputError if the statistics belong to another one.
+Checkpoint open_model_of(const Statistics& statistics, const CommonOptions& common);
+
+}  // namespace oscar

@@ -1,0 +1,149 @@
+#include "pipeline/fit_model.h"
+
+#include <utility>
+
+#include "base/errors.h"
+#include "base/foreign_text.h"
+#include "base/log.h"
+#include "base/output_file.h"
+#include "collect/collect_work.h"
+#include "collect/run_record.h"
+#include "fit/fit_phases.h"
+#include "pipeline/collect_output.h"
+#include "pipeline/device_choice.h"
+#include "pipeline/fit_output.h"
+#include "pipeline/output_files.h"
+
+namespace oscar {
+
+fs::path statistics_beside(const std::string& output) { return beside_output(output, ".statistics.safetensors"); }
+
+ModelRun::ModelRun(const CollectArguments& collect, const CommonOptions& common, const std::string& work_dir)
+    : arguments_(collect),
+      common_(common),
+      work_dir_(work_dir),
+      checkpoint_(Checkpoint::open(locate_model(common.model, common.revision))) {
+  CollectOptions& options = arguments_.options;
+  options.output = statistics_beside(common.output);
+  if (!work_dir_.empty()) options.work_dir = work_dir_ / "collect";
+  if (!options.resume && !common.dry_run) require_output_file(options.output, common.overwrite);
+  options.device = choose_device(common);
+  options.dtype = choose_dtype(common, options.device);
+  complete_collect_options(arguments_, common, checkpoint_);
+  plan_own_text();
+}
+
+// With prompts, text is generated only on request.
+void ModelRun::plan_own_text() {
+  CollectOptions& options = arguments_.options;
+  const std::optional<std::int64_t>& tokens = arguments_.own_tokens;
+  const bool beside = !arguments_.prompts.empty();
+  if (beside && tokens.value_or(0) == 0) return;
+  if (!beside && tokens) {
+    throw UsageError("--own-text adds text to prompts: pass --prompts, or only --tokens for self-generated text");
+  }
+  const fs::path file = beside_output(common_.output, ".prompts.jsonl");
+  own_text_.emplace(checkpoint_, arguments_, common_, file,
+                    work_dir_.empty() ? fs::path(file.string() + ".work") : work_dir_ / "text",
+                    beside ? *tokens : options.tokens);
+  // The budget counts the prompts and ends within them, because the generated text comes first.
+  if (beside) {
+    arguments_.own_beside = own_text_->tokens();
+    options.tokens += own_text_->tokens();
+  }
+  options.resume_command = own_text_->resume_command();
+  if (!common_.dry_run) own_text_->require_usable();
+}
+
+void ModelRun::add_roles(FileRoles& roles) const {
+  add_collect_roles(arguments_, checkpoint_, roles);
+  if (own_text_) own_text_->add_roles(roles);
+}
+
+PromptSet ModelRun::read_own_text() {
+  if (common_.dry_run) return own_text_->placeholder();
+  CollectOptions& options = arguments_.options;
+  {
+    const Timeline::Phase writing(options.timeline, phase::kOwnText);
+    own_text_->write();
+  }
+  options.written = own_text_->record();
+  options.files.insert(options.files.begin(), utf8_text(own_text_->file().filename().string()));
+  return own_text_->read();
+}
+
+void ModelRun::read_prompts() {
+  if (!arguments_.prompts.empty()) given_ = oscar::read_prompts(arguments_, checkpoint_);
+  for (const std::string& file : arguments_.options.files) given_names_ += (given_names_.empty() ? "" : ", ") + file;
+  prompts_ = given_;
+  if (own_text_) {
+    PromptSet own = read_own_text();
+    prompts_ = joined(std::move(own), std::move(prompts_));
+  }
+  choose_sequences(arguments_, checkpoint_, prompts_, common_.dry_run);
+  run_ = plan_collect(arguments_, checkpoint_, prompts_);
+  checkpoint_.set_run_length(run_.plan.whole_longest);
+}
+
+// Curves measured on self-generated text as well gave bit widths up to 3 times worse on text like the prompts
+// (docs/results.md).
+CurveText ModelRun::curve_text(const CacheWindows& windows, const CurveArguments& curves) const {
+  std::int64_t given = 0;
+  for (const Prompt& prompt : given_.prompts) given += std::ssize(prompt.ids);
+  const bool alone = !own_text_ || given >= curves.context;  // enough for one sequence
+  std::string names = given_names_;
+  if (!alone) names = own_text_->file().filename().string() + (names.empty() ? "" : ", ") + names;
+  return load_curve_text(checkpoint_, windows, curves, alone ? &given_ : &prompts_, names);
+}
+
+void ModelRun::print_plan(const std::optional<CurvePlan>& curves) {
+  measure_time(checkpoint_, prompts_, run_.plan, arguments_.options, run_.estimate);
+  if (common_.json) {
+    Json out = estimate_json(run_.plan, arguments_.options, run_.estimate);
+    if (curves) out["curves"] = curve_plan_json(*curves);
+    out["own_text"] = own_text_.has_value();
+    print_result(dump_json(out));
+    return;
+  }
+  print_result((own_text_ ? own_text_->plan_text() : std::string()) +
+               estimate_text(run_.plan, arguments_.options, run_.estimate) +
+               (curves ? curve_plan_text(*curves) : std::string()) + "dry run: nothing was written\n");
+}
+
+// An interrupted run may have collected them already.
+bool ModelRun::take_earlier() const {
+  const CollectOptions& options = arguments_.options;
+  if (!options.resume || !fs::exists(options.output)) return false;
+  const Statistics found = load_statistics(options.output);
+  const std::string fingerprint = checkpoint_.fingerprint();
+  const Statistics wanted = statistics_header(checkpoint_, fingerprint, prompts_, run_.plan, options, 0);
+  const bool same = found.model_fingerprint == checkpoint_.fingerprint_like(found.model_fingerprint) &&
+                    found.metadata.value("parts", Json()) == wanted.metadata["parts"];
+  if (!same && options.overwrite) return false;
+  if (!same) {
+    throw UsageError(options.output.string() +
+                     ": holds statistics of another model, other prompts or other options; choose another output, or "
+                     "replace it with --overwrite");
+  }
+  log_info("the statistics are taken from " + options.output.string());
+  // Remains of a run that was killed between its last two steps, or within the last.
+  const fs::path work = work_directory_of(options);
+  if (holds_run(work)) {
+    WorkDirectory(work, run_identity(fingerprint, prompts_, options), true).remove();
+  }
+  return true;
+}
+
+void ModelRun::collect() {
+  if (take_earlier()) return;
+  const CollectReport report = run_collect(run_, arguments_, checkpoint_, prompts_);
+  const std::string text = collected_text(run_.plan, arguments_.options, report);
+  if (!common_.json) print_summary(text);
+}
+
+void ModelRun::finish() const {
+  std::error_code ec;
+  if (!work_dir_.empty()) fs::remove(work_dir_, ec);  // fails, as intended, if it contains other files
+}
+
+}  // namespace oscar

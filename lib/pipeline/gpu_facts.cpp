@@ -1,0 +1,29 @@
+#include "pipeline/gpu_facts.h"
+
+#include <cstdlib>
+#include <sstream>
+
+namespace oscar {
+
+std::string gpu_unsupported(const GpuFacts& gpu, const std::string& architectures) {
+  std::string names;
+  std::istringstream list(architectures);
+  for (std::string item; std::getline(list, item, ';');) {
+    const std::size_t dash = item.find('-');
+    const std::string number = item.substr(0, dash), kind = dash == std::string::npos ? "" : item.substr(dash + 1);
+    if (number.empty()) continue;
+    const int value = std::atoi(number.c_str()), major = value / 10, minor = value % 10;
+    const bool exact = number.back() >= 'a' && number.back() <= 'z';
+    const bool native = kind != "virtual" && gpu.major == major && (exact ? gpu.minor == minor : gpu.minor >= minor);
+    const bool translated =
+        kind != "real" && !exact && (gpu.major > major || (gpu.major == major && gpu.minor >= minor));
+    if (native || translated) return "";
+    names += (names.empty() ? "" : ", ") + std::to_string(major) + "." + std::to_string(minor);
+  }
+  return gpu.name + " has compute capability " + std::to_string(gpu.major) + "." + std::to_string(gpu.minor) +
+         ", and the kernels of this build are for " + (names.empty() ? "none" : names) +
+         "; configure with -DOSCAR_CUDA_ARCHITECTURES=" + std::to_string(gpu.major * 10 + gpu.minor) +
+         " (8.0 is the least), or pass --device cpu";
+}
+
+}  // namespace oscar
