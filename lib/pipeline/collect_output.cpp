@@ -85,7 +85,8 @@ Json estimate_json(const TokenPlan& plan, const CollectOptions& options, const C
   return out;
 }
 
-std::string estimate_text(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& e) {
+std::string estimate_text(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& e,
+                          bool with_time) {
   std::ostringstream text;
   text << "plan       " << counts(plan) << "\n"
        << "weights    " << format_bytes(e.weight_bytes) << " in memory (one layer at a time), "
@@ -93,8 +94,9 @@ std::string estimate_text(const TokenPlan& plan, const CollectOptions& options, 
        << "memory     about " << format_bytes(e.peak_bytes) << " at its peak\n"
        << (e.device_bytes > 0 ? "GPU        about " + format_bytes(e.device_bytes) + " at its peak\n" : std::string())
        << "disk       about " << format_bytes(e.disk_bytes) << " in " << work_directory_of(options).string()
-       << " while it runs, " << format_bytes(e.output_bytes) << " for " << options.output.string() << "\n"
-       << "time       "
+       << " while it runs, " << format_bytes(e.output_bytes) << " for " << options.output.string() << "\n";
+  if (!with_time) return text.str();
+  text << "time       "
        << (e.from_index ? time_source(e) : "about " + duration_text(e.seconds) + " (" + time_source(e) + ")") << "\n";
   return text.str();
 }

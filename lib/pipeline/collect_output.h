@@ -15,7 +15,9 @@ void print_plan_notes(const TokenPlan& plan, std::int64_t budget);
 std::string share_text(const TokenPlan& plan);
 // The plan of a dry run, as JSON and as lines of text.
 Json estimate_json(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& estimate);
-std::string estimate_text(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& estimate);
+// with_time: with a last line that tells the time of collecting.
+std::string estimate_text(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& estimate,
+                          bool with_time = true);
 void print_estimate(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& estimate, bool json);
 // Lines about a finished run. Warns if no metrics of pairs outside the windows were written.
 std::string collected_text(const TokenPlan& plan, const CollectOptions& options, const CollectReport& report);

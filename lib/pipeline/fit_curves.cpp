@@ -179,10 +179,12 @@ CurveText load_curve_text(const Checkpoint& checkpoint, const CacheWindows& wind
 }
 
 CurvePlan plan_curves(const Checkpoint& checkpoint, at::Device device, const CommonOptions& common,
-                      const CurveText& text, std::size_t budgets) {
+                      const CurveText& text, const CacheWindows& windows, std::size_t budgets) {
   CurvePlan plan;
   plan.sequences = std::ssize(text.sequences);
   plan.context = std::ssize(text.sequences.front());
+  plan.budgets = budgets;
+  plan.windows = windows;
   plan.most_passes = most_curve_passes(checkpoint.config(), plan.sequences, static_cast<std::int64_t>(budgets));
   plan.memory_bytes = CurvePasses::memory_bytes(checkpoint.config(), {choose_dtype(common, device), device, false},
                                                 plan.sequences, plan.context, static_cast<std::int64_t>(kAnchors));

@@ -56,9 +56,11 @@ fs::path curve_directory(const CurveArguments& arguments, const CommonOptions& c
 struct CurvePlan {
   std::int64_t sequences = 0, context = 0;
   std::uint64_t most_passes = 0, memory_bytes = 0;
+  std::size_t budgets = 0;
+  CacheWindows windows;
 };
 CurvePlan plan_curves(const Checkpoint& checkpoint, at::Device device, const CommonOptions& common,
-                      const CurveText& text, std::size_t budgets);
+                      const CurveText& text, const CacheWindows& windows, std::size_t budgets);
 
 // The sequences of --text, otherwise of `prompts`, whose files are named `prompts_name`. InputError for too little
 // text.

@@ -51,7 +51,7 @@ bool collect_statistics(const FitRequest& r, ModelRun& model, std::optional<Curv
   std::optional<CurvePlan> curves;
   if (r.measures()) {
     text = model.curve_text(r.windows, r.curves);
-    curves = plan_curves(model.checkpoint(), model.device(), r.common, *text, measured_budgets(r));
+    curves = plan_curves(model.checkpoint(), model.device(), r.common, *text, r.windows, measured_budgets(r));
   }
   if (r.common.dry_run) {
     model.print_plan(curves);
@@ -79,7 +79,7 @@ void print_plan(const FitRequest& r, const FitInput& input) {
   if (r.measures()) {
     const Checkpoint checkpoint = open_model_of(input.statistics, r.common);
     plan.curves = plan_curves(checkpoint, input.options.device, r.common,
-                              load_curve_text(checkpoint, r.windows, r.curves), measured_budgets(r));
+                              load_curve_text(checkpoint, r.windows, r.curves), r.windows, measured_budgets(r));
   }
   if (r.is_first()) print_fit_plan(plan, r.common.output, r.common.json);
 }

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from harness import BAD_INPUT, ENVIRONMENT, INTERRUPTED, SOURCE_DIR, USAGE, command, make_model, refuse, succeed, tree
+from harness import BAD_INPUT, ENVIRONMENT, INTERRUPTED, SOURCE_DIR, USAGE, command, make_model, phases_of, refuse, succeed, tree
 
 WINDOWS = ["--windows", "16,32"]
 SHORT = ["--tokens", 500, "--seq-len", 128]
@@ -268,6 +268,25 @@ def test_text_that_memory_has_no_room_for(model, small, tmp_path):
     plan = succeed(*run, "--dry-run")
     assert "480 tokens in 4 sequences" in plan.out, str(plan)
     refuse(ENVIRONMENT, *run, "--own-text", 100, names="pass fewer --tokens (or --own-text)")
+
+
+def test_the_plan_has_the_phases_of_the_run(line, small, tmp_path):
+    """Names and order are those of -v, and nothing that takes a tenth of the run is left out."""
+    for i, options in enumerate([("--prompts", small, *CURVES), ("--allocate", "measured", *CURVES)]):
+        plan = json.loads(succeed(*line(tmp_path / f"p{i}", *options, "--dry-run", "--json")).out)
+        planned = [row["phase"] for row in plan["phases"]]
+        ran = phases_of(succeed(*line(tmp_path / f"p{i}", *options, "-v")))
+        wall = ran.pop("wall time")
+        shown = [name for name in planned if name in ran]
+        assert shown == [name for name in ran if name in planned], (planned, ran)
+        assert {"weights", "forward", "moments", "curves"} <= set(shown) and ("own text" in planned) == (i == 1)
+        large = {name for name, seconds in ran.items() if seconds > 0.1 * wall} - {"starting", "statistics", "other"}
+        assert large <= set(planned) | {"saving", "spool", "synchronizing"}, (planned, ran)
+        assert all(row["seconds"] >= 0 for row in plan["phases"])
+        assert plan["seconds"] == pytest.approx(sum(row["seconds"] for row in plan["phases"]))
+        assert 0 < plan["seconds"] < 100 * wall  # machines are busy: the table of docs/oscar-fit.md has real comparisons
+    text = succeed(*line(tmp_path / "t", "--prompts", small, *CURVES, "--dry-run")).out
+    assert "time       about " in text and all(f"\n  {name}" in text for name in ("forward", "moments", "curves", "transforms"))
 
 
 def test_a_dry_run_writes_nothing(line, small, tmp_path):
