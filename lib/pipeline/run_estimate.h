@@ -26,7 +26,7 @@ std::int64_t probe_tokens(at::Device device);
 struct RunShape {
   std::vector<std::int64_t> lengths;  // of the sequences that statistics are collected from, in tokens
   FarPairs far;
-  std::int64_t range_tokens = 0;  // of the sequence that statistics/reading_range.h tries; 0: none
+  std::int64_t range_tokens = 0;  // of the sequence that collect/reading_range.h tries; 0: none
   std::int64_t text_rows = 0, text_row_tokens = 0, text_batch = 1;  // self-generated; 0 rows: none
   std::int64_t curve_sequences = 0, curve_context = 0;              // 0: no curves are measured
   std::size_t curve_budgets = 0;                                    // whose wholes are measured
@@ -34,7 +34,7 @@ struct RunShape {
 };
 
 struct PhaseSeconds {
-  std::string name;  // as -v reports it (statistics/collect_phases.h, rotation/fit_phases.h)
+  std::string name;  // as -v reports it (collect/collect_phases.h, fit/fit_phases.h)
   double seconds = 0.0;
 };
 
