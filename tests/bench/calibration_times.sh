@@ -6,16 +6,16 @@
 #   tests/bench/calibration_times.sh WORK BIN [PART...]
 #
 # WORK: folder for the checkpoint (16 GB, made once), statistics, bundles and logs. BIN: folder of the executables. PART: collect,
-# long (collect of 120,000 tokens in sequences of 4,000), fit, verify, decode; without any, all of them in this order. fit needs
-# collect; verify and decode need fit. DEVICE (default cuda), PYTHON (default python3, with torch and safetensors), TOKENS (default
-# 30000), GEOMETRY (default 8b), and of the decode path CONTEXT (default 400), SEQUENCES (2) and ROWS
-# (naive2,kivi2-g128,oscar-tns) come from the environment.
+# long (collect of 120,000 tokens in sequences of 4,000), whole (collect of one sequence of WHOLE tokens, default 131072), fit, verify,
+# decode; without any, all of them in this order. fit needs collect; verify and decode need fit. DEVICE (default cuda), PYTHON (default
+# python3, with torch and safetensors), TOKENS (default 30000), GEOMETRY (default 8b), and of the decode path CONTEXT (default 400),
+# SEQUENCES (2) and ROWS (naive2,kivi2-g128,oscar-tns) come from the environment.
 set -u
-[ $# -ge 2 ] || { sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -ge 2 ] || { sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 2; }
 root=$(cd "$(dirname "$0")/../.." && pwd)
 mkdir -p "$1" && work=$(cd "$1" && pwd) && bin=$(cd "$2" && pwd) || exit 2
 shift 2
-[ $# -gt 0 ] || set -- collect long fit verify decode
+[ $# -gt 0 ] || set -- collect long whole fit verify decode
 device=${DEVICE:-cuda} python=${PYTHON:-python3} model=$work/model
 . "$root/tests/bench/timed.sh"
 prepare --geometry "${GEOMETRY:-8b}"
@@ -35,6 +35,17 @@ long_prompts() {
 for _ in range(30): print(json.dumps({"input_ids": [r.randrange(1000) for _ in range(4000)]}))' >"$work/long.jsonl"
 }
 
+# The same weights as a model that was trained for WHOLE tokens.
+whole() {
+  local tokens=${WHOLE:-131072}
+  rm -rf "$work/model-whole" && mkdir "$work/model-whole"
+  ln -s "$model"/*.safetensors "$model"/*.index.json "$model"/tokenizer* "$work/model-whole/"
+  sed "s/\"max_position_embeddings\": [0-9]*/\"max_position_embeddings\": $tokens/" "$model/config.json" >"$work/model-whole/config.json"
+  "$python" -c 'import json, random, sys; r = random.Random(1)
+print(json.dumps({"input_ids": [r.randrange(1000) for _ in range(int(sys.argv[1]))]}))' "$tokens" >"$work/whole.jsonl"
+  model=$work/model-whole collect collect-whole whole "$work/whole.jsonl" "$tokens" --context "$tokens"
+}
+
 fit() {  # NAME option...
   local name=$1
   shift
@@ -51,6 +62,10 @@ for part in "$@"; do
       long_prompts
       collect collect-long long "$work/long.jsonl" 120000
       layers "$work/collect-long"
+      ;;
+    whole)
+      whole
+      layers "$work/collect-whole"
       ;;
     fit)
       fit fitted-oscar --method oscar
@@ -70,7 +85,7 @@ for part in "$@"; do
         --device "$device" --report "$work/decode.json" --overwrite
       ;;
     *)
-      echo "part '$part' is not known; expected collect, long, fit, verify or decode" >&2
+      echo "part '$part' is not known; expected collect, long, whole, fit, verify or decode" >&2
       exit 2
       ;;
   esac
