@@ -157,7 +157,9 @@ class Probe {
     double baseline = 0.0, version = 0.0;  // seconds of a row
   };
   Scoring scoring() const {
-    const std::int64_t rows = probe_tokens(decoder_.options().device) / 4;
+    constexpr std::int64_t kMostLogits = std::int64_t{1} << 25;
+    const std::int64_t rows =
+        std::clamp<std::int64_t>(kMostLogits / config_.vocabulary, 16, probe_tokens(decoder_.options().device) / 4);
     const at::Tensor hidden = decoder_.final_norm(decoder_.embed(ids(rows)).narrow(1, 0, config_.hidden));
     const DivergenceBaseline baseline{hidden, {}};
     const std::vector<at::Tensor> one{hidden * 1.001}, three{hidden * 1.001, hidden * 1.002, hidden * 1.003};
