@@ -117,9 +117,9 @@ RunShape ModelRun::shape(const std::optional<CurvePlan>& curves) const {
 
 namespace {
 
-std::string phases_text(const std::vector<PhaseSeconds>& phases, at::Device device) {
+std::string phases_text(const std::vector<PhaseSeconds>& phases, std::int64_t tokens) {
   std::string text = "time       about " + duration_text(whole_seconds(phases)) + " on this machine, by a probe of " +
-                     std::to_string(probe_tokens(device)) + " tokens through a layer\n";
+                     std::to_string(tokens) + " tokens through a layer\n";
   for (const PhaseSeconds& phase : phases) {
     text += "  " + phase.name + std::string(phase.name.size() < 16 ? 16 - phase.name.size() : 1, ' ') +
             duration_text(phase.seconds) + "\n";
@@ -145,8 +145,8 @@ void ModelRun::print_plan(const std::optional<CurvePlan>& curves) {
     out["own_text"] = own_text_.has_value();
     if (!phases.empty()) {
       out["seconds"] = whole_seconds(phases);
-      out["seconds_from"] =
-          "a probe of " + std::to_string(probe_tokens(options.device)) + " tokens through a layer of each kind";
+      out["seconds_from"] = "a probe of " + std::to_string(probe_tokens(checkpoint_.config(), options.device)) +
+                            " tokens through a layer of each kind";
       out["phases"] = phases_json(phases);
     }
     print_result(dump_json(out));
@@ -155,7 +155,8 @@ void ModelRun::print_plan(const std::optional<CurvePlan>& curves) {
   print_result((own_text_ ? own_text_->plan_text() : std::string()) +
                estimate_text(run_.plan, options, run_.estimate, phases.empty()) +
                (curves ? curve_plan_text(*curves) : std::string()) +
-               (phases.empty() ? "" : phases_text(phases, options.device)) + "dry run: nothing was written\n");
+               (phases.empty() ? "" : phases_text(phases, probe_tokens(checkpoint_.config(), options.device))) +
+               "dry run: nothing was written\n");
 }
 
 // An interrupted run may have collected them already.

@@ -158,8 +158,8 @@ class Probe {
   };
   Scoring scoring() const {
     constexpr std::int64_t kMostLogits = std::int64_t{1} << 25;
-    const std::int64_t rows =
-        std::clamp<std::int64_t>(kMostLogits / config_.vocabulary, 16, probe_tokens(decoder_.options().device) / 4);
+    const std::int64_t rows = std::clamp<std::int64_t>(kMostLogits / config_.vocabulary, 16,
+                                                       probe_tokens(config_, decoder_.options().device) / 4);
     const at::Tensor hidden = decoder_.final_norm(decoder_.embed(ids(rows)).narrow(1, 0, config_.hidden));
     const DivergenceBaseline baseline{hidden, {}};
     const std::vector<at::Tensor> one{hidden * 1.001}, three{hidden * 1.001, hidden * 1.002, hidden * 1.003};
@@ -243,7 +243,7 @@ class Probe {
   LayerRates measure(std::int64_t layer) {
     LayerRates rates;
     const std::int64_t span = config_.span(layer);
-    const std::int64_t longer = probe_tokens(decoder_.options().device), shorter = longer / 4;
+    const std::int64_t longer = probe_tokens(config_, decoder_.options().device), shorter = longer / 4;
     const Observed few = observe(layer, shorter), many = observe(layer, longer);
     const auto rate = [&](double a, double b) { return Rate::through(shorter, a, longer, b, span); };
     rates.forward = rate(few.forward, many.forward);
@@ -301,7 +301,12 @@ double curve_seconds(const Probe& probe, const ModelConfig& config, const RunSha
 
 }  // namespace
 
-std::int64_t probe_tokens(at::Device device) { return device.is_cpu() ? 1024 : 4096; }
+std::int64_t probe_tokens(const ModelConfig& c, at::Device device) {
+  if (!device.is_cpu()) return 4096;
+  constexpr std::int64_t kMostProducts = std::int64_t{1} << 35;  // of a probe; about a second of two cores
+  const std::int64_t weights = c.hidden * (2 * (c.query_heads + c.kv_heads) * c.head_dim + 3 * c.intermediate);
+  return std::clamp<std::int64_t>(kMostProducts / std::max<std::int64_t>(weights, 1), 128, 1024);
+}
 
 double attention_pairs(std::int64_t tokens, std::int64_t span) {
   const double t = static_cast<double>(tokens), w = static_cast<double>(span);

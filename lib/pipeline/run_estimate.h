@@ -19,8 +19,9 @@
 
 namespace oscar {
 
-// Tokens of the longer probe; the shorter has a quarter. A GPU is not busy with few.
-std::int64_t probe_tokens(at::Device device);
+// Tokens of the longer probe; the shorter has a quarter. A GPU is not busy with few, and a CPU takes long for many if
+// the layers are large.
+std::int64_t probe_tokens(const ModelConfig& model, at::Device device);
 
 // What a run will do.
 struct RunShape {
