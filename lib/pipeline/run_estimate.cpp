@@ -47,6 +47,8 @@ double warm_seconds(const Work& work) {
   return std::min(seconds_of(work), seconds_of(work));
 }
 
+void settle(const at::Tensor& x) { x.flatten().narrow(0, 0, 1).item(); }  // waits for a GPU
+
 // a T + b P.
 struct Rate {
   double token = 0.0, pair = 0.0;
@@ -106,8 +108,6 @@ class TimedSums : public AttentionObserver {
   }
 
  private:
-  static void settle(const at::Tensor& x) { x.flatten().narrow(0, 0, 1).item(); }  // waits for a GPU
-
   MomentAccumulator moments_;
   PreRopeAccumulator before_;
   FarPairAccumulator far_;
@@ -130,8 +130,9 @@ class Probe {
       kinds_.push_back(kind);
     }
     // The last layer is not the one in memory, unless it is the only one.
+    FullAttention attention;
     const auto token = [&](std::int64_t layer) {
-      settle(decoder_.run_layer(layer, decoder_.embed(ids(1)), {{0}, {1}, {0}}, plain_));
+      settle(decoder_.run_layer(layer, decoder_.embed(ids(1)), {{0}, {1}, {0}}, attention));
     };
     token(0);
     const double last = seconds_of([&] { token(config_.layers - 1); });
@@ -206,8 +207,6 @@ class Probe {
     auto operator<=>(const Kind&) const = default;
   };
 
-  static void settle(const at::Tensor& x) { x.flatten().narrow(0, 0, 1).item(); }  // waits for a GPU
-
   std::vector<std::int32_t> ids(std::int64_t count) const {
     std::vector<std::int32_t> out;
     for (std::int64_t i = 0; i < count; ++i) out.push_back(static_cast<std::int32_t>(i * 7919 % config_.vocabulary));
@@ -256,7 +255,6 @@ class Probe {
   const RunShape& shape_;
   Decoder decoder_;
   const ModelConfig& config_;
-  FullAttention plain_;
   std::map<Kind, LayerRates> rates_;
   std::vector<Kind> kinds_;  // [layers]
   double layer_load_ = 0.0;  // seconds of reading one layer
@@ -284,11 +282,9 @@ double curve_seconds(const Probe& probe, const ModelConfig& config, const RunSha
   const double profiles =
       kPassesMade * static_cast<double>(ChoiceOptions{}.most) * 2.0 * static_cast<double>(config.kv_layers());
   const Probe::Scoring scoring = probe.scoring();
-  const auto scored = [&](std::int64_t context) {
-    return static_cast<double>(std::max<std::int64_t>(0, context - first_scored_position(shape.windows))) /
-           static_cast<double>(kCurveStride);
-  };
-  const double rows = scored(shape.curve_context);
+  const double rows =
+      static_cast<double>(std::max<std::int64_t>(0, shape.curve_context - first_scored_position(shape.windows))) /
+      static_cast<double>(kCurveStride);
   const double layer = probe.all_layers(&LayerRates::exact, shape.curve_context) / layers;
   // Of each profile: the coded layer, and on average half of the layers after it.
   const double each = layer * (kCodedLayer + 0.5 * (layers - 1.0)) + rows * scoring.version;
