@@ -280,8 +280,10 @@ def test_the_plan_has_the_phases_of_the_run(line, small, tmp_path):
         shown = [name for name in planned if name in ran]
         assert shown == [name for name in ran if name in planned], (planned, ran)
         assert {"weights", "forward", "moments", "curves"} <= set(shown) and ("own text" in planned) == (i == 1)
-        large = {name for name, seconds in ran.items() if seconds > 0.1 * wall} - {"starting", "statistics", "other"}
-        assert large <= set(planned) | {"saving", "spool", "synchronizing"}, (planned, ran)
+        # The phases that no plan lists: each is below 1 % of Gemma 3 270M's run, and may be a tenth of this short one.
+        unplanned = {"starting", "statistics", "predictions", "saving", "spool", "synchronizing", "other"}
+        large = {name for name, seconds in ran.items() if seconds > 0.1 * wall} - unplanned
+        assert large <= set(planned), (planned, ran)
         assert all(row["seconds"] >= 0 for row in plan["phases"])
         assert plan["seconds"] == pytest.approx(sum(row["seconds"] for row in plan["phases"]))
         assert 0 < plan["seconds"] < 100 * wall  # machines are busy: the table of docs/oscar-fit.md has real comparisons
