@@ -1,22 +1,27 @@
-"""docs/ci/gate.sh with commands that only write down how they were called: what it keeps, what it makes anew, what it passes on.
-The page docs/ci.md runs it with the real ones."""
+"""docs/ci/gate.sh and the job of docs/ci/workflow.yml with commands that only write down how they were called: what they keep, what
+they make anew, what they pass on. The page docs/ci.md runs gate.sh with the real ones."""
 import fcntl
 import os
+import re
 import shutil
 import subprocess
 
 import pytest
 
 from harness import SOURCE_DIR
+from workflow_runner import Job
 
 COMMAND = """#!/bin/sh
 [ "$1" = --version ] && {{ echo {name} 1; exit; }}
 echo "{name} $*" >> {log}
-case {name} in oscar-verify) exit ${{VERIFY_CODE:-0}};; esac
 previous= && for word; do
-  [ "$previous" = -o ] && {{ [ {name} = oscar-collect ] && echo moments > "$word" || mkdir -p "$word"; }}
+  case {name}:$previous in
+    oscar-collect:-o | oscar-verify:--report | oscar-verify:--html | oscar-verify:--markdown | oscar-verify:--junit) echo "{name}" > "$word" ;;
+    *:-o) mkdir -p "$word" && echo "{name}" > "$word/file" ;;
+  esac
   previous=$word
 done
+case {name} in oscar-verify) exit ${{VERIFY_CODE:-0}};; esac
 """
 
 
@@ -44,6 +49,27 @@ def gate(tmp_path):
     return run
 
 
+@pytest.fixture
+def job(gate, tmp_path):
+    """job(**variables): a run of the workflow's job in a fresh checkout, as (Job, names of the commands that it called)."""
+    yaml = pytest.importorskip("yaml")
+    steps = yaml.safe_load((SOURCE_DIR / "docs/ci/workflow.yml").read_text())["jobs"]["gate"]
+    shutil.copy(SOURCE_DIR / "docs/ci/gate.sh", tmp_path / "bin")  # as in the image
+    (tmp_path / "bin/gate.sh").chmod(0o755)
+    (tmp_path / "cache").mkdir()
+
+    def run(**variables):
+        (tmp_path / "log").write_text("")
+        shutil.rmtree(tmp_path / "checkout", ignore_errors=True)
+        (tmp_path / "checkout/calibration").mkdir(parents=True)
+        shutil.copy(tmp_path / "prompts.jsonl", tmp_path / "checkout/calibration")
+        variables = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "HOME": str(tmp_path), "MODEL": str(tmp_path / "model"), **variables}
+        done = Job(steps, tmp_path / "checkout", tmp_path / "cache", variables)
+        return done, names((tmp_path / "log").read_text().splitlines())
+
+    return run
+
+
 def names(calls):
     return [call.split()[0].removeprefix("oscar-") for call in calls]
 
@@ -53,7 +79,7 @@ def test_a_failed_gate_leaves_no_export_of_an_earlier_run(gate, tmp_path):
     assert (tmp_path / "oscar-ci/serving").is_dir()
     (tmp_path / "oscar-ci/report.json").write_text("{}")
     assert names(gate(code=1, VERIFY_CODE="1")) == ["fit", "verify"]
-    assert not (tmp_path / "oscar-ci/serving").exists() and not (tmp_path / "oscar-ci/report.json").exists()
+    assert not (tmp_path / "oscar-ci/serving").exists() and (tmp_path / "oscar-ci/report.json").read_text() == "oscar-verify\n"
 
 
 def test_only_a_failed_gate_ends_with_1(gate, tmp_path):
@@ -119,3 +145,45 @@ def test_options_reach_the_commands(gate):
     assert calls[2].endswith("--baseline old report.json --max-kl-increase 0.01")
     calls = gate()
     assert "--max-kl 0.05 --overwrite" in calls[2] and "--model model" in calls[3]
+
+
+GATE, SAVE, SERVING = "Calibrate, fit, evaluate, export", "Keep the statistics", "Serving files"
+REPORTS = {f"oscar-ci/{name}" for name in ("report.json", "report.html", "summary.md", "gates.xml")}
+
+
+def test_the_job_uploads_serving_files_only_if_the_gate_passed(job):
+    done, calls = job()
+    assert done.ok and calls == ["collect", "fit", "verify", "export"], done.messages
+    assert done.artifacts == {"kv-cache-reports": REPORTS, "kv-cache": {"oscar-ci/bundle/file", "oscar-ci/serving/file"}}
+    assert done.summary == "oscar-verify\n"
+    done, calls = job(VERIFY_CODE="1")
+    assert not done.ok and calls == ["fit", "verify"] and done.outcomes[SERVING] == "skipped"
+    assert done.artifacts == {"kv-cache-reports": REPORTS} and done.summary == "oscar-verify\n"
+
+
+def test_the_job_keeps_statistics_also_after_a_failed_gate(job, tmp_path):
+    done, calls = job(VERIFY_CODE="1")
+    assert calls == ["collect", "fit", "verify"] and done.outcomes[SAVE] == "success"
+    done, calls = job(FIT_OPTIONS="--bits 3")
+    assert done.ok and calls == ["fit", "verify", "export"] and done.outcomes[SAVE] == "skipped"
+    (tmp_path / "prompts.jsonl").write_text('{"text": "b"}\n')
+    done, calls = job()
+    assert "collect" in calls and len(list((tmp_path / "cache").iterdir())) == 2
+
+
+def test_a_job_that_cannot_start_keeps_and_uploads_nothing(job, tmp_path):
+    done, calls = job(MODEL="org/none")
+    assert not done.ok and calls == [] and done.outcomes[GATE] == "skipped" and done.outcomes[SAVE] == "skipped"
+    assert not any(done.artifacts.values()) and not list((tmp_path / "cache").iterdir()) and done.summary == ""
+
+
+def test_the_image_copies_what_exists_and_no_build_of_this_machine():
+    """Each folder that the image takes from the checkout exists, and what no checkout has stays out of it."""
+    lines = (SOURCE_DIR / "docs/ci/Containerfile").read_text().splitlines()
+    sources = [line.split()[1] for line in lines if line.startswith("COPY ") and "--from" not in line]
+    assert "docs/ci/gate.sh" in sources and all((SOURCE_DIR / source).exists() for source in sources)
+    ignored = {line.strip("/").removeprefix("**/") for line in (SOURCE_DIR / ".dockerignore").read_text().splitlines() if line[0] != "#"}
+    assert ignored == {line.strip("/") for line in (SOURCE_DIR / ".gitignore").read_text().splitlines()}
+    # gate.sh comes to where the shell finds it, since the workflow calls it by its name.
+    assert re.search(r"COPY docs/ci/gate.sh /usr/local/bin/gate.sh$", "\n".join(lines), re.MULTILINE)
+    assert os.access(SOURCE_DIR / "docs/ci/gate.sh", os.X_OK)
