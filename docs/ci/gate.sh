@@ -29,6 +29,7 @@ fi
 # The folder of the checkpoint, as the commands find it.
 checkpoint=$MODEL
 if [ ! -d "$checkpoint" ]; then
+  case $MODEL in /* | .* | */*/*) fail 3 "MODEL '$MODEL' is not a directory that this job sees" ;; esac
   home=${HF_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/huggingface}
   hub=${HF_HUB_CACHE:-${HUGGINGFACE_HUB_CACHE:-$home/hub}}
   model="$hub/models--$(printf %s "$MODEL" | sed 's#/#--#g')"

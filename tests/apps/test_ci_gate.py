@@ -86,6 +86,7 @@ def test_only_a_failed_gate_ends_with_1(gate, tmp_path):
     """A run that cannot start says why with the exit codes of the commands, and leaves no export of an earlier run either."""
     (tmp_path / "file").write_text("")
     for code, sentence, settings in ((3, "'org/none' is neither a directory nor in the Hugging Face cache", {"MODEL": "org/none"}),
+                                     (3, "'/models/none' is not a directory that this job sees", {"MODEL": "/models/none"}),
                                      (3, "'none.jsonl' is not a file", {"PROMPTS": "none.jsonl"})):
         gate()
         assert (tmp_path / "oscar-ci/serving").is_dir()
