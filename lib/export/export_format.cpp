@@ -50,6 +50,7 @@ std::vector<ExportFormat> build() {
            .model_use = "whose layers the adapter for vLLM must serve",
            .unsupported = vllm_unsupported,
            .check_model = vllm_check_model,
+           .bf16_reason = vllm_bf16_reason,
            .plan = vllm_plan,
            .write = write_vllm},
           {.id = "absorbed",

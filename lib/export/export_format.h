@@ -47,6 +47,8 @@ struct ExportFormat {
   ServedForm (*form)(const ExportFormat& format, const Bundle& bundle) = nullptr;
   // InputError for a model that it cannot rewrite or that its engine does not support. Null: any model of the bundle.
   void (*check_model)(const Checkpoint& model, const Bundle& bundle) = nullptr;
+  // Why an engine keeps a layer of the model in BF16; empty: it does not. Null: it quantizes all layers of the bundle.
+  std::optional<std::string> (*bf16_reason)(const ModelConfig& model, std::int64_t layer) = nullptr;
   // "format sglang of 4 layers": describes the planned output.
   std::string (*plan)(const ServedForm& form, const ExportOptions& options) = nullptr;
   // Writes the directory atomically and returns its file names. Null: engines read the bundle itself.

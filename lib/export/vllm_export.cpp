@@ -58,11 +58,11 @@ std::string vllm_card(const ServedForm& form, const ExportOptions& options) {
       << kVllmRelease << ".x, which finds it by itself. In this folder:\n\n```console\n"
       << vllm_command(model) << "```\n\n"
       << unknown_folder_note(model)
-      << "The adapter was tested with vLLM's own Python on a CPU; nobody has served with it yet. "
+      << "The adapter was run in vLLM's engine on an H100. "
          "`python -m oscar_kv.serve_check MODEL oscar_bundle` compares tasks and throughput with the BF16 cache on "
-         "your "
-         "GPU. Prefix caching, speculative decoding, KV transfer and context parallelism are refused. `SHA256SUMS` is "
-         "checked with `sha256sum -c`.\n\n";
+         "your GPU. Layers with a sliding window, linear attention or a soft cap stay in BF16. Speculative decoding, "
+         "KV "
+         "transfer and context parallelism are refused. `SHA256SUMS` is checked with `sha256sum -c`.\n\n";
   return out.str() + measured_section(form.format, options.report ? &*options.report : nullptr) + "\n" +
          provenance_section(form.bundle);
 }

@@ -15,20 +15,18 @@ bool has_chunks(const ModelConfig& m, std::int64_t layer) {
   return !m.chunk.empty() && m.chunk.at(static_cast<std::size_t>(layer)) > 0;
 }
 bool has_soft_cap(const ModelConfig& m, std::int64_t) { return m.logit_soft_cap > 0.0; }
-bool has_sinks(const ModelConfig& m, std::int64_t) { return m.sink_logits; }
 bool reads_another(const ModelConfig& m, std::int64_t layer) { return m.reads_another(layer); }
 
 }  // namespace
 
 const std::vector<VllmRefusal>& vllm_refusals() {
   static const std::vector<VllmRefusal> table = {
-      {"sliding_window", "a sliding window", true, has_window},
-      {"attention_chunk_size", "attention in chunks of the sequence", false, has_chunks},
-      {"logits_soft_cap", "a soft cap on logits", true, has_soft_cap},
-      {"sinks", "learned sink logits", true, has_sinks},
-      {"kv_sharing_target_layer_name", "the cache of another layer", true, reads_another},
-      {"linear_attention", "linear attention", false, is_linear},
-      {"alibi_slopes", "ALiBi", true, nullptr},
+      {"sliding_window", "a sliding window", true, true, has_window},
+      {"logits_soft_cap", "a soft cap on logits", true, true, has_soft_cap},
+      {"linear_attention", "linear attention", false, true, is_linear},
+      {"alibi_slopes", "ALiBi", true, true, nullptr},
+      {"attention_chunk_size", "attention in chunks of the sequence", false, false, has_chunks},
+      {"kv_sharing_target_layer_name", "the cache of another layer", true, false, reads_another},
   };
   return table;
 }
@@ -51,6 +49,7 @@ std::optional<std::string> vllm_group_refusal(std::int64_t query_heads, std::int
 
 std::optional<std::string> vllm_unsupported_model(const ModelConfig& model) {
   for (const VllmRefusal& refusal : vllm_refusals()) {
+    if (refusal.in_bf16) continue;
     std::int64_t first = -1, count = 0;
     for (std::int64_t layer = 0; refusal.in_layer != nullptr && layer < model.layers; ++layer) {
       if (!refusal.in_layer(model, layer)) continue;
@@ -61,8 +60,21 @@ std::optional<std::string> vllm_unsupported_model(const ModelConfig& model) {
            " (layer " + std::to_string(first) + " is the first), which the adapter for vLLM " + kVllmRelease +
            " does not serve" + kWayOut;
   }
+  std::int64_t in_bf16 = 0;
+  while (in_bf16 < model.layers && vllm_bf16_reason(model, in_bf16)) ++in_bf16;
+  if (model.layers > 0 && in_bf16 == model.layers) {
+    return "no layer of the model would have a 2-bit cache in vLLM " + std::string(kVllmRelease) + ": layer 0 has " +
+           *vllm_bf16_reason(model, 0) + ", which stays in BF16 there" + kWayOut;
+  }
   if (const auto reason = vllm_head_refusal(model.head_dim)) return "the model has " + *reason;
   if (const auto reason = vllm_group_refusal(model.query_heads, model.kv_heads)) return "the model has " + *reason;
+  return std::nullopt;
+}
+
+std::optional<std::string> vllm_bf16_reason(const ModelConfig& model, std::int64_t layer) {
+  for (const VllmRefusal& kind : vllm_refusals()) {
+    if (kind.in_bf16 && kind.in_layer != nullptr && kind.in_layer(model, layer)) return kind.words;
+  }
   return std::nullopt;
 }
 

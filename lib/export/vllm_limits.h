@@ -1,6 +1,5 @@
-// What the adapter for vLLM does not support, in one table. oscar-export and `oscar-verify --as vllm` use it for
-// refusals. tests/export/vllm_limits_test.cpp writes python/oscar_kv/vllm_limits.py and a table of docs/serve.md from
-// it.
+// Layers that have no 2-bit cache in vLLM, in one table. oscar-export and `oscar-verify --as vllm` use it.
+// tests/export/vllm_limits_test.cpp writes python/oscar_kv/vllm_limits.py and a table of docs/serve.md from it.
 #pragma once
 
 #include <array>
@@ -19,19 +18,24 @@ inline constexpr std::array<std::int64_t, 3> kVllmHeadSizes = {64, 128, 256};
 inline constexpr std::int64_t kVllmMostGroup = 16;     // query heads per KV head
 inline constexpr std::int64_t kVllmMostWindow = 2048;  // tokens of sink and ring, in complete pages
 
-// A kind of layer that is not supported.
+// A kind of layer without a 2-bit cache in vLLM.
 struct VllmRefusal {
   const char* name;   // in the Python table: an argument of vLLM's AttentionImpl, or a fact of the model
   const char* words;  // "a sliding window": the property of such layers
   bool argument;      // vLLM passes it to each layer's backend; otherwise the adapter reads the model's configuration
+  bool in_bf16;       // vLLM's own backends serve such layers in BF16 beside ours; otherwise the model is refused
   // Whether a layer of the model has the property. Null: no supported family has it.
   bool (*in_layer)(const ModelConfig& model, std::int64_t layer);
 };
 
 const std::vector<VllmRefusal>& vllm_refusals();
 
-// One sentence for the first unsupported layer, head size or group of the model; empty: all are supported.
+// One sentence if a layer, the head size or the group of the model is not supported, or if all layers would stay in
+// BF16. Empty: the model can be served.
 std::optional<std::string> vllm_unsupported_model(const ModelConfig& model);
+
+// What keeps a layer in BF16, such as "a sliding window"; empty: it can have a 2-bit cache.
+std::optional<std::string> vllm_bf16_reason(const ModelConfig& model, std::int64_t layer);
 
 // "head_dim 96; the kernels that vLLM needs have 64, 128 and 256": the reason, or empty.
 std::optional<std::string> vllm_head_refusal(std::int64_t head_dim);

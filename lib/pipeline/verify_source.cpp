@@ -10,6 +10,7 @@
 #include "export/export_format.h"
 #include "export/export_report.h"
 #include "export/published.h"
+#include "layout/left_out.h"
 #include "pipeline/pair_options.h"
 
 namespace oscar {
@@ -106,6 +107,28 @@ VerifySource load_bundle_source(const fs::path& directory, const std::string& fo
   return source;
 }
 
+// Removes the layers that the engine of a format keeps in BF16, such as windowed ones in vLLM.
+void keep_in_bf16(VerifySource& source, const ExportFormat& format, const ModelConfig& model) {
+  Bundle& bundle = *source.bundle;
+  std::vector<LeftOutLayer> kept = read_left_out(bundle.model, model.layers, source.facts.source), added;
+  std::erase_if(bundle.layers, [&](const LayerTransform& layer) {
+    const auto reason = format.bf16_reason(model, layer.layer);
+    if (reason) added.push_back({layer.layer, *reason, {}});
+    return reason.has_value();
+  });
+  if (added.empty()) return;
+  if (bundle.layers.empty()) {
+    throw InputError(source.facts.source + ": no layer of the bundle would have a 2-bit cache as " + format.id + ": " +
+                     left_out_text(added) + " in BF16");
+  }
+  source.facts.served_changes.push_back("BF16 in " + left_out_text(added));
+  kept.insert(kept.end(), added.begin(), added.end());
+  std::sort(kept.begin(), kept.end(), [](const LeftOutLayer& a, const LeftOutLayer& b) { return a.layer < b.layer; });
+  bundle.model["left_out"] = left_out_json(kept);
+  source.facts.prediction.reset(), source.facts.curves.reset();  // they are about all layers
+  source.facts.key_widths.clear(), source.facts.value_widths.clear();
+}
+
 void set_clip(Bundle& bundle, float key, float value) {
   for (LayerTransform& layer : bundle.layers) {
     layer.key.clip = {key};
@@ -159,6 +182,7 @@ VerifySource load_verify_source(const SourceRequest& request, const Checkpoint* 
     source.facts.fingerprint_matches = source.bundle->model_fingerprint == fingerprint;
     const ExportFormat* format = find_export_format(source.facts.served_as);
     if (format != nullptr && format->check_model != nullptr) format->check_model(*checkpoint, *source.bundle);
+    if (format != nullptr && format->bf16_reason != nullptr) keep_in_bf16(source, *format, checkpoint->config());
   }
   return source;
 }

@@ -37,9 +37,9 @@ def _rows_of(layer_code, held, one, key, value, buffer):
     return keys, values
 
 
-def attend(layer_code, held, work, query, key, value, scale, out, buffer=None):
+def attend(layer_code, held, work, query, key, value, scale, out, buffer=None, sinks=None):
     """query [N, Hq, d], key and value [N, Hkv, d] of the chunks of work (chunk_plan.ChunkWork); writes out [N, Hq,
-    d]. buffer: from reserve(); None: separate memory in the keys' dtype."""
+    d]. buffer: from reserve(); None: separate memory in the keys' dtype. sinks: logits [Hq] or None."""
     lse = {}
     for one in work.passes:
         keys, values = _rows_of(layer_code, held, one, key, value, buffer)
@@ -50,6 +50,10 @@ def attend(layer_code, held, work, query, key, value, scale, out, buffer=None):
         part = torch.empty_like(place, memory_format=torch.contiguous_format)
         found = flash.attention(queries, keys, values, one, one.causal, scale, part)
         ops.merge_outputs(place, lse[one.begin], part, found)
+    if sinks is not None:  # they count once, over all parts
+        for begin, found in lse.items():
+            place = out[begin:begin + found.shape[1]]
+            place.copy_(place.float() * torch.sigmoid(found.t() - sinks.detach().float()).unsqueeze(-1))
 
 
 def append(layer_code, held, work, key, value, bad, sink):

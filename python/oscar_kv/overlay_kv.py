@@ -71,7 +71,7 @@ class OverlayKV(SlotKV):
             raise InputError(f"layer {self.code.layer.layer}: blocks of another request are to be read before the engine has shown its "
                              "memory; this release is not one that oscar-kv was written for")
         code = self.code
-        runs = ops.page_runs(blocks[None].int(), self.pages.shape[0])
+        runs = ops.page_runs(self.placed(blocks)[None].int(), self.pages.shape[0])
         rows = ops.dequantize_pages(self.pages, runs, code.key.sigma, code.value.sigma, *code.numbers)
         table = entry[:, None].int()
         sequence = torch.arange(len(blocks), device=blocks.device).repeat_interleave(PAGE_TOKENS)

@@ -14,6 +14,7 @@ import itertools
 import torch
 
 from . import chunk_pass, ops
+from .attention_rule import Rule
 from .chunk_plan import Chunk, ChunkWork
 from .errors import InputError
 from .kernels import TILES_OF_PAGE
@@ -114,6 +115,7 @@ class SlotKV:
                 raise InputError(f"layer {code.layer.layer} is encoded with {codec.encoder}, which serving engines cannot do token "
                                  "by token; fit with --encoder search")
         self.code, self.tiers, self.group = code, tiers or Tiers(code), group
+        self.places_of, self.engine_pages = None, 0  # vllm_pages.Places by call, None: the engine's own numbers; pages in the engine
         unsupported = self.tiers.step_unsupported or self.tiers.decode_unsupported(group)
         if code.device.type == "cuda" and unsupported is not None:
             raise InputError(f"layer {code.layer.layer} cannot be served: {unsupported}")
@@ -139,42 +141,57 @@ class SlotKV:
 
     def pool(self, blocks):
         """Views the engine's memory [blocks, Hkv, 64, bytes of a token] uint8 or int8 as pages [blocks, Hkv, page
-        bytes]."""
+        bytes]. If layers with larger pages share the engine's blocks (vllm_pages.Places), there are more pages."""
         if blocks.dtype != torch.uint8:
             blocks = blocks.view(torch.uint8)
-        code = self.code
-        expected = (code.layer.kv_heads, PAGE_TOKENS, code.page_bytes // PAGE_TOKENS)
+        code, places = self.code, None if self.places_of is None else self.places_of()
+        heads, page_bytes = code.layer.kv_heads, code.page_bytes
+        size = heads * page_bytes if places is None else places.block_bytes // places.pages
+        expected = (heads, PAGE_TOKENS, size // (heads * PAGE_TOKENS))
         if tuple(blocks.shape[1:]) != expected or not blocks.is_contiguous():
             raise InputError(f"layer {code.layer.layer}: the engine's cache is {list(blocks.shape)} with strides "
                              f"{list(blocks.stride())}, expected contiguous blocks of {list(expected)} bytes")
-        return blocks.view(blocks.shape[0], code.layer.kv_heads, -1)
+        self.engine_pages = blocks.shape[0]
+        flat = blocks.view(-1)
+        return flat[:len(flat) // (heads * page_bytes) * heads * page_bytes].view(-1, heads, page_bytes)
+
+    def placed(self, numbers):
+        """The pages of the kernels for page numbers of the engine."""
+        return numbers if self.places_of is None else self.places_of()(numbers)
 
     @torch.no_grad()
-    def forward(self, pool, rows, query, key, value, scale, output):
+    def forward(self, pool, rows, query, key, value, scale, output, sinks=None):
         """New tokens attend and enter the cache. query [N, Hq, d], key and value [N, Hkv, d] of the model, after
-        RoPE. Writes output [N, Hq, d]; rows of padding stay unchanged or become meaningless.
+        RoPE. sinks: logits [Hq] or None (attention_rule.Rule). Writes output [N, Hq, d]; rows of padding stay unchanged
+        or become meaningless.
 
         A single token is appended, then attends to the three tiers. All chunks attend in one call to their stored
         tokens and to their own unquantized tokens, then they are appended."""
         held = self._held(pool, rows)
         if rows.single is None:
             n = rows.lengths.shape[0]
-            self._step(held, query[:n], key[:n], value[:n], scale, output[:n], rows.flush)
+            self._step(held, query[:n], key[:n], value[:n], scale, output[:n], rows.flush, sinks)
             return
         if rows.chunks:
-            self._run_chunks(held, rows, query, key, value, scale, output)
+            self._run_chunks(held, rows, query, key, value, scale, output, sinks)
         row, token = rows.single
         if isinstance(row, slice):
             if row.stop > 0:
-                self._step(self._part(held, row), query[token], key[token], value[token], scale, output[token], rows.flush)
+                self._step(self._part(held, row), query[token], key[token], value[token], scale, output[token], rows.flush, sinks)
         elif row.shape[0] > 0:
             made = torch.empty_like(query[token])
-            self._step(self._part(held, row), query[token], key[token], value[token], scale, made, rows.flush)
+            self._step(self._part(held, row), query[token], key[token], value[token], scale, made, rows.flush, sinks)
             output[token] = made.to(output.dtype)
 
-    def _step(self, held, query, key, value, scale, output, flush):
-        """Single tokens: append, then attention that writes the engine's output."""
+    def _step(self, held, query, key, value, scale, output, flush, sinks=None):
+        """Single tokens: append, then attention that writes the engine's output. Sinks need the log-sum-exp, so they
+        take more launches."""
         code, transform = self.code, self.code.transform
+        if sinks is not None:
+            self._flush(held, flush)
+            output.copy_(self.tiers.step(held, query, key, value, scale, self.bad, Rule(sinks=sinks), self.space, flushes=False))
+            self._flush_after(held, flush)
+            return
         if self.buffer is not None and output.dtype != torch.bfloat16:
             made = torch.empty(output.shape, dtype=torch.bfloat16, device=output.device)
             self._step(held, query, key, value, scale, made, flush)
@@ -212,7 +229,7 @@ class SlotKV:
     def _part(held, rows):
         return Held(held.pool, held.table[rows], held.windows, held.window_table[rows], held.lengths[rows])
 
-    def _run_chunks(self, held, rows, query, key, value, scale, output):
+    def _run_chunks(self, held, rows, query, key, value, scale, output, sinks):
         """All chunks attend before any is appended, because an overlay entry that one has finished with may be
         assigned to another."""
         work = rows.work(self.policy, self.room)
@@ -221,7 +238,7 @@ class SlotKV:
             query, key, value = (x.bfloat16() for x in (query, key, value))
         direct = isinstance(work.tokens, slice) and output.dtype == query.dtype
         out = output[work.tokens] if direct else torch.empty_like(query)
-        chunk_pass.attend(self.code, held, work, query, key, value, scale, out, self.buffer)
+        chunk_pass.attend(self.code, held, work, query, key, value, scale, out, self.buffer, sinks)
         if not direct:
             output[work.tokens] = out.to(output.dtype)
         chunk_pass.append(self.code, held, work, key, value, self.bad, self.policy.sink)

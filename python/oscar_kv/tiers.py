@@ -145,10 +145,10 @@ class Tiers:
         ops.write_rows(held.pool, page.long().repeat_interleave(counts, output_size=plan.rows), slots, *encoded, *code.numbers)
 
     @torch.no_grad()
-    def step(self, held, query, key, value, scale, bad, rule=ALL, space=None):
+    def step(self, held, query, key, value, scale, bad, rule=ALL, space=None, flushes=True):
         """Appends one new token of every sequence, query [B, Hq, d], key and value [B, Hkv, d], then attends.
         held.lengths already counts it. Reads nothing back, and no tensor outlives the call, so it may be captured
-        into a CUDA graph. Returns output [B, Hq, d] FP32."""
+        into a CUDA graph. flushes: false if the caller flushes. Returns output [B, Hq, d] FP32."""
         code, transform = self.code, self.code.transform
         mean = transform.key_mean
         if transform.rotated_mean:
@@ -158,7 +158,8 @@ class Tiers:
         heads = code.layer.kv_heads
         coded = ops.append_tokens(held.windows, held.window_table, query, key, value, held.lengths, transform.query,
                                   transform.key_forward, transform.value_forward, mean, transform.value_mean, code.sink)
-        self._flush(held, bad)
+        if flushes:
+            self._flush(held, bad)
         coded = coded.view(coded.shape[0], heads, -1, coded.shape[-1])
         raw = query.view(coded.shape)
         output, lse = self.decode(held, coded, raw, scale, rule, rule.sinks is not None, space)

@@ -3,7 +3,6 @@ the pages, in blocks of 64 tokens and the layout LBHNC, in which a layer's block
 windows are in rings by request slot, or with prefix caching in an overlay by block. Only vLLM's second model
 runner gives slots to a backend."""
 import dataclasses
-import functools
 
 import torch
 import vllm
@@ -38,33 +37,16 @@ def serving_of(config):
             return serving
     serving = Serving(config, _rank(), config.parallel_config.tensor_parallel_size)
     _servings[:] = [(config, serving)]
-    if not serving.one_size:
-        _name_layers_in_specs()
     return serving
+
+
+def current_config():
+    return get_current_vllm_config()
 
 
 def layer_index(name):
     from vllm.model_executor.models.utils import extract_layer_index
     return extract_layer_index(name)
-
-
-def _name_layers_in_specs():
-    """The only change to vLLM, made if the page sizes of a bundle's layers differ. customize_spec() does not get the
-    layer, so the layer itself states the size of its pages."""
-    from vllm.model_executor.layers.attention import Attention
-    original = Attention.get_kv_cache_spec
-    if getattr(original, "oscar_kv", False):
-        return
-
-    @functools.wraps(original)
-    def get_kv_cache_spec(self, vllm_config):
-        spec = original(self, vllm_config)
-        if spec is None or not isinstance(self.impl, OscarImpl):
-            return spec
-        return dataclasses.replace(spec, state_content_bytes=serving_of(vllm_config).cell(layer_index(self.layer_name)))
-
-    get_kv_cache_spec.oscar_kv = True
-    Attention.get_kv_cache_spec = get_kv_cache_spec
 
 
 class OscarBackend(AttentionBackend):
@@ -101,6 +83,10 @@ class OscarBackend(AttentionBackend):
         return (KVCacheLayout.LBHNC,)
 
     @classmethod
+    def supports_sink(cls):
+        return True
+
+    @classmethod
     def supports_kv_connector(cls):
         return False
 
@@ -126,6 +112,11 @@ class OscarBackend(AttentionBackend):
 @dataclasses.dataclass
 class OscarMetadata(AttentionMetadata):
     rows: Rows
+    # {Places: Rows} of layers whose pages have other numbers than vLLM's; the others use `rows`
+    placed: dict = dataclasses.field(default_factory=dict)
+
+    def of(self, places):
+        return self.placed.get(places, self.rows)
 
 
 class OscarMetadataBuilder(AttentionMetadataBuilder):
@@ -138,7 +129,12 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         self.serving = serving_of(vllm_config)
         self.table, self.layers = self.serving.table(device), [layer_index(name) for name in layer_names]
-        self._names, self._flush = layer_names, None
+        self._names, self._flush, self._tables = layer_names, None, {}
+        by_places = {}  # layers with the same page numbers
+        for index in self.layers:
+            places = self.serving.places(index)
+            by_places.setdefault(None if places.direct else places, []).append(index)
+        self._by_places = by_places
 
     def build(self, common_prefix_len, common_attn_metadata, fast_build=False):
         common, count = common_attn_metadata, common_attn_metadata.num_reqs
@@ -161,8 +157,23 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
         # before the forward, which may be a graph replay
         if rows.overlay is not None and rows.overlay.fills is not None:
             self.serving.fill(self.layers, *rows.overlay.fills)
-        rows.flush = self._step_flush()
-        return OscarMetadata(rows)
+        flush = self._step_flush() or {}
+        rows.flush = flush.get(None)
+        return OscarMetadata(rows, {places: self._placed(rows, places, flush.get(places)) for places in self._by_places if places is not None})
+
+    def _placed(self, rows, places, flush):
+        """The rows with the kernels' page numbers, in tables at fixed addresses."""
+        def placed(name, table):
+            held = self._tables.get((places, name))
+            if held is None or held.shape[1] != table.shape[1]:
+                held = self._tables[places, name] = table.new_zeros(self.serving.slots, table.shape[1])
+            held[:table.shape[0]] = places(table)
+            return held[:table.shape[0]]
+
+        overlay = rows.overlay
+        if overlay is not None:
+            overlay = dataclasses.replace(overlay, blocks=placed("blocks", overlay.blocks))
+        return dataclasses.replace(rows, table=placed("table", rows.table), overlay=overlay, flush=flush, works={})
 
     def _step_flush(self):
         """Made when vLLM's memory is bound to the layers, and again when the memory changes, because graphs are
@@ -175,7 +186,8 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
             return None
         places = [m.data_ptr() for m in memory.values()]
         if self._flush is None or self._flush[0] != places:
-            self._flush = places, self.serving.flush_of(self.layers, memory)
+            self._flush = places, {key: self.serving.flush_of(layers, {i: memory[i] for i in layers})
+                                   for key, layers in self._by_places.items()}
         return self._flush[1]
 
 
@@ -190,13 +202,15 @@ class OscarImpl(AttentionImpl):
         reason = layer_refusal(num_heads, self.num_kv_heads, head_size, alibi_slopes, sliding_window, logits_soft_cap,
                                AttentionType(attn_type).value, kv_sharing_target_layer_name, extra)
         if reason is not None:
-            raise InputError(f"the model cannot be served with the 2-bit cache: {reason}")
+            raise InputError(f"a layer cannot be served with the 2-bit cache: {reason}")
+        self.sinks, self._index = extra.get("sinks"), None
         self.serving = serving_of(get_current_vllm_config())
         self._cache = self._pool = self._blocks = None
 
     def cache(self, layer, device):
         if self._cache is None:
-            self._cache = self.serving.cache(layer_index(layer.layer_name), self.num_heads // self.num_kv_heads, device)
+            self._index = layer_index(layer.layer_name)
+            self._cache = self.serving.cache(self._index, self.num_heads // self.num_kv_heads, device)
         return self._cache
 
     def pool(self, kv_cache):
@@ -212,5 +226,6 @@ class OscarImpl(AttentionImpl):
         cache = self.cache(layer, query.device)
         if attn_metadata is None:  # the profile run, which allocates and counts the windows of all layers
             return output.zero_()
-        cache.forward(self.pool(kv_cache), attn_metadata.rows, query, key, value, self.scale, output)
+        rows = attn_metadata.of(self.serving.places(self._index))
+        cache.forward(self.pool(kv_cache), rows, query, key, value, self.scale, output, self.sinks)
         return output

@@ -3,16 +3,17 @@
     OSCAR_WRITE_TABLES=1 build/tests/export_test --gtest_filter='VllmLimits.*'"""
 RELEASE = "0.33"
 HEAD_SIZES, MOST_GROUP, MOST_WINDOW = (64, 128, 256), 16, 2048  # group: query heads on a KV head
-# Arguments of vLLM's AttentionImpl, and what a layer has that is given one.
-LAYERS = {
+# Arguments of vLLM's AttentionImpl. A layer that is given one stays in BF16.
+IN_BF16 = {
     "sliding_window": "a sliding window",
     "logits_soft_cap": "a soft cap on logits",
-    "sinks": "learned sink logits",
-    "kv_sharing_target_layer_name": "the cache of another layer",
     "alibi_slopes": "ALiBi",
 }
-# Facts of the model, and what its layers then have.
+# A layer that is given one of these is refused.
+LAYERS = {
+    "kv_sharing_target_layer_name": "the cache of another layer",
+}
+# Facts of the model whose layers are refused.
 MODEL = {
     "attention_chunk_size": "attention in chunks of the sequence",
-    "linear_attention": "linear attention",
 }

@@ -1,9 +1,10 @@
 """The entry point vllm.general_plugins for vLLM: the cache type `oscar2` and the attention backend `OSCAR`. vLLM
-calls register() in each of its processes, even if no one wants a 2-bit cache, so it reads and checks nothing. An
-unsupported release is refused when the backend is requested.
+calls register() in each of its processes, even if no one wants a 2-bit cache, so it reads and checks nothing. It also
+wraps vLLM's Attention (vllm_layers.py). An unsupported release is refused when the backend is requested.
 
     OSCAR_KV_BUNDLE=bundle vllm serve MODEL --kv-cache-dtype oscar2 --attention-backend OSCAR"""
 import os
+from importlib.metadata import version
 
 from .errors import InputError
 
@@ -12,9 +13,13 @@ BUNDLE_VARIABLE = "OSCAR_KV_BUNDLE"
 RELEASE = (0, 33)  # major and minor; vLLM guarantees plugins nothing across minor releases
 
 
+def is_served(found):
+    return tuple(found.split(".")[:2]) == tuple(map(str, RELEASE))
+
+
 def check_version(found):
     """InputError unless vLLM is the release whose interfaces this adapter uses."""
-    if tuple(found.split(".")[:2]) != tuple(map(str, RELEASE)):
+    if not is_served(found):
         expected = ".".join(map(str, RELEASE))
         raise InputError(f"vLLM {found} is installed, oscar-kv serves vLLM {expected}.x; install vllm=={expected}.0")
 
@@ -47,3 +52,6 @@ def register():
         register_kv_cache_dtype(CACHE_DTYPE)(OscarCacheType)
     if BACKEND not in AttentionBackendEnum.__members__:
         register_backend(BACKEND, "oscar_kv.vllm_backend.OscarBackend")
+    if is_served(version("vllm")):
+        from .vllm_layers import install
+        install()

@@ -1,6 +1,8 @@
 """State shared by the layers of one vLLM worker: the bundle, or the worker's heads of it, checked against the model
 and vLLM's settings. Implements no interface of vLLM; reads its configuration as in 0.33."""
 import contextlib
+import functools
+import logging
 import os
 import pathlib
 import warnings
@@ -20,7 +22,8 @@ from .rope import phases_of
 from .slot_kv import SlotKV, SlotTable
 from .step_flush import StepFlush
 from .tiers import ring_pages
-from .vllm_limits import LAYERS, MODEL
+from .vllm_limits import IN_BF16, LAYERS, MODEL
+from .vllm_pages import Places, nominal_cell
 from .vllm_plugin import BUNDLE_VARIABLE, CACHE_DTYPE
 
 BUNDLE_OPTION, CHECKPOINT_OPTION = "oscar_bundle", "oscar_checkpoint"  # of --additional-config
@@ -55,7 +58,7 @@ def refusals(config):
     """Sentences for vLLM settings that this adapter does not support."""
     cache, parallel = config.cache_config, config.parallel_config
     cases = [
-        (cache.kv_cache_dtype_skip_layers, "--kv-cache-dtype-skip-layers leaves layers in BF16, which this backend does not serve; "
+        (cache.kv_cache_dtype_skip_layers, "--kv-cache-dtype-skip-layers is given, but the bundle says which layers stay in BF16; "
          "leave it out"),
         (config.speculative_config is not None, "speculative decoding is asked for, but this backend decodes one token at a time; "
          "leave --speculative-config out"),
@@ -73,7 +76,7 @@ def refusals(config):
 
 
 def layer_refusal(num_heads, num_kv_heads, head_size, alibi_slopes, sliding_window, logits_soft_cap, attn_type, sharing, extra):
-    """One sentence for an unsupported layer, or None. Takes the arguments of vLLM's AttentionImpl."""
+    """Why a layer cannot have the 2-bit cache, or None. Takes the arguments of vLLM's AttentionImpl."""
     if head_size not in HEAD_SIZES:
         return f"the kernels have head sizes {', '.join(map(str, HEAD_SIZES))}, not {head_size}"
     if num_heads // num_kv_heads > MOST_GROUP:
@@ -81,8 +84,10 @@ def layer_refusal(num_heads, num_kv_heads, head_size, alibi_slopes, sliding_wind
     if attn_type != "decoder":
         return f"attention of the type {attn_type} has no 2-bit cache"
     values = {"alibi_slopes": alibi_slopes, "sliding_window": sliding_window, "logits_soft_cap": logits_soft_cap,
-              "kv_sharing_target_layer_name": sharing, "sinks": extra.get("sinks")}
-    return next((f"layers with {words} are not served" for name, words in LAYERS.items() if _is_set(values[name])), None)
+              "kv_sharing_target_layer_name": sharing}
+    found = next((f"it has {words}" for name, words in (IN_BF16 | LAYERS).items() if _is_set(values.get(name))), None)
+    unknown = sorted(name for name, value in extra.items() if name != "sinks" and _is_set(value))
+    return found or (f"its attention has the argument '{unknown[0]}', which oscar-kv does not know" if unknown else None)
 
 
 def _is_set(value):
@@ -92,9 +97,20 @@ def _is_set(value):
 def model_refusal(text_config):
     """One sentence for unsupported layers that AttentionImpl's arguments do not show, or None. text_config:
     transformers' own."""
-    found = {"attention_chunk_size": getattr(text_config, "attention_chunk_size", None),
-             "linear_attention": "linear_attention" in (getattr(text_config, "layer_types", None) or ())}
+    found = {"attention_chunk_size": getattr(text_config, "attention_chunk_size", None)}
     return next((f"layers with {words} are not served" for name, words in MODEL.items() if _is_set(found[name])), None)
+
+
+def _numbers(indices):
+    """"layers 0 to 4, 6"; "layer 5"."""
+    runs = []
+    for index in indices:
+        if runs and index == runs[-1][1] + 1:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    text = ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in runs)
+    return f"layer{'s' if len(indices) != 1 else ''} {text}"
 
 
 def _checkpoint(config):
@@ -155,6 +171,9 @@ class Serving:
             rotated = any(layer.key.rotated_mean for layer in bundle.layers)  # vLLM gives a backend no rotary embedding
             self.phases = phases_of(text, model.get_head_size()) if rotated else None
             self.cells = {index: self._cell(layer) for index, layer in self.layers.items()}
+        self.nominal_cell = nominal_cell(self.cells.values())
+        self.page_tokens, self.pages_of_block = PAGE_TOKENS, None  # the latter if layers of other kinds share the blocks
+        self._in_bf16 = {}  # {layer index: reason}
         self.slots, self.most_tokens = config.scheduler_config.max_num_seqs, model.max_model_len
         self._caches = {}
 
@@ -168,26 +187,54 @@ class Serving:
         """Whether all layers have pages of the same size."""
         return len(set(self.cells.values())) == 1
 
+    def keep_in_bf16(self, index, reason):
+        """Notes that vLLM serves a layer in BF16; returns the reason."""
+        self._in_bf16[index] = reason
+        return reason
+
+    def bf16_text(self):
+        """"layers 0 to 4, 6 (it has a sliding window); layer 5 (...)", or empty."""
+        by_reason = {}
+        for index, reason in sorted(self._in_bf16.items()):
+            by_reason.setdefault(reason, []).append(index)
+        return "; ".join(f"{_numbers(indices)} ({reason})" for reason, indices in by_reason.items())
+
+    def nominal_page(self, kv_heads):
+        """Bytes of 64 tokens in a block that layers of other kinds share."""
+        return kv_heads * PAGE_TOKENS * self.nominal_cell
+
+    def share_blocks(self, pages):
+        """Blocks hold this many pages of a layer, and layers of other kinds use them, too."""
+        if self.pages_of_block is None:
+            log = logging.getLogger("vllm.oscar_kv")
+            log.info("2-bit cache in %s; BF16 in %s", _numbers(sorted(set(self.layers) - set(self._in_bf16))), self.bf16_text() or "no other")
+        self.pages_of_block = pages
+
+    def places(self, index):
+        """vllm_pages.Places of a layer."""
+        layer, pages = self.layers[index], self.pages_of_block or 1
+        page = layer.kv_heads * PAGE_TOKENS * self.cells[index]
+        return Places(pages, page if self.pages_of_block is None else pages * self.nominal_page(layer.kv_heads), page)
+
     def table(self, device):
         """Converts vLLM's batches to rows."""
         sink_pages = -(-self.bundle.sink // PAGE_TOKENS)
         if self.by_block:
-            return OverlayTable(self.slots, sink_pages, blocks_of_window(self.bundle.recent), device, blocks=self._config.num_gpu_blocks)
+            blocks = self._config.num_gpu_blocks and self._config.num_gpu_blocks * (self.pages_of_block or 1)
+            return OverlayTable(self.slots, sink_pages, blocks_of_window(self.bundle.recent), device, blocks=blocks)
         return SlotTable(self.slots, sink_pages + ring_pages(self.bundle.recent, 1), device)
 
     def cell(self, index=None):
-        """InputError if the layer is not named but must be, or is not in the bundle."""
+        """Bytes of a token and head. Without a layer, the room in blocks that all layers share."""
         if index is None:
-            if not self.one_size:
-                raise InputError(f"{self.bundle.path}: pages of its layers have different sizes, and vLLM did not name the layer")
-            return next(iter(self.cells.values()))
+            return self.nominal_cell
         if index not in self.cells:
             raise InputError(f"{self.bundle.path}: the bundle lacks layer {index} of the model; fit all layers")
         return self.cells[index]
 
     def blocks(self, layers):
         """Blocks in vLLM's memory, as seen by these layers; 0: not yet known."""
-        return max((kv.pages.shape[0] for i, kv in self._caches.items() if i in layers and kv.pages is not None), default=0)
+        return max((kv.engine_pages for i, kv in self._caches.items() if i in layers), default=0)
 
     def flush_of(self, layers, memory):
         """The StepFlush of layers that share block tables, None if kernels do not support them. memory: {layer
@@ -210,5 +257,6 @@ class Serving:
             with plain_torch():
                 code = LayerCode(self.bundle, layer, self.phases, device)
                 kv = (OverlayKV if self.by_block else SlotKV)(code, self.slots, self.most_tokens, group)
+            kv.places_of = functools.partial(self.places, index)
             self._caches[index] = kv
         return self._caches[index]

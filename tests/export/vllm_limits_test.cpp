@@ -6,6 +6,8 @@
 
 #include <cstdlib>
 #include <sstream>
+#include <tuple>
+#include <vector>
 
 #include "base/files.h"
 #include "support/paths.h"
@@ -24,24 +26,27 @@ TEST(VllmLimits, NamesWhatAModelHas) {
   EXPECT_FALSE(vllm_unsupported_model(model_of(2, 16, 1, 256)));
   ModelConfig gemma = model_of(3, 4, 1, 256);
   gemma.sliding_window = {512, 512, 0};
-  EXPECT_EQ(
-      *vllm_unsupported_model(gemma),
-      "2 of the model's 3 layers have a sliding window (layer 0 is the first), which the adapter for vLLM 0.33 does "
-      "not serve; format transformers serves it");
+  EXPECT_FALSE(vllm_unsupported_model(gemma));
+  EXPECT_EQ(*vllm_bf16_reason(gemma, 1), "a sliding window");
+  EXPECT_FALSE(vllm_bf16_reason(gemma, 2));
+  gemma.sliding_window[2] = 512;
+  EXPECT_EQ(*vllm_unsupported_model(gemma),
+            "no layer of the model would have a 2-bit cache in vLLM 0.33: layer 0 has a sliding window, which stays in "
+            "BF16 there; format transformers serves it");
   ModelConfig capped = model_of(2, 8, 4, 256);
   capped.logit_soft_cap = 50.0;
-  EXPECT_NE(vllm_unsupported_model(capped)->find("2 of the model's 2 layers have a soft cap on logits"),
-            std::string::npos);
+  EXPECT_NE(vllm_unsupported_model(capped)->find("layer 0 has a soft cap on logits"), std::string::npos);
   ModelConfig sinks = model_of(2, 8, 4, 64);
-  sinks.sink_logits = true;
-  EXPECT_NE(vllm_unsupported_model(sinks)->find("learned sink logits"), std::string::npos);
+  sinks.sink_logits = true, sinks.sliding_window = {128, 0};
+  EXPECT_FALSE(vllm_unsupported_model(sinks));
   ModelConfig chunks = model_of(2, 8, 4, 64);
   chunks.chunk = {0, 8192};
   EXPECT_NE(vllm_unsupported_model(chunks)->find("1 of the model's 2 layers have attention in chunks"),
             std::string::npos);
   ModelConfig linear = model_of(2, 8, 4, 64);
   linear.linear.layers = {true, false};
-  EXPECT_NE(vllm_unsupported_model(linear)->find("linear attention (layer 0"), std::string::npos);
+  EXPECT_FALSE(vllm_unsupported_model(linear));
+  EXPECT_EQ(*vllm_bf16_reason(linear, 0), "linear attention");
   ModelConfig shared = model_of(2, 8, 4, 64);
   shared.shared.source = {0, 0};
   EXPECT_NE(vllm_unsupported_model(shared)->find("the cache of another layer (layer 1"), std::string::npos);
@@ -69,11 +74,15 @@ std::string python_table() {
       << "RELEASE = \"" << kVllmRelease << "\"\n"
       << "HEAD_SIZES, MOST_GROUP, MOST_WINDOW = (" << head_sizes(", ") << "), " << kVllmMostGroup << ", "
       << kVllmMostWindow << "  # group: query heads on a KV head\n";
-  for (const bool argument : {true, false}) {
-    out << (argument ? "# Arguments of vLLM's AttentionImpl, and what a layer has that is given one.\nLAYERS = {\n"
-                     : "# Facts of the model, and what its layers then have.\nMODEL = {\n");
-    for (const VllmRefusal& refusal : vllm_refusals()) {
-      if (refusal.argument == argument) out << "    \"" << refusal.name << "\": \"" << refusal.words << "\",\n";
+  const std::vector<std::tuple<const char*, bool, bool>> tables = {
+      {"# Arguments of vLLM's AttentionImpl. A layer that is given one stays in BF16.\nIN_BF16 = {\n", true, true},
+      {"# A layer that is given one of these is refused.\nLAYERS = {\n", true, false},
+      {"# Facts of the model whose layers are refused.\nMODEL = {\n", false, false}};
+  for (const auto& [head, argument, in_bf16] : tables) {
+    out << head;
+    for (const VllmRefusal& kind : vllm_refusals()) {
+      if (kind.argument != argument || kind.in_bf16 != in_bf16) continue;
+      out << "    \"" << kind.name << "\": \"" << kind.words << "\",\n";
     }
     out << "}\n";
   }
@@ -84,9 +93,13 @@ std::string docs_row() {
   std::string text =
       "| head sizes but " + head_sizes(" and ") + ", more than " + std::to_string(kVllmMostGroup) +
       " query heads on a KV head, BF16 windows above 2,048 tokens | the kernels have none |\n| layers with ";
-  const std::vector<VllmRefusal>& table = vllm_refusals();
-  for (std::size_t i = 0; i < table.size(); ++i) text += std::string(i == 0 ? "" : ", ") + table[i].words;
-  return text + " | the adapter does not serve them; `oscar-export` says which layers |\n";
+  std::string bf16, refused;
+  for (const VllmRefusal& kind : vllm_refusals()) {
+    std::string& list = kind.in_bf16 ? bf16 : refused;
+    list += (list.empty() ? "" : ", ") + std::string(kind.words);
+  }
+  return text + refused + " | the adapter does not serve them |\n| models whose layers all have " + bf16 +
+         " | such layers stay in BF16 |\n";
 }
 
 TEST(VllmLimits, IsWhatPythonAndTheDocsHave) {
@@ -98,7 +111,7 @@ TEST(VllmLimits, IsWhatPythonAndTheDocsHave) {
   const std::size_t head = text.find("| refused | reason |\n|---|---|\n");
   ASSERT_NE(head, std::string::npos);
   const std::size_t from = head + std::string("| refused | reason |\n|---|---|\n").size();
-  const std::size_t to = text.find('\n', text.find('\n', from) + 1) + 1;  // two rows
+  const std::size_t to = text.find('\n', text.find('\n', text.find('\n', from) + 1) + 1) + 1;  // three rows
   if (std::getenv("OSCAR_WRITE_TABLES") != nullptr) {
     write_file_atomic(python, table);
     write_file_atomic(page, text.replace(from, to - from, rows));

@@ -38,8 +38,11 @@ def config(layers=2, kv_heads=2, d=32, model=SAMPLES / "tiny-qwen3", **changed):
                                               use_ubatching=False),
         model_config=types.SimpleNamespace(
             dtype=torch.bfloat16, model=str(model), revision=None, max_model_len=384, get_head_size=lambda: d,
-            get_total_num_kv_heads=lambda: kv_heads, hf_text_config=types.SimpleNamespace(num_hidden_layers=layers)),
-        scheduler_config=types.SimpleNamespace(max_num_seqs=4), attention_config=types.SimpleNamespace(hisparse_config=None),
+            get_total_num_kv_heads=lambda: kv_heads, hf_text_config=types.SimpleNamespace(num_hidden_layers=layers), is_hybrid=False,
+            is_mm_prefix_lm=False),
+        scheduler_config=types.SimpleNamespace(max_num_seqs=4, disable_hybrid_kv_cache_manager=False),
+        attention_config=types.SimpleNamespace(hisparse_config=None, backend=AttentionBackendEnum["OSCAR"]),
+        compilation_config=types.SimpleNamespace(static_forward_context={}),
         speculative_config=None, kv_transfer_config=None, use_v2_model_runner=True)
     for name, value in changed.items():
         place, _, last = name.rpartition("__")
@@ -68,8 +71,6 @@ def serve(monkeypatch):
         monkeypatch.setattr(vllm_backend, "get_current_vllm_config", lambda: made)
         return made
 
-    from vllm.model_executor.layers.attention import Attention
-    monkeypatch.setattr(Attention, "get_kv_cache_spec", Attention.get_kv_cache_spec)  # put back what the adapter changes
     monkeypatch.setattr(vllm_backend, "_servings", [])
     return make
 
@@ -88,6 +89,7 @@ def attention_layer(index, heads=4, kv_heads=2, d=64):
 
 def specs_of(layers, made):
     from vllm.v1.worker.utils import customize_attention_spec
+    made.compilation_config.static_forward_context.update({layer.layer_name: layer for layer in layers})
     return {layer.layer_name: customize_attention_spec(OscarBackend, layer.get_kv_cache_spec(made)) for layer in layers}
 
 
@@ -126,7 +128,7 @@ def test_registration():
 
 @pytest.mark.parametrize("name,value,valid", [
     ("head_size", 128, True), ("head_size", 96, False), ("dtype", torch.float16, False), ("kv_cache_dtype", "auto", False),
-    ("block_size", 32, False), ("has_sink", True, False), ("has_sliding_window", True, False), ("use_non_causal", True, False),
+    ("block_size", 32, False), ("has_sink", True, True), ("has_sliding_window", True, False), ("use_non_causal", True, False),
     ("use_kv_connector", True, False), ("use_pcp", True, False), ("use_dcp", True, False), ("use_adaptive_verification", True, False),
     ("device_capability", types.SimpleNamespace(major=12, minor=0), False)])
 def test_what_vllm_itself_refuses(name, value, valid):
@@ -180,9 +182,9 @@ def test_layers_that_are_refused(serve):
                             ((4, 64, 1.0, 2, None, None, "oscar2", None, "decoder", "model.layers.0"), "another layer")):
         with pytest.raises(InputError, match=word):
             OscarImpl(*arguments)
-    with pytest.raises(InputError, match="sink logits"):
-        OscarImpl(4, 64, 1.0, 2, sinks=torch.zeros(4))
-    for fact, word in (({"attention_chunk_size": 8192}, "chunks"), ({"layer_types": ["full_attention", "linear_attention"]}, "linear attention")):
+    with pytest.raises(InputError, match="argument 'another'"):
+        OscarImpl(4, 64, 1.0, 2, another=1)
+    for fact, word in (({"attention_chunk_size": 8192}, "chunks"),):
         made = serve(random_bundle(d=64))
         vars(made.model_config.hf_text_config).update(fact)
         with pytest.raises(InputError, match=f"layers with .*{word}.* are not served"):
@@ -202,13 +204,11 @@ def test_tensor_parallel_ranks_have_their_heads(serve):
         vllm_serving.head_range(4, 0, 3)
 
 
-def test_pages_of_one_size_need_no_change_to_vllm(serve):
-    from vllm.model_executor.layers.attention import Attention
-    before = Attention.get_kv_cache_spec
+def test_pages_of_one_size(serve):
     made = serve(random_bundle(2, kv_heads=8))  # uniform, d 128: 72 bytes of a token and head
     layers = [attention_layer(i, 32, 8, 128) for i in range(2)]
     specs = specs_of(layers, made)
-    assert Attention.get_kv_cache_spec is before and len(set(specs.values())) == 1
+    assert len(set(specs.values())) == 1
     spec = specs[layers[0].layer_name]
     assert (spec.block_size, spec.state_content_bytes, spec.page_size_bytes) == (64, 72, 8 * 4608)
     blocks = allocated(specs, made, 5)[layers[1].layer_name]

@@ -1,0 +1,131 @@
+"""Layers of one model with two kinds of cache in vLLM. A layer that a bundle and the kernels serve gets the backend
+OSCAR. Every other layer keeps BF16 and the backend that vLLM would choose without oscar-kv. vLLM passes no layer to a
+backend before it is chosen, so this module wraps the constructor of vLLM's Attention, and its get_kv_cache_spec()."""
+import contextlib
+import copy
+import dataclasses
+import functools
+import inspect
+
+from .errors import InputError
+from .vllm_pages import pages_of_block, tokens_of_block
+from .vllm_plugin import BACKEND, CACHE_DTYPE
+
+MARK = "oscar_kv"
+
+
+def install():
+    """Wraps vLLM's Attention once. Layers of other cache types pass through unchanged."""
+    from vllm.model_executor.layers.attention import Attention
+    if getattr(Attention.__init__, MARK, False):
+        return
+    make, signature, specify = Attention.__init__, inspect.signature(Attention.__init__), Attention.get_kv_cache_spec
+
+    @functools.wraps(make)
+    def __init__(self, *arguments, **named):
+        given = signature.bind(self, *arguments, **named)
+        cache = given.arguments.get("cache_config")
+        if cache is None or cache.cache_dtype != CACHE_DTYPE or given.arguments.get("attn_backend") is not None:
+            make(self, *arguments, **named)
+            return
+        from .vllm_backend import current_config
+        config = current_config()
+        if bf16_reason(config, given) is None:
+            make(self, *arguments, **named)
+            return
+        given.arguments["cache_config"] = _with_type(cache, "auto")
+        with _vllm_chooses(config.attention_config):
+            make(*given.args, **given.kwargs)
+
+    @functools.wraps(specify)
+    def get_kv_cache_spec(self, vllm_config):
+        spec = specify(self, vllm_config)
+        if spec is None or vllm_config.cache_config.cache_dtype != CACHE_DTYPE:
+            return spec
+        return layer_spec(self, spec, vllm_config, specify)
+
+    setattr(__init__, MARK, True)
+    Attention.__init__, Attention.get_kv_cache_spec = __init__, get_kv_cache_spec
+
+
+def _with_type(cache_config, name):
+    made = copy.copy(cache_config)
+    object.__setattr__(made, "cache_dtype", name)
+    return made
+
+
+@contextlib.contextmanager
+def _vllm_chooses(attention_config):
+    """Inside, the option --attention-backend OSCAR does not hold; another backend, or one for a kind of layer, does."""
+    named = attention_config.backend
+    if named is None or named.name != BACKEND:
+        yield
+        return
+    attention_config.backend = None
+    try:
+        yield
+    finally:
+        attention_config.backend = named
+
+
+def bf16_reason(config, given):
+    """Why vLLM serves a layer in BF16, or None. given: the bound arguments of Attention(). The Serving of the
+    configuration notes the reason."""
+    from .vllm_backend import OscarImpl, layer_index, serving_of
+    from .vllm_serving import layer_refusal
+    given = inspect.BoundArguments(given.signature, dict(given.arguments))
+    given.apply_defaults()
+    serving, of = serving_of(config), given.arguments
+    index, window = layer_index(of["prefix"]), of["per_layer_sliding_window"]
+    if window is None:
+        window = of["cache_config"].sliding_window
+    source, kv_heads = of["kv_sharing_target_layer_name"], of["num_kv_heads"] or of["num_heads"]
+    extra = dict(of["extra_impl_args"], use_alibi_sqrt=of["use_alibi_sqrt"])
+    if source is not None:
+        target = config.compilation_config.static_forward_context.get(source)
+        if target is None or not isinstance(target.impl, OscarImpl):
+            return serving.keep_in_bf16(index, f"reads the cache of {source}")
+        return None  # OscarImpl refuses it
+    reason = layer_refusal(of["num_heads"], kv_heads, of["head_size"], of["alibi_slopes"], window, of["logits_soft_cap"], of["attn_type"],
+                           None, extra)
+    if reason is None and of["head_size_v"] not in (None, of["head_size"]):
+        reason = f"values have {of['head_size_v']} channels, keys {of['head_size']}"
+    if reason is None and index not in serving.layers:
+        reason = "the bundle leaves it out"
+    return None if reason is None else serving.keep_in_bf16(index, reason)
+
+
+def _attention_layers(config):
+    from vllm.model_executor.layers.attention import Attention
+    return [layer for layer in config.compilation_config.static_forward_context.values() if isinstance(layer, Attention)]
+
+
+def _bytes_per_token(spec):
+    return spec.real_page_size_bytes // spec.block_size
+
+
+def layer_spec(layer, spec, config, specify):
+    """The spec of one layer. Layers that keep all tokens share one cache group whatever their pages are. Layers with
+    windows or states do not, so blocks must then have one size."""
+    from vllm.v1.kv_cache_interface import SlidingWindowSpec
+
+    from .vllm_backend import OscarImpl, layer_index, serving_of
+    serving, layers = serving_of(config), _attention_layers(config)
+    ours = [one for one in layers if isinstance(one.impl, OscarImpl)]
+    if not ours:
+        raise InputError(f"{serving.bundle.path}: no layer of the model can have the 2-bit cache: {serving.bf16_text()}; leave "
+                         f"--kv-cache-dtype {CACHE_DTYPE} out")
+    others = [one.attn_backend.customize_spec(made) for one in layers if not isinstance(one.impl, OscarImpl)
+              and one.kv_sharing_target_layer_name is None and (made := specify(one, config)) is not None]
+    windowed = any(isinstance(one, SlidingWindowSpec) for one in others) and not config.scheduler_config.disable_hybrid_kv_cache_manager
+    if not windowed and not config.model_config.is_hybrid:
+        if not isinstance(layer.impl, OscarImpl) or serving.one_size:
+            return spec
+        return dataclasses.replace(spec, state_content_bytes=serving.cell(layer_index(layer.layer_name)))
+    page = serving.nominal_page(ours[0].num_kv_heads)
+    pages = pages_of_block(page, serving.cells.values(), config.cache_config.block_size, max(map(_bytes_per_token, others), default=0))
+    serving.share_blocks(pages)
+    if isinstance(layer.impl, OscarImpl):
+        return dataclasses.replace(spec, block_size=pages * serving.page_tokens, state_content_bytes=serving.nominal_cell)
+    size = _bytes_per_token(layer.attn_backend.customize_spec(spec))
+    return dataclasses.replace(spec, block_size=tokens_of_block(pages * page, size), page_size_padded=pages * page)

@@ -1,0 +1,297 @@
+"""Models whose layers have two kinds of cache, in vLLM's own Python on the CPU: which layers get the 2-bit cache, their cache groups, block
+sizes and memory, and pages that share blocks with BF16 layers."""
+import dataclasses
+import inspect
+import random
+import types
+
+import pytest
+
+pytest.importorskip("vllm", reason="vllm is not installed (scripts/requirements-vllm.txt)")
+from test_vllm import VllmEngine, VllmPrefixEngine, serve  # noqa: F401, I001  (skips this file, too, with another release)
+
+import torch  # noqa: E402
+from block_engine import SCALE, families, requests  # noqa: E402
+from oscar_kv import overlay_kv, overlay_table, vllm_backend  # noqa: E402
+from oscar_kv.errors import InputError  # noqa: E402
+from oscar_kv.vllm_backend import OscarBackend, OscarImpl  # noqa: E402
+from oscar_kv.vllm_pages import Places, nominal_cell, pages_of_block, tokens_of_block  # noqa: E402
+from random_bundles import random_bundle  # noqa: E402
+from vllm.model_executor.layers.attention import attention as vllm_attention  # noqa: E402
+from vllm.model_executor.layers.attention import Attention  # noqa: E402
+from vllm.v1.attention.backend import AttentionBackend, AttentionImpl, MultipleOf  # noqa: E402
+from vllm.v1.attention.backends.registry import AttentionBackendEnum  # noqa: E402
+from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWindowSpec  # noqa: E402
+
+BLOCKS = 9
+
+
+class PlainImpl(AttentionImpl):
+    def __init__(self, num_heads, head_size, scale, num_kv_heads, alibi, window, kv_cache_dtype, *others, **extra):
+        self.window, self.kv_cache_dtype = window, kv_cache_dtype
+
+    def forward(self, *arguments):
+        raise NotImplementedError
+
+
+class PlainBackend(AttentionBackend):
+    """The part of vLLM's FlashAttention that cache planning asks for. Its real class needs CUDA kernels to be imported."""
+    supported_kv_cache_dtypes = ["auto", "bfloat16"]
+
+    @staticmethod
+    def get_name():
+        return "FLASH_ATTN"
+
+    @staticmethod
+    def get_impl_cls():
+        return PlainImpl
+
+    @staticmethod
+    def get_builder_cls():
+        raise NotImplementedError
+
+    @classmethod
+    def get_supported_kernel_block_sizes(cls, kv_cache_spec=None):
+        return [MultipleOf(16)]
+
+
+def select(head_size, dtype, kv_cache_dtype, use_mla=False, has_sink=False, attn_type="decoder", has_sliding_window=False, **others):
+    """vLLM's selection as on CUDA: a named backend must serve the layer."""
+    config = vllm_attention.get_current_vllm_config()
+    if config.attention_config.backend is None:
+        return PlainBackend
+    assert config.attention_config.backend.name == "OSCAR"
+    reasons = OscarBackend.validate_configuration(
+        head_size=head_size, dtype=torch.bfloat16, kv_cache_dtype=kv_cache_dtype, block_size=None, use_mla=use_mla, has_sink=has_sink,
+        use_sparse=False, use_mm_prefix=False, use_per_head_quant_scales=False, device_capability=types.SimpleNamespace(major=9, minor=0),
+        attn_type=attn_type, has_sliding_window=has_sliding_window)
+    assert reasons == [], reasons
+    return OscarBackend
+
+
+@pytest.fixture
+def build(serve, monkeypatch):
+    """build(bundle, [arguments of Attention by layer]): the configuration and vLLM's layers."""
+    def make(bundle, layers, **changed):
+        made = serve(bundle, **changed)
+        for name, value in dict(quant_config=None).items():
+            setattr(made, name, value)
+        made.model_config.hf_text_config.num_hidden_layers = len(layers)
+        monkeypatch.setattr(vllm_attention, "get_current_vllm_config", lambda: made)
+        monkeypatch.setattr(vllm_attention, "get_attn_backend", select)
+        first = bundle.layers[0]
+        built = []
+        for i, given in enumerate(layers):
+            asked = dict(num_heads=2 * first.kv_heads, head_size=first.head_dim, scale=SCALE, num_kv_heads=first.kv_heads) | given
+            built.append(Attention(cache_config=made.cache_config, prefix=f"model.layers.{i}.self_attn.attn", **asked))
+        return made, built
+
+    return make
+
+
+def gemma(bundle, period=6, count=12, window=512):
+    """Layers in the pattern of Gemma 3, and the bundle's layers at the places of those that see everything."""
+    layers = [{} if i % period == period - 1 else {"per_layer_sliding_window": window} for i in range(count)]
+    places = [i for i, given in enumerate(layers) if not given]
+    assert len(places) == len(bundle.layers)
+    held = [dataclasses.replace(layer, layer=i) for layer, i in zip(bundle.layers, places)]
+    others = [{"layer": i, "reason": "a window"} for i in range(count) if i not in places]
+    return dataclasses.replace(bundle, layers=held, model={"left_out": others}), layers
+
+
+def unequal(kv_heads=2, d=64, **options):
+    """Two layers whose pages differ by a little, so that pages of a block need room."""
+    wide, narrow = (random_bundle(kv_heads=kv_heads, d=d, key=widths, value=(4, 4, 2, 0), **options)
+                    for widths in ((4, 4, 2, 0), (4, 4, 1, 0)))
+    return dataclasses.replace(wide, layers=[wide.layers[0], dataclasses.replace(narrow.layers[0], layer=1)])
+
+
+def planned(made, blocks=BLOCKS):
+    """vLLM's own way from layers to the tensors of each layer: specs, layout, groups, kernel block sizes, memory."""
+    from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
+    from vllm.v1.core import kv_cache_planning
+    from vllm.v1.worker.gpu.attn_utils import get_kv_cache_spec
+    from vllm.v1.worker.utils import AttentionGroup, allocate_kv_cache, prepare_kernel_block_sizes
+    from vllm.config import get_layers_from_vllm_config
+    made.cache_config.kv_cache_layout = None
+    made.cache_config.num_gpu_blocks_override = None
+    specs = get_kv_cache_spec(made)
+    layout = resolve_kv_cache_layout(made, [["LBHNC"]], specs.values())
+    groups = kv_cache_planning.get_kv_cache_groups(made, dict(specs))
+    memory = blocks * kv_cache_planning._pool_bytes_per_block(made, groups)
+    found = kv_cache_planning.get_kv_cache_config_from_groups(made, groups, memory)
+    layers = get_layers_from_vllm_config(made, Attention)
+    attention = []
+    for i, group in enumerate(groups):
+        by_spec = {}
+        for name in group.layer_names:
+            spec = getattr(group.kv_cache_spec, "kv_cache_specs", {}).get(name, group.kv_cache_spec)
+            by_spec.setdefault((layers[name].get_attn_backend(), spec), []).append(name)
+        attention.append([AttentionGroup(backend, names, spec, i) for (backend, spec), names in by_spec.items()])
+    sizes = prepare_kernel_block_sizes(found, attention)
+    return found, groups, sizes, allocate_kv_cache(found, torch.device("cpu"), layout, sizes)
+
+
+def test_windowed_layers_keep_bf16_and_vllms_backend(build):
+    bundle, layers = gemma(random_bundle(2, d=64))
+    made, built = build(bundle, layers)
+    assert [isinstance(one.impl, OscarImpl) for one in built] == [not given for given in layers]
+    assert {one.kv_cache_dtype for one in built if isinstance(one.impl, PlainImpl)} == {"auto"}
+    assert {one.kv_cache_torch_dtype for one in built} == {torch.bfloat16, torch.uint8}
+    assert made.attention_config.backend.name == "OSCAR" and made.cache_config.cache_dtype == "oscar2"
+    serving = vllm_backend.serving_of(made)
+    assert serving.bf16_text() == "layers 0 to 4, 6 to 10 (it has a sliding window)"
+    found, groups, sizes, tensors = planned(made)
+    kinds = [type(group.kv_cache_spec) for group in groups]
+    assert kinds.count(FullAttentionSpec) == 1 and kinds.count(SlidingWindowSpec) == 5
+    assert {group.kv_cache_spec.page_size_bytes for group in groups} == {serving.pages_of_block * serving.nominal_page(2)}
+    full, windowed = (next(g.kv_cache_spec for g in groups if isinstance(g.kv_cache_spec, kind)) for kind in (FullAttentionSpec, SlidingWindowSpec))
+    assert full.block_size == 64 * serving.pages_of_block and windowed.block_size == 64 and windowed.sliding_window == 512
+    assert sorted(set(sizes)) == [64]
+    # BF16 pages of 64 tokens have 64 x 2 x 2 x 64 x 2 bytes; ours fill the block without a gap.
+    assert windowed.unpadded_page_size_bytes == 32768 <= full.page_size_bytes < 32768 + serving.nominal_page(2)
+    ours, other = tensors["model.layers.5.self_attn.attn"], tensors["model.layers.0.self_attn.attn"]
+    assert ours.is_contiguous() and ours.shape == (BLOCKS * serving.pages_of_block, 2, 64, serving.nominal_cell)
+    assert other.shape == (BLOCKS, 2, 64, 128) and other.stride(0) * 2 == full.page_size_bytes
+
+
+def test_a_bundle_that_leaves_layers_out(build):
+    """All layers keep all tokens, so that they share one group and one block table, with pages of two sizes."""
+    bundle = random_bundle(2, d=64)
+    bundle.model["left_out"] = [{"layer": 2, "reason": "too sensitive"}]
+    made, built = build(bundle, [{}, {}, {}])
+    assert isinstance(built[2].impl, PlainImpl) and isinstance(built[0].impl, OscarImpl)
+    found, groups, sizes, tensors = planned(made)
+    assert len(groups) == 1 and sizes == [64] and vllm_backend.serving_of(made).pages_of_block is None
+    assert tensors[built[2].layer_name].shape == (BLOCKS, 2, 64, 128) and tensors[built[0].layer_name].shape[:3] == (BLOCKS, 2, 64)
+    made.cache_config.cache_dtype = "auto"
+    assert built[2].get_kv_cache_spec(made).block_size == 64  # other cache types pass through
+
+
+@pytest.mark.parametrize("given,word", [
+    ({"logits_soft_cap": 30.0}, "soft cap"), ({"alibi_slopes": [1.0]}, "ALiBi"), ({"num_heads": 34}, "not 17"), ({"head_size": 96}, "not 96"),
+    ({"use_alibi_sqrt": False, "layer_idx": 3}, "'layer_idx'"), ({"head_size_v": 32}, "32 channels")])
+def test_layers_without_a_kernel_keep_bf16(build, given, word):
+    made, built = build(random_bundle(2, d=64), [{}, given])
+    assert isinstance(built[0].impl, OscarImpl) and isinstance(built[1].impl, PlainImpl)
+    assert word in vllm_backend.serving_of(made).bf16_text()
+    with pytest.raises(InputError, match="no layer of the model can have the 2-bit cache.*" + word):
+        made, built = build(random_bundle(2, d=64), [given, given])
+        planned(made)
+
+
+def test_a_layer_that_reads_another_cache(build):
+    source = "model.layers.0.self_attn.attn"
+    made, built = build(random_bundle(3, d=64), [{"logits_soft_cap": 5.0}, {"kv_sharing_target_layer_name": source}, {}])
+    assert [isinstance(one.impl, OscarImpl) for one in built] == [False, False, True]
+    with pytest.raises(InputError, match="it has the cache of another layer"):
+        build(random_bundle(2, d=64), [{}, {"kv_sharing_target_layer_name": source}])
+
+
+def test_states_of_linear_attention(build):
+    """vLLM makes the blocks of attention as large as a state; its kernels still see pages of 64 tokens."""
+    from vllm.v1.core import kv_cache_planning
+    bundle, layers = gemma(random_bundle(2, d=64), window=None)
+    bundle = dataclasses.replace(bundle, layers=[dataclasses.replace(layer, layer=i) for i, layer in enumerate(bundle.layers)])
+    made, built = build(bundle, [{}, {}], model_config__is_hybrid=True)
+    made.cache_config.block_size = 64 * 37  # Platform._align_hybrid_block_size()
+    page = OscarBackend.customize_spec(FullAttentionSpec(block_size=1, num_kv_heads=2, head_size=64, dtype=torch.uint8)).page_size_bytes
+    found, groups, sizes, tensors = planned(made)
+    assert groups[0].kv_cache_spec.block_size == 64 * 37 and sizes == [64]
+    assert groups[0].kv_cache_spec.page_size_bytes == 64 * 37 * page
+    assert tensors[built[0].layer_name].shape == (BLOCKS * 37, 2, 64, page // 2)
+    state = MambaSpec(block_size=384, shapes=((37 * 64 * page // 4 - 5,),), dtypes=(torch.float32,), page_size_padded=64 * 37 * page)
+    specs = {one.layer_name: groups[0].kv_cache_spec for one in built} | {"model.layers.2.mixer": state, "model.layers.3.mixer": state}
+    mixed = kv_cache_planning.get_kv_cache_groups(made, specs)
+    assert sorted(len(group.layer_names) for group in mixed) == [2, 2]
+
+
+def test_without_the_hybrid_manager(build):
+    """vLLM then keeps all tokens of windowed layers, in one group."""
+    bundle, layers = gemma(random_bundle(2, d=64))
+    made, built = build(bundle, layers, scheduler_config__disable_hybrid_kv_cache_manager=True)
+    found, groups, sizes, tensors = planned(made)
+    assert len(groups) == 1 and sizes == [64] and tensors[built[5].layer_name].shape[0] == BLOCKS
+
+
+def test_places_stay_inside_their_blocks():
+    draw = random.Random(3)
+    for _ in range(500):
+        cells = [draw.randrange(8, 300) for _ in range(draw.randrange(1, 6))]
+        heads, widest = draw.choice((1, 2, 8)), nominal_cell(cells)
+        page = 64 * heads * widest
+        pages = pages_of_block(page, cells, draw.choice((64, 64, 1024)), draw.choice((0, 4 * heads * 128)))
+        for cell in cells:
+            places = Places(pages, pages * page, 64 * heads * cell)
+            last = 0
+            for block in range(12):
+                numbers = torch.arange(block * pages, (block + 1) * pages, dtype=torch.int32)
+                found = places(numbers).tolist()
+                assert found == [places(int(n)) for n in numbers] and found[0] * places.page_bytes >= block * places.block_bytes
+                assert (found[-1] + 1) * places.page_bytes <= (block + 1) * places.block_bytes and found[0] >= last
+                last = found[-1] + 1
+            assert places.direct == (cell == widest)
+    assert tokens_of_block(73728, 1024) == 64 and tokens_of_block(200000, 1024) == 192
+
+
+class SharedBlocks:
+    """The engine's blocks, some of which belong to windowed layers: their bytes are arbitrary and must stay as they are."""
+
+    def __init__(self, bundle, layer, made, built, blocks, seed, **options):
+        self.found, self.groups, _, tensors = planned(made, 9)
+        mine = [group for group in self.groups if isinstance(group.kv_cache_spec, FullAttentionSpec)]
+        assert len(mine) == 1
+        self.named = [one for one in built if isinstance(one.impl, OscarImpl)]
+        self.layer_of, self.tensors, self.spec = self.named[layer], tensors, mine[0].kv_cache_spec
+        self.made = made
+        super().__init__(bundle, layer, made, self.named, blocks, seed, **options)
+
+    def after_setup(self):
+        pages, serving = self.spec.block_size // 64, vllm_backend.serving_of(self.made)
+        assert serving.pages_of_block == pages
+        for one in self.named:  # as after the profile run
+            one.impl.cache(one, torch.device("cpu")), one.impl.pool(self.tensors[one.layer_name])
+        self.blocks = self.tensors[self.layer_of.layer_name]
+        raw = self.blocks.view(torch.uint8).view(9, -1)
+        raw[1::2] = torch.randint(0, 255, raw[1::2].shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(5))
+        self.others = raw[1::2].clone()
+        self.free_blocks = [n for n in range(pages, 9 * pages) if n // pages % 2 == 0]
+        self.random.shuffle(self.free_blocks)
+
+    def run(self, work):
+        self.after_setup()
+        super().run(work)
+        assert torch.equal(self.blocks.view(torch.uint8).view(9, -1)[1::2], self.others)
+
+
+class SharedEngine(SharedBlocks, VllmEngine):
+    pass
+
+
+class SharedPrefixEngine(SharedBlocks, VllmPrefixEngine):
+    pass
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_requests_beside_windowed_layers(build, layer):
+    bundle, layers = gemma(unequal(sink=16, recent=40), period=3, count=6, window=128)
+    made, built = build(bundle, layers)
+    engine = SharedEngine(bundle, layer, made, built, 40, 3 + layer)
+    assert vllm_backend.serving_of(made).places(layers.index({}) if layer == 0 else 5).direct is False
+    engine.run(requests(5 + layer, 330, 5))
+    assert engine.kinds == {"decode", "mixed", "prefill"} and engine.compared > 40
+
+
+def test_prefix_caching_beside_windowed_layers(build, monkeypatch):
+    for module in (overlay_kv, overlay_table):
+        monkeypatch.setattr(module, "entries", lambda slots, pages, spare=None: slots * pages + 2)
+    bundle, layers = gemma(unequal(sink=64, recent=40), period=3, count=6, window=128)
+    made, built = build(bundle, layers, cache_config__enable_prefix_caching=True)
+    engine = SharedPrefixEngine(bundle, 1, made, built, 24, 3)
+    engine.run(families(6, 330))
+    assert engine.preempted > 1 and engine.compared > 60 and engine.hits > 10 and engine.coded > 3
+
+
+def test_the_wrapped_constructor_has_vllms_signature():
+    assert list(inspect.signature(Attention.__init__).parameters)[:4] == ["self", "num_heads", "head_size", "scale"]
+    assert AttentionBackendEnum["OSCAR"].get_class() is OscarBackend
