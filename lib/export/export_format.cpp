@@ -7,6 +7,7 @@
 #include "export/sglang_export.h"
 #include "export/transformers_export.h"
 #include "export/vllm_export.h"
+#include "export/vllm_limits.h"
 
 namespace oscar {
 namespace {

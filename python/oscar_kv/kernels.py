@@ -92,6 +92,20 @@ def decode_unsupported(layer_code, flush, group, window_pages):
     return None
 
 
+def chunks_unsupported(layer_code):
+    """Why the chunk kernels do not support this layer, or None."""
+    key, value = layer_code.key.code, layer_code.value.code
+    if layer_code.without_kernels is not None:
+        return layer_code.without_kernels
+    if key.head_dim not in HEAD_SIZES:
+        return f"the chunk kernels have head sizes 64, 128 and 256, not {key.head_dim}"
+    if key.layout != value.layout:
+        return f"the chunk kernels read one layout, not {key.layout} keys and {value.layout} values"
+    if any(side.layout == "uniform" and (side.group != side.head_dim or side.params != "float16") for side in (key, value)):
+        return "of layout uniform the chunk kernels read one FP16 scale and zero for each head"
+    return encode_unsupported(layer_code.key) or encode_unsupported(layer_code.value)
+
+
 def rule_unsupported(rule):
     """Why the decode kernel does not support an attention_rule.Rule, or None. Sink logits are applied with its
     log-sum-exp."""

@@ -5,8 +5,9 @@ imported here: an adapter provides keys, values and queries, and a page table th
 Letters: B sequences, Hkv KV heads, Hq query heads, d head size, T tokens."""
 import torch
 
-from . import kernels, ops, reference
+from . import chunk_pass, kernels, ops, reference
 from .attention_rule import ALL
+from .chunk_plan import Chunk, ChunkWork
 from .codec import side_codec
 from .errors import InputError, NumericalError
 from .page_layout import PAGE_TOKENS, PageLayout
@@ -21,6 +22,7 @@ class PageTable:
         self.pages = [[] for _ in range(batch)]
         self.most_pages, self.used = most_pages, 0  # per sequence; None: it grows as needed
         self._tensors, self._copied = {}, {}
+        self._work = None  # (key, ChunkWork) of the last pass, shared by layers
 
     def reserve(self, sequence, count):
         held = self.pages[sequence]
@@ -47,8 +49,16 @@ class PageTable:
             self._copied[device] = self.used
         return held
 
+    def work(self, policy, chunks, room, window_table):
+        """The plan of a pass for all layers of one policy and device. Their windows have the same places."""
+        device = window_table.device
+        key = (device, policy, tuple((c.row, c.first, c.start, c.count) for c in chunks), room, self.used)
+        if self._work is None or self._work[0] != key:
+            self._work = key, ChunkWork(policy, chunks, room, self.tensor(device), window_table)
+        return self._work[1]
+
     def release(self):
-        self.pages, self.used = [[] for _ in self.pages], 0
+        self.pages, self.used, self._work = [[] for _ in self.pages], 0, None
 
 
 class LayerCode:
@@ -95,16 +105,63 @@ class PagedKV:
     def quantized_end(self, tokens):
         return self.tiers.quantized_end(tokens)
 
+    def pass_unsupported(self, rule=ALL):
+        """Why attend_chunks() does not serve a layer with this rule, or None; append() ignores the rule."""
+        if self.code.key.encoder not in ("minmax", "search"):
+            return f"encoder {self.code.key.encoder} is computed row by row"
+        if self.code.device.type == "cuda" and (reason := kernels.chunks_unsupported(self.code)) is not None:
+            return reason
+        return "windows, chunks of the sequence and soft caps are computed in torch" if rule.hides or rule.cap else None
+
+    def _chunks(self, counts):
+        first, made = 0, []
+        for b, count in enumerate(counts):
+            if count > 0:
+                made.append(Chunk(b, first, self.lengths[b], count))
+            first += count
+        return made
+
+    def _pass(self, counts):
+        """The plan of a pass with counts[b] new tokens per sequence, and pages for them."""
+        lengths = [n + c for n, c in zip(self.lengths, counts)]
+        self._reserve_pages(lengths)
+        self.code.transform.reserve(max(lengths), self.code.device)
+        layer = self.code.layer
+        room = chunk_pass.room(layer.kv_heads, layer.head_dim, sum(lengths))
+        return self.table.work(self.tiers.policy(), self._chunks(counts), room, self.window_table), room
+
+    @torch.no_grad()
+    def attend_chunks(self, query, key, value, counts, scale, sinks=None):
+        """query [N, Hq, d], key and value [N, Hkv, d] of the model, after RoPE: counts[b] new tokens per sequence,
+        concatenated, which attend to their sequence's tokens and to one another. append() must follow. Returns [N, Hq,
+        d] in the queries' dtype."""
+        work, room = self._pass(counts)
+        if self.code.device.type == "cuda":
+            layer = self.code.layer
+            rows = [x.bfloat16().contiguous() for x in (query, key, value)]
+            buffer, out = chunk_pass.reserve(self.code.device, layer.kv_heads, layer.head_dim, room), torch.empty_like(rows[0])
+        else:  # stored rows are not rounded to BF16
+            rows, buffer = [x.float() for x in (query, key, value)], None
+            out = torch.empty_like(rows[0])
+        chunk_pass.attend(self.code, self.held(), work, *rows, scale, out, buffer, sinks)
+        return out.to(query.dtype)
+
     @torch.no_grad()
     def append(self, key, value, counts):
         """key, value: [N, Hkv, d] of the model, after RoPE: counts[b] new tokens per sequence, concatenated."""
         lengths = [n + c for n, c in zip(self.lengths, counts)]
-        self._reserve_pages(lengths)
-        self.code.transform.reserve(max(lengths), self.code.device)
-        plan = self.tiers.plan(self.lengths, counts)
-        self.tiers.append(self.held(), plan, key, value, self.bad)
-        if plan.runs and self.code.encode_unsupported is None:
-            self.check_finite()
+        if self.pass_unsupported() is None:
+            if any(counts):
+                work, _ = self._pass(counts)
+                chunk_pass.append(self.code, self.held(), work, key, value, self.bad, self.code.sink)
+                self.check_finite()
+        else:
+            self._reserve_pages(lengths)
+            self.code.transform.reserve(max(lengths), self.code.device)
+            plan = self.tiers.plan(self.lengths, counts)
+            self.tiers.append(self.held(), plan, key, value, self.bad)
+            if plan.runs and self.code.encode_unsupported is None:
+                self.check_finite()
         self.lengths = lengths
         self.device_lengths.copy_(torch.tensor(self.lengths, dtype=torch.int32))
 

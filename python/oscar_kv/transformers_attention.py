@@ -1,6 +1,7 @@
 """The attention function registered in transformers as "oscar". A single new token is appended, then attends to the
-cache. For a chunk of a prompt, SDPA computes attention on the chunk's raw keys and values, and log-sum-exp merges
-it with attention to the cache. Then the chunk is appended."""
+cache. The first chunk of a prompt attends to its raw keys and values by SDPA. A further one attends to them and to
+the stored tokens in the chunk passes of serving engines (chunk_pass.py). If they do not serve a layer, log-sum-exp
+merges both parts in torch. Then the chunk is appended."""
 import torch
 
 from . import cache_use
@@ -59,6 +60,11 @@ def _chunk(layer, query, key, value, valid, scale, rule):
     if not any(layer.kv.lengths):
         return plain(query, key, value, valid.to(query.device) if not bool(valid.all()) else None, scale, rule)
     device, batch, heads, tokens, d = query.device, *query.shape
+    if layer.kv.pass_unsupported(rule) is None:
+        chosen, output = valid.to(device), query.new_zeros(batch, tokens, heads, d)
+        rows = (x.transpose(1, 2)[chosen] for x in (query, key, value))
+        output[chosen] = layer.kv.attend_chunks(*rows, valid.sum(dim=1).tolist(), scale, rule.sinks)
+        return output.transpose(1, 2)
     # Queries move to the front, because there query i of a sequence has position length + i.
     order = torch.argsort((~valid).int(), dim=1, stable=True).to(device)
     counts, parts = valid.sum(dim=1).tolist(), Parts()

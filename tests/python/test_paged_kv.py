@@ -188,7 +188,7 @@ def test_refusals():
         cache.append(*random_rows(1, 1), [1])
     keys, values = random_rows(40, 1)
     values[9, 1, 3] = math.nan
-    with pytest.raises(NumericalError, match="layer 0, value: .* NaN in channel"):
+    with pytest.raises(NumericalError, match="layer 0, value: KV head 1 .* NaN or an infinity"):
         made(0, 1).append(keys, values, [40])
 
 

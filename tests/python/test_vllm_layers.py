@@ -289,7 +289,7 @@ def test_prefix_caching_beside_windowed_layers(build, monkeypatch):
     made, built = build(bundle, layers, cache_config__enable_prefix_caching=True)
     engine = SharedPrefixEngine(bundle, 1, made, built, 24, 3)
     engine.run(families(6, 330))
-    assert engine.preempted > 1 and engine.compared > 60 and engine.hits > 10 and engine.coded > 3
+    assert engine.preempted > 1 and engine.compared > 60 and engine.hits > 5 and engine.coded > 3
 
 
 def test_the_wrapped_constructor_has_vllms_signature():
