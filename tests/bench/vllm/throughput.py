@@ -93,11 +93,11 @@ def main():
         return [{"prompt_token_ids": torch.randint(10, 150000, (length,), generator=generator).tolist()} for _ in range(count)]
 
     seconds(prompts_of(500, 2), 4)
-    for length, tokens, count in jobs:
+    for job, (length, tokens, count) in zip(sys.argv[2:], jobs):
         count = count or max(1, min(int(os.environ.get("MOST", 256)), capacity // (length + tokens + 64)))
         alone = seconds(prompts_of(length, count), 1) if tokens > 1 else 0.0
         whole = seconds(prompts_of(length, count), tokens)
-        print(json.dumps({**about, "input": length, "output": tokens, "requests": count, "prompts_s": round(alone, 3), "all_s": round(whole, 3),
+        print(json.dumps({**about, "job": job, "input": length, "output": tokens, "requests": count, "prompts_s": round(alone, 3), "all_s": round(whole, 3),
                           "decode_tokens_s": round(count * (tokens - 1) / max(whole - alone, 1e-9), 1),
                           "all_tokens_s": round(count * (length + tokens) / whole, 1)}), flush=True)
     asked = os.environ.get("PROFILE", "")

@@ -1,0 +1,109 @@
+"""tests/bench/vllm: which rows a second call repeats, the table, the goals, and the arithmetic of quality.py. Needs no vLLM."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+BENCH = pathlib.Path(__file__).resolve().parents[1] / "bench" / "vllm"
+sys.path.insert(0, str(BENCH))
+import quality  # noqa: E402
+import table  # noqa: E402
+
+MACHINE = dict(gpu="one", capacity=4000)
+
+
+def line(cache, job, **fields):
+    length, output, requests = job.split(":")
+    return dict(cache=cache, job=job, input=int(length), output=int(output), requests=7 if requests == "fill" else int(requests), **fields)
+
+
+LINES = [dict(cache="bf16", **MACHINE), line("bf16", "8192:64:1", prompts_s=0.2, decode_tokens_s=100.0),
+         line("bf16", "8192:1024:fill", all_tokens_s=3000.0), dict(cache="uniform", gpu="one", capacity=28000),
+         line("uniform", "8192:64:1", prompts_s=0.21, decode_tokens_s=99.0), line("uniform", "8192:1024:fill", all_tokens_s=6600.4)]
+
+
+def test_table_and_goals():
+    found = table.measured(LINES)
+    assert list(table.table(found)) == [
+        "| | BF16 | `uniform` |", "|---|---:|---:|", "| prompt of 8,192 tokens, s | 0.2 | 0.21 |", "| decode tokens/s, 8,192 x 1 | 100.0 | 99 |",
+        "| full cache, 8K in, 1K out: tokens/s | 3,000 (7 requests) | 6,600 (7 requests) |", "| tokens that fit | 4,000 | 28,000 |"]
+    first, second, third = table.ratios(found)
+    assert first == "prompt of 8,192 tokens, s, over BF16: uniform 1.05, asked 1.07: holds"
+    assert second.endswith("uniform 0.99, asked 1.0: MISSED") and third.endswith("uniform 2.20, asked 2.0: holds")
+    with pytest.raises(ValueError, match="different GPUs: one, two"):
+        table.measured(LINES + [dict(cache="fp8", gpu="two", capacity=1)])
+
+
+def test_recorded_lines_have_a_table():
+    lines = table.lines_of([(BENCH.parent / "results" / "vllm_h100.jsonl").read_text(encoding="utf-8")])
+    assert any(row.startswith("| prompt of 8,192 tokens, s | 0.217 |") for row in table.table(table.measured(lines)))
+
+
+FAKE = """import json, sys
+if sys.argv[1] == "fp8":
+    sys.exit("no such cache")
+print("noise")
+print(json.dumps(dict(cache=sys.argv[1], gpu="one", capacity=5)))
+for job in sys.argv[2:]:
+    i, o, n = job.split(":")
+    print(json.dumps(dict(cache=sys.argv[1], job=job, input=int(i), output=int(o), requests=1, prompts_s=1.0)))
+"""
+
+
+def test_a_second_call_repeats_nothing(tmp_path):
+    for name in ("everything.sh", "table.py"):
+        (tmp_path / name).write_bytes((BENCH / name).read_bytes())
+    (tmp_path / "throughput.py").write_text(FAKE)
+    out = tmp_path / "lines.jsonl"
+
+    def call(budget, rows):
+        environment = dict(os.environ, CACHES="bf16 fp8", ROWS=rows)
+        return subprocess.run(["bash", tmp_path / "everything.sh", out, str(budget)], capture_output=True, text=True, env=environment)
+
+    assert call(-1, "5:1:1,9:1:1").returncode == 3 and out.read_text() == ""
+    first = call(100, "5:1:1,9:1:1")
+    assert first.returncode == 0 and "no such cache" in first.stderr
+    lines = [json.loads(row) for row in out.read_text().splitlines()]
+    assert [(x["cache"], x.get("job"), x.get("failed")) for x in lines] == [
+        ("bf16", None, None), ("bf16", "5:1:1", None), ("bf16", "9:1:1", None), ("fp8", "5:1:1", 1), ("fp8", "9:1:1", 1)]
+    before = out.read_text()
+    assert call(100, "5:1:1").returncode == 0 and out.read_text() == before
+    assert call(100, "5:1:1,8:1:fill").returncode == 0
+    assert [json.loads(row).get("job") for row in out.read_text()[len(before):].splitlines()] == [None, "8:1:fill", "8:1:fill"]
+
+
+def test_kl_and_perplexity():
+    base, coded = torch.tensor([[0.5, 0.25, 0.25], [0.1, 0.8, 0.1]]).log(), torch.tensor([[0.25, 0.5, 0.25], [0.1, 0.8, 0.1]]).log()
+    total = quality.Totals()
+    total.add(base[:1] + 3, coded[:1], torch.tensor([0]))  # logits, not log-probabilities
+    total.add(base[1:], coded[1:], torch.tensor([2]))
+    found = total.found()
+    assert found["scored"] == 2 and found["same_top"] == 0.5
+    assert found["kl"] == pytest.approx((0.5 * torch.tensor(2.0).log() + 0.25 * torch.tensor(0.5).log()).item() / 2, rel=1e-6)
+    assert found["ppl_bf16"] == pytest.approx((0.5 * 0.1) ** -0.5) and found["ppl"] == pytest.approx((0.25 * 0.1) ** -0.5)
+    assert found["ppl_ratio"] == pytest.approx(found["ppl"] / found["ppl_bf16"])
+
+
+def test_sequences_of_a_text():
+    assert quality.sequences([2, *range(10, 20)], 2, 4, 9) == [[2, 10, 11, 12], [2, 13, 14, 15], [2, 16, 17, 18]]
+    assert quality.sequences(list(range(10, 20)), 2, 4, 9) == [[10, 11, 12, 13], [14, 15, 16, 17]]
+    assert quality.sequences([2, *range(10, 20)], None, 4, 1) == [[2, 10, 11, 12]] and quality.sequences([1, 2], 1, 4, 9) == []
+
+
+def test_the_hook_follows_one_sequence():
+    """In the order of vLLM's steps, padded rows and other forward passes included."""
+    seen = []
+    hook = quality.Hook(lambda rows, first: seen.append((first, rows.flatten().tolist())))
+    hook(None, (), {"positions": torch.zeros(3)}, torch.zeros(3, 1))  # a profile run
+    hook.begin(5)
+    hook(None, (), {"positions": torch.tensor([0, 1, 2, 0])}, torch.arange(4.0)[:, None])
+    hook(None, (None, torch.tensor([[3, 4, 5]])), {}, torch.arange(3.0, 6.0)[:, None])
+    hook(None, (), {"positions": torch.tensor([5])}, torch.zeros(1, 1))  # the sampled token
+    assert seen == [(0, [0.0, 1.0, 2.0]), (3, [3.0, 4.0])] and hook.at == 5
+    hook.begin(5)
+    with pytest.raises(RuntimeError, match="expected 0"):
+        hook(None, (), {"positions": torch.tensor([7])}, torch.zeros(1, 1))
