@@ -29,7 +29,7 @@ class Oracle:
     """Rows of a request as the tiers should hold them, and textbook attention in FP64."""
 
     def __init__(self, code, group):
-        self.code, self.group = code, group
+        self.code, self.group, self.sinks = code, group, None  # sinks: logits [Hq]
 
     def tokens(self, request):
         """query [T, Hq, d], key and value [T, Hkv, d] of all tokens that the request will ever have."""
@@ -83,7 +83,10 @@ class Oracle:
             values.append(own[1])
         logits = torch.cat(parts, dim=-1) * SCALE
         logits.masked_fill_(torch.arange(logits.shape[-1]) > torch.arange(start, start + count)[:, None], -torch.inf)
-        return (logits.softmax(dim=-1) @ torch.cat(values, dim=1).unsqueeze(1)).flatten(0, 1).transpose(0, 1).float()
+        weights = logits.softmax(dim=-1)
+        if self.sinks is not None:
+            weights = weights * torch.sigmoid(logits.logsumexp(dim=-1) - self.sinks.double().view(-1, self.group, 1)).unsqueeze(-1)
+        return (weights @ torch.cat(values, dim=1).unsqueeze(1)).flatten(0, 1).transpose(0, 1).float()
 
 
 class Engine:
@@ -194,7 +197,8 @@ class Engine:
         rows, output = self.table.rows(slots, starts, counts, lengths, table, mapping), torch.zeros_like(query)
         assert (rows.single is None) == (max(counts) == 1)
         rows.flush = self.flush
-        self.kv.forward(self.pool, rows, query, key, value, SCALE, output)
+        sinks = None if self.oracle.sinks is None else self.oracle.sinks.to(self.device)
+        self.kv.forward(self.pool, rows, query, key, value, SCALE, output, sinks)
         return output
 
     def run(self, requests):
@@ -288,7 +292,8 @@ class PrefixEngine(Engine):
         if rows.overlay.fills is not None:
             self.kv.fill(*rows.overlay.fills)
         rows.flush = self.flush
-        self.kv.forward(self.pool, rows, query, key, value, SCALE, output)
+        sinks = None if self.oracle.sinks is None else self.oracle.sinks.to(self.device)
+        self.kv.forward(self.pool, rows, query, key, value, SCALE, output, sinks)
         return output
 
 

@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 
 from block_engine import SCALE, Engine, Request, requests  # noqa: E402
 from conftest import GOLDEN  # noqa: E402
-from oscar_kv import kernels  # noqa: E402
+from oscar_kv import chunk_pass, kernels  # noqa: E402
 from oscar_kv.bundle import load_bundle  # noqa: E402
 from oscar_kv.errors import InputError  # noqa: E402
 from oscar_kv.paged_kv import LayerCode  # noqa: E402
@@ -37,6 +37,17 @@ def test_keys_centered_before_rope(device):
     engine = Engine(bundle, 0, device=device, phases=phases)
     engine.run(requests(9, 200, 4))
     assert engine.compared > 20
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_sink_logits(device, monkeypatch):
+    """They count once over all parts: chunks with long pasts in several passes, and single tokens."""
+    monkeypatch.setattr(chunk_pass, "room", lambda *arguments: 150)
+    bundle = random_bundle(d=64, key=(4, 2, 1, 1), value=(4, 2, 1, 1), sink=16, recent=40)
+    engine = Engine(bundle, 0, seed=7, device=device)
+    engine.oracle.sinks = torch.tensor([0.5, -1.0, 2.5, 0.0])
+    engine.run(requests(5, 330, 4))
+    assert engine.kinds >= {"decode", "mixed"} and engine.compared > 30
 
 
 def test_the_simulator_sees_a_wrong_block():

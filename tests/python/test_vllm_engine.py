@@ -1,6 +1,10 @@
-"""The 2-bit cache in vLLM's own engine on a GPU: requests together, in chunks, preempted, with shared prefixes and with recorded graphs are
-answered as one at a time. Skipped where vLLM's kernels or a GPU are missing; needs a process of its own."""
-import os
+"""The 2-bit cache in vLLM's own engine on a GPU: requests together, in chunks, preempted, with shared prefixes, with recorded graphs, over
+HTTP, on two GPUs and beside BF16 layers are answered as one at a time. Skipped where vLLM's kernels or a GPU are missing. Each test starts
+engines of its own, in about a minute (-k chooses)."""
+import concurrent.futures
+import contextlib
+import gc
+import time
 
 import pytest
 
@@ -14,33 +18,37 @@ try:
     import vllm._C_stable_libtorch  # noqa: F401
 except ImportError as error:
     pytest.skip(f"vLLM's kernels do not load: {error}", allow_module_level=True)
-os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_USE_FLASHINFER_SAMPLER="0", HF_HUB_OFFLINE="1")
-
-import contextlib  # noqa: E402
-import gc  # noqa: E402
 
 from conftest import SAMPLES  # noqa: E402
-from random_bundles import random_bundle  # noqa: E402
-from transformers import AutoConfig  # noqa: E402
+from transformers import AutoConfig, AutoModelForCausalLM, Exaone4Config, Gemma3TextConfig  # noqa: E402
+from vllm_requests import compare, serving, set_environment  # noqa: E402
 
 NEW, LENGTHS = 48, (300, 900, 1500, 2100)
-BUNDLES = {"uniform": (None, None), "blocks": ((4, 4, 4, 4), (4, 4, 4, 4))}
+WIDTHS = {"uniform": None, "blocks": (4, 4, 4, 4)}
+MODEL = SAMPLES / "tiny-qwen3"
+GRAPHS = dict(enforce_eager=False, compilation_config={"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"})
 
 
-def prompts():
-    generator = torch.Generator().manual_seed(4)
-    return [torch.randint(5, 250, (n,), generator=generator).tolist() for n in LENGTHS]
+def bundle_of(layout, config=MODEL, **changed):
+    text = AutoConfig.from_pretrained(config) if not hasattr(config, "num_hidden_layers") else config
+    return dict(layers=text.num_hidden_layers, kv_heads=text.num_key_value_heads, d=text.head_dim, key=WIDTHS[layout], value=WIDTHS[layout],
+                centered=False) | changed
+
+
+def prompts(lengths=LENGTHS, seed=4, shared=0):
+    """Random token ids; the first `shared` are the same in all."""
+    generator = torch.Generator().manual_seed(seed)
+    head = torch.randint(5, 250, (shared,), generator=generator).tolist()
+    return [head + torch.randint(5, 250, (n - shared,), generator=generator).tolist() for n in lengths]
 
 
 @contextlib.contextmanager
-def engine(layout, monkeypatch, **options):
-    import oscar_kv.vllm_serving as serving
-    text = AutoConfig.from_pretrained(SAMPLES / "tiny-qwen3")
-    bundle = random_bundle(text.num_hidden_layers, text.num_key_value_heads, text.head_dim, *BUNDLES[layout], centered=False)
-    monkeypatch.setattr(serving, "load_bundle", lambda path: bundle)
-    chosen = dict(model=str(SAMPLES / "tiny-qwen3"), dtype="bfloat16", max_model_len=3000, gpu_memory_utilization=0.2, max_num_seqs=8,
-                  enable_prefix_caching=False, skip_tokenizer_init=True, enforce_eager=True, max_num_batched_tokens=8192,
-                  kv_cache_dtype="oscar2", attention_backend="OSCAR", additional_config={"oscar_bundle": str(SAMPLES)})
+def engine(monkeypatch, bundle, own_process=True, model=MODEL, ours=True, **options):
+    set_environment(monkeypatch, bundle, own_process)
+    chosen = dict(model=str(model), dtype="bfloat16", max_model_len=3000, gpu_memory_utilization=0.2, max_num_seqs=8,
+                  enable_prefix_caching=False, skip_tokenizer_init=True, enforce_eager=True, max_num_batched_tokens=8192)
+    if ours:
+        chosen |= dict(kv_cache_dtype="oscar2", attention_backend="OSCAR", additional_config={"oscar_bundle": str(model)})
     llm = vllm.LLM(**{**chosen, **options})
     try:
         yield llm
@@ -59,29 +67,122 @@ def answers(llm, asked, together=True):
     return [(list(a.outputs[0].token_ids), [d[t].logprob for t, d in zip(a.outputs[0].token_ids, a.outputs[0].logprobs)]) for a in found]
 
 
-def compare(name, found, expected, limit):
-    """Until greedy texts part, which they do where two tokens are level."""
-    for length, (tokens, values), (others, theirs) in zip(LENGTHS, found, expected):
-        same = next((i for i, (a, b) in enumerate(zip(tokens, others)) if a != b), NEW)
-        apart = [abs(a - b) for a, b in zip(values[:same + 1], theirs[:same + 1])]
-        mean = sum(apart[:same or 1]) / (same or 1)
-        print(f"{name}: prompt of {length}: {same} of {NEW} tokens the same, log-probabilities {mean:.4f} apart")
-        assert mean <= limit, (name, length, same, mean)
-
-
-@pytest.mark.parametrize("layout", BUNDLES)
-def test_requests_together_are_answered_as_one_at_a_time(layout, monkeypatch):
-    asked = prompts()
-    with engine(layout, monkeypatch) as llm:
+@pytest.mark.parametrize("layout", WIDTHS)
+def test_together(layout, monkeypatch):
+    """The engine core in a process of its own, and then with recorded graphs."""
+    asked, bundle = prompts(), bundle_of(layout)
+    with engine(monkeypatch, bundle) as llm:
         expected = answers(llm, asked, together=False)
         compare("together", answers(llm, asked), expected, 0.05)
-    with engine(layout, monkeypatch, max_num_batched_tokens=512, enable_chunked_prefill=True) as llm:
-        in_chunks = answers(llm, asked, together=False)
-        compare("in chunks, together", answers(llm, asked), in_chunks, 0.1)
-    with engine(layout, monkeypatch, num_gpu_blocks_override=64) as llm:  # 64 blocks hold 4,096 tokens of 4,800
-        compare("preempted", answers(llm, asked), expected, 0.1)
-    with engine(layout, monkeypatch, enforce_eager=False, compilation_config={"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}) as llm:
+    with engine(monkeypatch, bundle, **GRAPHS) as llm:
         compare("graphs", answers(llm, asked), expected, 0.05)
-    with engine(layout, monkeypatch, enable_prefix_caching=True) as llm:
-        compare("first with prefix caching", answers(llm, asked, together=False), expected, 0.1)
-        compare("again, found in the cache", answers(llm, asked), expected, 0.3)
+
+
+@pytest.mark.parametrize("layout", WIDTHS)
+def test_in_chunks_and_preempted(layout, monkeypatch):
+    asked, bundle = prompts(), bundle_of(layout)
+    with engine(monkeypatch, bundle, max_num_batched_tokens=512, enable_chunked_prefill=True) as llm:
+        expected = answers(llm, asked, together=False)
+        compare("in chunks, together", answers(llm, asked), expected, 0.1)
+    with engine(monkeypatch, bundle, max_num_batched_tokens=512, num_gpu_blocks_override=64) as llm:  # 4,096 tokens for 4,800
+        compare("preempted", answers(llm, asked), expected, 0.1)
+
+
+def test_prefix_caching(monkeypatch):
+    """Hits, and evictions in a cache that is too small for all prefixes."""
+    bundle = bundle_of("blocks")
+    families = [prompts((700, 900, 1100), seed=seed, shared=640) for seed in (1, 2, 3)]
+    asked = [one for family in families for one in family]
+    with engine(monkeypatch, bundle) as llm:
+        expected = answers(llm, asked, together=False)
+    with engine(monkeypatch, bundle, enable_prefix_caching=True) as llm:
+        compare("first with prefix caching", answers(llm, asked, together=False), expected, 0.2)
+        compare("found in the cache", answers(llm, asked), expected, 0.3)
+    with engine(monkeypatch, bundle, enable_prefix_caching=True, num_gpu_blocks_override=50) as llm:  # 3,200 tokens for 8,100
+        for turn in range(3):
+            compare(f"evicted, turn {turn}", answers(llm, asked), expected, 0.3)
+
+
+def test_samples(monkeypatch):
+    """Several samples of one prompt, together and beside other requests, with the seeds of single ones."""
+    asked, bundle = prompts((800, 1300)), bundle_of("blocks")
+
+    def sample(llm, ids, n, others=()):
+        chosen = vllm.SamplingParams(n=n, max_tokens=NEW, temperature=0.7, seed=11, ignore_eos=True, logprobs=1, detokenize=False)
+        found = llm.generate([{"prompt_token_ids": one} for one in (ids, *others)], chosen, use_tqdm=False)[0].outputs
+        return [(list(o.token_ids), [d[t].logprob for t, d in zip(o.token_ids, o.logprobs)]) for o in sorted(found, key=lambda o: o.index)]
+
+    with engine(monkeypatch, bundle) as llm:
+        alone = sample(llm, asked[0], 3)
+        assert len({tuple(tokens) for tokens, _ in alone}) == 3
+        compare("samples beside others", sample(llm, asked[0], 3, asked[1:]), alone, 0.05)
+        with_one = answers(llm, asked[:1], together=False)
+        compare("greedy afterwards", answers(llm, asked[:1]), with_one, 0.02)
+
+
+@pytest.mark.parametrize("prefix_caching", [False, True])
+def test_http(prefix_caching, monkeypatch, tmp_path):
+    """vllm serve: together, streaming, samples, aborted requests, log-probabilities of a prompt, hits of prefixes."""
+    asked, bundle = prompts(shared=256), bundle_of("blocks")
+    set_environment(monkeypatch, bundle)
+    options = ["--max-model-len", "4096", "--gpu-memory-utilization", "0.2", "--max-num-seqs", "8", "--max-num-batched-tokens", "1024",
+               "--compilation-config", '{"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}',
+               "--enable-prefix-caching" if prefix_caching else "--no-enable-prefix-caching"]
+    limit = 0.3 if prefix_caching else 0.1
+    with serving(MODEL, tmp_path / "log", *options) as server, concurrent.futures.ThreadPoolExecutor(8) as pool:
+        expected = [server.complete(ids, NEW)[0] for ids in asked]
+        assert all(len(tokens) == len(values) == NEW for tokens, values in expected)
+        found = list(pool.map(lambda ids: server.complete(ids, NEW)[0], asked * 2))
+        compare("HTTP, together", found, expected * 2, limit)
+        compare("HTTP, streams", list(pool.map(lambda ids: server.stream(ids, NEW), asked)), expected, limit)
+        three = server.complete(asked[0], NEW, n=3, temperature=0.7, seed=3)
+        assert len(three) == 3 and len({tuple(tokens) for tokens, _ in three}) == 3
+        long = [pool.submit(server.stream, ids, 1500, chunks=3) for ids in asked]  # the connection is closed after three chunks
+        assert all(len(job.result()[0]) >= 3 for job in long)
+        end = time.monotonic() + 20
+        while server.metric("vllm:num_requests_running") > 0:
+            assert time.monotonic() < end, "aborted requests still run"
+            time.sleep(0.2)
+        compare("HTTP, after aborts", list(pool.map(lambda ids: server.complete(ids, NEW)[0], asked)), expected, limit)
+        if prefix_caching:
+            assert server.metric("vllm:prefix_cache_hits_total") > 0
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_two_gpus(monkeypatch):
+    asked, bundle = prompts(), bundle_of("blocks")
+    with engine(monkeypatch, bundle) as llm:
+        expected = answers(llm, asked, together=False)
+    with engine(monkeypatch, bundle, tensor_parallel_size=2, disable_custom_all_reduce=True) as llm:
+        compare("two GPUs", answers(llm, asked), expected, 0.1)
+
+
+def gemma3():
+    return Gemma3TextConfig(vocab_size=512, hidden_size=256, intermediate_size=512, num_hidden_layers=6, num_attention_heads=4,
+                            num_key_value_heads=1, head_dim=256, sliding_window=512, max_position_embeddings=4096, initializer_range=0.06,
+                            layer_types=["sliding_attention", "sliding_attention", "full_attention"] * 2, query_pre_attn_scalar=256,
+                            architectures=["Gemma3ForCausalLM"], pad_token_id=0, bos_token_id=2, eos_token_id=1)
+
+
+def exaone4():
+    return Exaone4Config(vocab_size=512, hidden_size=256, intermediate_size=512, num_hidden_layers=4, num_attention_heads=8,
+                         num_key_value_heads=2, head_dim=128, sliding_window=512, max_position_embeddings=4096, initializer_range=0.06,
+                         layer_types=["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"],
+                         architectures=["Exaone4ForCausalLM"], pad_token_id=0, bos_token_id=2, eos_token_id=1)
+
+
+@pytest.mark.parametrize("config", [gemma3, exaone4])
+def test_beside_bf16_layers(config, monkeypatch, tmp_path):
+    """Windowed layers in BF16: requests together as one at a time, and near vLLM's BF16 cache at 4 bits."""
+    text, asked = config(), prompts()
+    torch.manual_seed(1)
+    AutoModelForCausalLM.from_config(text).bfloat16().save_pretrained(tmp_path / "model")
+    full = [i for i, kind in enumerate(text.layer_types) if kind == "full_attention"]
+    bundle = bundle_of("blocks", text, layers=len(full), numbers=full, left_out=[i for i in range(text.num_hidden_layers) if i not in full])
+    with engine(monkeypatch, bundle, model=tmp_path / "model", ours=False) as llm:
+        bf16 = answers(llm, asked, together=False)
+    for name, options in (("eager", {}), ("graphs", GRAPHS), ("prefix caching", {"enable_prefix_caching": True})):
+        with engine(monkeypatch, bundle, model=tmp_path / "model", **options) as llm:
+            expected = answers(llm, asked, together=False)
+            compare(f"{name}, together", answers(llm, asked), expected, 0.3 if options.get("enable_prefix_caching") else 0.1)
+            compare(f"{name}, against BF16", expected, bf16, 0.5, fewest=0)

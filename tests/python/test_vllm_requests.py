@@ -1,0 +1,91 @@
+"""The helpers of test_vllm_engine.py without a GPU: vLLM accepts the command and the options, its processes get the bundle, and the
+comparison and the reader of streams find what they must."""
+import dataclasses
+import json
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+pytest.importorskip("torch")
+import vllm_requests as helpers  # noqa: E402
+
+
+def test_compare():
+    one, other = ([1, 2, 3], [-0.1, -0.2, -0.3]), ([1, 2, 4], [-0.15, -0.25, -9.0])
+    helpers.compare("near", [one], [other], 0.051)
+    with pytest.raises(AssertionError):
+        helpers.compare("far", [one], [other], 0.04)
+    with pytest.raises(AssertionError):
+        helpers.compare("other text", [([9], [-0.1])], [one], 1)
+    with pytest.raises(ValueError):
+        helpers.compare("missing", [one], [one, other], 1)
+
+
+def test_processes_get_the_bundle(monkeypatch):
+    helpers.set_environment(monkeypatch, dict(layers=2, kv_heads=1, d=64, key=[4, 2, 1, 1], value=[4, 2, 1, 1], numbers=[2, 5], left_out=[0, 1, 3, 4]))
+    code = ("import oscar_kv.vllm_serving as s; b = s.load_bundle('x'); "
+            "print([l.layer for l in b.layers], [e['layer'] for e in b.model['left_out']])")
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split("\n")[0] == "[2, 5] [0, 1, 3, 4]"
+
+
+class Answers(BaseHTTPRequestHandler):
+    """The shapes of vLLM's answers."""
+
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.send_response(200)
+        self.end_headers()
+        choice = {"token_ids": [len(asked["prompt"])], "logprobs": {"token_logprobs": [-0.5]}}
+        if asked.get("stream"):
+            for _ in range(asked["max_tokens"]):
+                self.wfile.write(f"data: {json.dumps({'choices': [choice]})}\n\n".encode())
+            self.wfile.write(b"data: [DONE]\n\n")
+        else:
+            self.wfile.write(json.dumps({"choices": [choice] * asked.get("n", 1)}).encode())
+
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'# HELP vllm:a\nvllm:a_total{engine="0"} 2.0\nvllm:a_total{engine="1"} 3.0\nvllm:ab 9\n')
+
+    def log_message(self, *arguments):
+        pass
+
+
+def test_the_client():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        client = helpers.Server(server.server_address[1], None)
+        assert client.complete([1, 2], 1, n=2) == [([2], [-0.5])] * 2
+        assert client.stream([1, 2, 3], 3) == ([3] * 3, [-0.5] * 3) and client.stream([1], 9, chunks=2) == ([1] * 2, [-0.5] * 2)
+        assert client.metric("vllm:a_total") == 5
+        with pytest.raises(AssertionError, match="no metric"):
+            client.metric("vllm:a")
+        server.shutdown()
+
+
+def test_vllm_knows_the_options():
+    pytest.importorskip("vllm", reason="vllm is not installed (scripts/requirements-vllm.txt)")
+    from oscar_kv import vllm_plugin
+    from vllm import SamplingParams
+    from vllm.engine.arg_utils import EngineArgs
+    vllm_plugin.register()
+    fields = {field.name for field in dataclasses.fields(EngineArgs)}
+    assert fields >= {"kv_cache_dtype", "attention_backend", "additional_config", "num_gpu_blocks_override", "enable_prefix_caching",
+                      "max_num_batched_tokens", "enable_chunked_prefill", "tensor_parallel_size", "disable_custom_all_reduce",
+                      "skip_tokenizer_init", "enforce_eager", "compilation_config", "gpu_memory_utilization"}
+    SamplingParams(n=3, max_tokens=4, temperature=0.7, seed=11, ignore_eos=True, logprobs=1, detokenize=False)
+    from vllm.entrypoints.openai.cli_args import make_arg_parser
+    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+    command = helpers.serve_command("MODEL", 1, "--max-model-len", "4096", "--max-num-seqs", "8", "--max-num-batched-tokens", "1024",
+                                    "--gpu-memory-utilization", "0.2", "--no-enable-prefix-caching", "--compilation-config",
+                                    '{"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}')
+    found = make_arg_parser(FlexibleArgumentParser()).parse_args(command[command.index("serve") + 1:])
+    assert found.kv_cache_dtype == "oscar2" and found.additional_config == {"oscar_bundle": "MODEL"} and found.enable_prefix_caching is False
+    asked = CompletionRequest(prompt=[1, 2], max_tokens=3, temperature=0, ignore_eos=True, logprobs=0, return_token_ids=True, stream=True, n=1)
+    assert asked.return_token_ids and asked.ignore_eos

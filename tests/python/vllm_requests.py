@@ -1,0 +1,116 @@
+"""Helpers for tests of vLLM's engine on a GPU: bundles in its processes, an HTTP server, and the comparison of answers."""
+import contextlib
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+def set_environment(monkeypatch, bundle, own_process=True):
+    """vLLM's processes then load random_bundle(**bundle)."""
+    path = [str(HERE / "vllm_site"), str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    values = dict(PYTHONPATH=os.pathsep.join(path), OSCAR_TEST_BUNDLE=json.dumps(bundle), VLLM_ENABLE_V1_MULTIPROCESSING=str(int(own_process)),
+                  VLLM_USE_FLASHINFER_SAMPLER="0", VLLM_NO_USAGE_STATS="1", HF_HUB_OFFLINE="1", VLLM_WORKER_MULTIPROC_METHOD="spawn")
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+
+
+def compare(name, found, expected, limit, fewest=1):
+    """Answers are [(tokens, log-probabilities)]. Compared until greedy texts part, which they do where two tokens are level."""
+    for i, ((tokens, values), (others, theirs)) in enumerate(zip(found, expected, strict=True)):
+        same = next((k for k, (a, b) in enumerate(zip(tokens, others)) if a != b), min(len(tokens), len(others)))
+        apart = [abs(a - b) for a, b in zip(values[:same], theirs[:same])]
+        mean = sum(apart) / same if same else 0.0
+        print(f"{name}: request {i}: {same} of {len(others)} tokens the same, log-probabilities {mean:.4f} apart")
+        assert same >= fewest and mean <= limit, (name, i, same, mean)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def serve_command(model, port, *options):
+    return [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(model), "--host", "127.0.0.1", "--port", str(port), "--dtype",
+            "bfloat16", "--kv-cache-dtype", "oscar2", "--attention-backend", "OSCAR", "--additional-config",
+            json.dumps({"oscar_bundle": str(model)}), *options]
+
+
+class Server:
+    """vllm serve on a port of this machine."""
+
+    def __init__(self, port, process):
+        self.port, self.process = port, process
+
+    def open(self, path, body=None, timeout=120):
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, {"Content-Type": "application/json"})
+        return urllib.request.urlopen(request, timeout=timeout)
+
+    def complete(self, ids, tokens, **options):
+        """[(tokens, log-probabilities)] of the choices."""
+        body = {"prompt": ids, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "logprobs": 0, "return_token_ids": True, **options}
+        with self.open("/v1/completions", body) as answer:
+            return [answer_of(choice) for choice in json.load(answer)["choices"]]
+
+    def stream(self, ids, tokens, chunks=None, **options):
+        """The same from a stream; only the first `chunks` of it, after which the connection is closed."""
+        body = {"prompt": ids, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "logprobs": 0, "return_token_ids": True,
+                "stream": True, **options}
+        found = ([], [])
+        with self.open("/v1/completions", body) as answer:
+            for line in answer:
+                text = line.decode().removeprefix("data: ").strip()
+                if not text or text == "[DONE]":
+                    continue
+                for choice in json.loads(text)["choices"]:
+                    for side, more in zip(found, answer_of(choice)):
+                        side += more
+                if chunks is not None and (chunks := chunks - 1) == 0:
+                    break
+        return found
+
+    def metric(self, name):
+        """The sum of a metric over its labels."""
+        with self.open("/metrics") as answer:
+            rows = [row for row in answer.read().decode().splitlines() if row.startswith((name + "{", name + " "))]
+        assert rows, f"vLLM has no metric {name}"
+        return sum(float(row.rsplit(" ", 1)[1]) for row in rows)
+
+
+def answer_of(choice):
+    logprobs = choice.get("logprobs") or {}
+    return list(choice.get("token_ids") or []), list(logprobs.get("token_logprobs") or [])
+
+
+@contextlib.contextmanager
+def serving(model, log, *options, seconds=240):
+    port = free_port()
+    with open(log, "wb") as out:
+        process = subprocess.Popen(serve_command(model, port, *options), stdout=out, stderr=subprocess.STDOUT)
+        server = Server(port, process)
+        try:
+            end = time.monotonic() + seconds
+            while True:
+                with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
+                    server.open("/health", timeout=5).close()
+                    break
+                if process.poll() is not None or time.monotonic() > end:
+                    raise AssertionError(f"vllm serve did not start:\n{pathlib.Path(log).read_text(errors='replace')[-3000:]}")
+                time.sleep(1)
+            yield server
+        finally:
+            process.terminate()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

@@ -1,0 +1,36 @@
+"""For tests of vLLM's engine, whose processes load bundles by themselves: in them the bundle is random_bundle(**OSCAR_TEST_BUNDLE). Put this
+folder and tests/python into PYTHONPATH."""
+import importlib.abc
+import importlib.util
+import json
+import os
+import sys
+
+MODULE = "oscar_kv.vllm_serving"
+
+
+class Replace(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != MODULE:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        load = spec.loader.exec_module
+
+        def exec_module(module):
+            load(module)
+            from random_bundles import random_bundle
+            asked = json.loads(os.environ["OSCAR_TEST_BUNDLE"])
+            numbers, left_out = asked.pop("numbers", None), asked.pop("left_out", [])
+            bundle = random_bundle(**asked)
+            for layer, number in zip(bundle.layers, numbers or range(len(bundle.layers))):
+                layer.layer = number
+            bundle.model["left_out"] = [{"layer": i, "reason": "a window"} for i in left_out]
+            module.load_bundle = lambda path: bundle
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+if "OSCAR_TEST_BUNDLE" in os.environ:
+    sys.meta_path.insert(0, Replace())
