@@ -68,18 +68,20 @@ def test_the_client():
         server.shutdown()
 
 
-def test_vllm_knows_the_options():
+def test_vllm_knows_the_options(monkeypatch):
     pytest.importorskip("vllm", reason="vllm is not installed (scripts/requirements-vllm.txt)")
     from oscar_kv import vllm_plugin
     from vllm import SamplingParams
     from vllm.engine.arg_utils import EngineArgs
+    from vllm.platforms import current_platform
+    monkeypatch.setattr(type(current_platform), "device_type", "cuda")  # as on the machine that serves
     vllm_plugin.register()
     fields = {field.name for field in dataclasses.fields(EngineArgs)}
     assert fields >= {"kv_cache_dtype", "attention_backend", "additional_config", "num_gpu_blocks_override", "enable_prefix_caching",
                       "max_num_batched_tokens", "enable_chunked_prefill", "tensor_parallel_size", "disable_custom_all_reduce",
                       "skip_tokenizer_init", "enforce_eager", "compilation_config", "gpu_memory_utilization"}
     SamplingParams(n=3, max_tokens=4, temperature=0.7, seed=11, ignore_eos=True, logprobs=1, detokenize=False)
-    from vllm.entrypoints.openai.cli_args import make_arg_parser
+    from vllm.entrypoints.common.cli_args import make_arg_parser
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest
     from vllm.utils.argparse_utils import FlexibleArgumentParser
     command = helpers.serve_command("MODEL", 1, "--max-model-len", "4096", "--max-num-seqs", "8", "--max-num-batched-tokens", "1024",
