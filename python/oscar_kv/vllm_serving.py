@@ -254,9 +254,10 @@ class Serving:
         if index not in self._caches:
             self.cell(index)
             layer = self.layers[index]
+            most = self.most_tokens + PAGE_TOKENS * (self.pages_of_block or 0)  # block tables have whole blocks
             with plain_torch():
                 code = LayerCode(self.bundle, layer, self.phases, device)
-                kv = (OverlayKV if self.by_block else SlotKV)(code, self.slots, self.most_tokens, group)
+                kv = (OverlayKV if self.by_block else SlotKV)(code, self.slots, most, group)
             kv.places_of = functools.partial(self.places, index)
             self._caches[index] = kv
         return self._caches[index]
