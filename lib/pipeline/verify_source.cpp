@@ -107,26 +107,23 @@ VerifySource load_bundle_source(const fs::path& directory, const std::string& fo
   return source;
 }
 
-// Removes the layers that the engine of a format keeps in BF16, such as windowed ones in vLLM.
-void keep_in_bf16(VerifySource& source, const ExportFormat& format, const ModelConfig& model) {
-  Bundle& bundle = *source.bundle;
-  std::vector<LeftOutLayer> kept = read_left_out(bundle.model, model.layers, source.facts.source), added;
-  std::erase_if(bundle.layers, [&](const LayerTransform& layer) {
+// InputError if the bundle quantizes layers that the engine of a format keeps in BF16, such as windowed ones in vLLM:
+// its numbers would not be those of the engine.
+void refuse_bf16_layers(const Bundle& bundle, const std::string& source, const ExportFormat& format,
+                        const ModelConfig& model) {
+  std::vector<LeftOutLayer> kept;
+  std::int64_t longest = 0;
+  for (const LayerTransform& layer : bundle.layers) {
     const auto reason = format.bf16_reason(model, layer.layer);
-    if (reason) added.push_back({layer.layer, *reason, {}});
-    return reason.has_value();
-  });
-  if (added.empty()) return;
-  if (bundle.layers.empty()) {
-    throw InputError(source.facts.source + ": no layer of the bundle would have a 2-bit cache as " + format.id + ": " +
-                     left_out_text(added) + " in BF16");
+    if (!reason) continue;
+    kept.push_back({layer.layer, *reason, {}});
+    longest = std::max(longest, model.span(layer.layer));
   }
-  source.facts.served_changes.push_back("BF16 in " + left_out_text(added));
-  kept.insert(kept.end(), added.begin(), added.end());
-  std::sort(kept.begin(), kept.end(), [](const LeftOutLayer& a, const LeftOutLayer& b) { return a.layer < b.layer; });
-  bundle.model["left_out"] = left_out_json(kept);
-  source.facts.prediction.reset(), source.facts.curves.reset();  // they are about all layers
-  source.facts.key_widths.clear(), source.facts.value_widths.clear();
+  if (kept.empty()) return;
+  throw InputError(source + ": " + format.id + " keeps " + left_out_text(kept) +
+                   " in BF16, and the bundle quantizes them; fit with --windows " +
+                   std::to_string(bundle.windows.sink) + "," + std::to_string(longest) +
+                   ", which leaves such layers out, or evaluate all layers with --as transformers");
 }
 
 void set_clip(Bundle& bundle, float key, float value) {
@@ -182,7 +179,9 @@ VerifySource load_verify_source(const SourceRequest& request, const Checkpoint* 
     source.facts.fingerprint_matches = source.bundle->model_fingerprint == fingerprint;
     const ExportFormat* format = find_export_format(source.facts.served_as);
     if (format != nullptr && format->check_model != nullptr) format->check_model(*checkpoint, *source.bundle);
-    if (format != nullptr && format->bf16_reason != nullptr) keep_in_bf16(source, *format, checkpoint->config());
+    if (format != nullptr && format->bf16_reason != nullptr) {
+      refuse_bf16_layers(*source.bundle, source.facts.source, *format, checkpoint->config());
+    }
   }
   return source;
 }

@@ -190,18 +190,26 @@ def test_edited_numbers_fail_the_check(bundle, tmp_path, change):
     succeed("verify", "--bundle", copy, "--check-only")
 
 
-def test_vllm_is_not_promised_what_its_adapter_refuses(sample, tmp_path):
-    """A model with sliding windows: no folder, no command, exit code 3; nor does oscar-verify judge it as vLLM serves it."""
-    windowed = tmp_path / "windowed"
-    shutil.copytree(OUTLIERS, windowed)
-    config = json.loads((windowed / "config.json").read_text())
-    (windowed / "config.json").write_text(json.dumps(config | {"use_sliding_window": True, "sliding_window": 400, "max_window_layers": 1,
+def test_vllm_keeps_windowed_layers_in_bf16(sample, tmp_path):
+    """Three of four layers have a sliding window. oscar-verify evaluates a bundle as vLLM serves it if the bundle leaves them out. If all
+    layers have one, there is no folder, no command, and exit code 3."""
+    windowed, every = tmp_path / "windowed", tmp_path / "every"
+    for path, first in ((windowed, 1), (every, 0)):
+        shutil.copytree(OUTLIERS, path)
+        config = json.loads((path / "config.json").read_text())
+        (path / "config.json").write_text(json.dumps(config | {"use_sliding_window": True, "sliding_window": 400, "max_window_layers": first,
                                                                "layer_types": None}))
-    succeed("collect", "--model", windowed, "--prompts", SAMPLE / "prompts.jsonl", "-o", tmp_path / "s", "--tokens", 2000, "-q")
-    succeed("fit", tmp_path / "s", "-o", tmp_path / "b", "-q", "--method", "waterfill")
-    for program, arguments in (("export", [tmp_path / "b", "--format", "vllm", "-o", tmp_path / "out"]),
-                               ("verify", ["--bundle", tmp_path / "b", "--as", "vllm", "--text", SAMPLE / "heldout.txt", *QUICK])):
-        refuse(BAD_INPUT, program, *arguments, "--model", windowed, names="3 of the model's 4 layers have a sliding window")
+        succeed("collect", "--model", path, "--prompts", SAMPLE / "prompts.jsonl", "-o", path / "s", "--tokens", 2000, "-q")
+        succeed("fit", path / "s", "-o", path / "b", "-q", "--method", "waterfill")
+    evaluated = ["--as", "vllm", "--text", SAMPLE / "heldout.txt", *QUICK]
+    nothing = "no layer of the model would have a 2-bit cache in vLLM"
+    refuse(BAD_INPUT, "export", every / "b", "--format", "vllm", "-o", tmp_path / "out", "--model", every, names=nothing)
+    refuse(BAD_INPUT, "verify", "--bundle", every / "b", *evaluated, "--model", every, names=nothing)
     assert not (tmp_path / "out").exists()
+    succeed("export", windowed / "b", "--format", "vllm", "-o", tmp_path / "out", "--model", windowed)
+    refuse(BAD_INPUT, "verify", "--bundle", windowed / "b", *evaluated, "--model", windowed,
+           names="vllm keeps layers 1 to 3 (a sliding window) in BF16, and the bundle quantizes them; fit with --windows 64,400")
+    succeed("fit", windowed / "s", "-o", tmp_path / "b", "-q", "--method", "waterfill", "--windows", "64,400")
+    succeed("verify", "--bundle", tmp_path / "b", *evaluated, "--model", windowed, "--max-kl", "off")
     refuse(USAGE, "export", sample / "layers", "--format", "vllm", "-o", tmp_path / "out", names="needs --model")
     succeed("export", sample / "layers", "--format", "vllm", "-o", tmp_path / "out", "--model", OUTLIERS)

@@ -6,7 +6,8 @@ token (a few KB), and the GPU computes both distributions from it, some rows at 
 A token of a chunk sees its chunk and earlier BF16 windows exactly, everything else as stored. --chunk 1 is decoding: compare with
 `oscar-verify --path decode`. With longer chunks the window of a token is up to chunk - 1 tokens longer, so the KL is a little lower.
 `oscar-verify --path prefill` simulates windows that end at each token, so its KL agrees with --path decode within a few percent. Give
-oscar-verify the same text, `--context`, `--max-sequences` and `--as vllm`, which keeps in BF16 what vLLM keeps.
+oscar-verify the same text, `--context` and `--max-sequences`. vLLM keeps windowed layers in BF16, and oscar-verify does so for layers that the
+bundle leaves out: fit with `--windows` whose recent window holds the sliding one (64,512 for Gemma 3).
 
 Prints a line of JSON for each context. Needs one GPU, torch, transformers and vLLM 0.33."""
 import argparse
