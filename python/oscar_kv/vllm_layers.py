@@ -36,6 +36,7 @@ def install():
         given.arguments["cache_config"] = _with_type(cache, "auto")
         with _vllm_chooses(config.attention_config):
             make(*given.args, **given.kwargs)
+        self.attn_backend = in_bf16(self.attn_backend)
 
     @functools.wraps(specify)
     def get_kv_cache_spec(self, vllm_config):
@@ -46,6 +47,21 @@ def install():
 
     setattr(__init__, MARK, True)
     Attention.__init__, Attention.get_kv_cache_spec = __init__, get_kv_cache_spec
+
+
+@functools.cache
+def in_bf16(backend):
+    """A backend of vLLM whose metadata builder sees a BF16 cache. FlashAttention plans its work by the cache type of
+    the whole model, which it takes for FP8 if it is quantized."""
+    build = backend.get_builder_cls()
+
+    class Builder(build):
+        def __init__(self, kv_cache_spec, layer_names, vllm_config, device, **extra):
+            config = copy.copy(vllm_config)
+            object.__setattr__(config, "cache_config", _with_type(vllm_config.cache_config, "auto"))
+            super().__init__(kv_cache_spec, layer_names, config, device, **extra)
+
+    return type(f"{backend.__name__}InBf16", (backend,), {"get_builder_cls": staticmethod(lambda: Builder)})
 
 
 def _with_type(cache_config, name):

@@ -19,7 +19,7 @@ from oscar_kv.vllm_pages import Places, nominal_cell, pages_of_block, tokens_of_
 from random_bundles import random_bundle  # noqa: E402
 from vllm.model_executor.layers.attention import attention as vllm_attention  # noqa: E402
 from vllm.model_executor.layers.attention import Attention  # noqa: E402
-from vllm.v1.attention.backend import AttentionBackend, AttentionImpl, MultipleOf  # noqa: E402
+from vllm.v1.attention.backend import AttentionBackend, AttentionImpl, AttentionMetadataBuilder, MultipleOf  # noqa: E402
 from vllm.v1.attention.backends.registry import AttentionBackendEnum  # noqa: E402
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWindowSpec  # noqa: E402
 
@@ -31,6 +31,11 @@ class PlainImpl(AttentionImpl):
         self.window, self.kv_cache_dtype = window, kv_cache_dtype
 
     def forward(self, *arguments):
+        raise NotImplementedError
+
+
+class PlainBuilder(AttentionMetadataBuilder):
+    def build(self, *arguments, **named):
         raise NotImplementedError
 
 
@@ -48,7 +53,7 @@ class PlainBackend(AttentionBackend):
 
     @staticmethod
     def get_builder_cls():
-        raise NotImplementedError
+        return PlainBuilder
 
     @classmethod
     def get_supported_kernel_block_sizes(cls, kv_cache_spec=None):
@@ -139,6 +144,11 @@ def test_windowed_layers_keep_bf16_and_vllms_backend(build):
     assert {one.kv_cache_dtype for one in built if isinstance(one.impl, PlainImpl)} == {"auto"}
     assert {one.kv_cache_torch_dtype for one in built} == {torch.bfloat16, torch.uint8}
     assert made.attention_config.backend.name == "OSCAR" and made.cache_config.cache_dtype == "oscar2"
+    plain, ours = built[0].attn_backend, built[5].attn_backend  # the builder of FlashAttention asks for the cache type of the model
+    assert plain.get_name() == "FLASH_ATTN" and plain is built[1].attn_backend and ours is OscarBackend
+    builder = plain.get_builder_cls()(None, ["a"], made, "cpu")
+    assert isinstance(builder, PlainBuilder) and builder.vllm_config.cache_config.cache_dtype == "auto"
+    assert builder.vllm_config.compilation_config is made.compilation_config and made.cache_config.cache_dtype == "oscar2"
     serving = vllm_backend.serving_of(made)
     assert serving.bf16_text() == "layers 0 to 4, 6 to 10 (it has a sliding window)"
     found, groups, sizes, tensors = planned(made)
@@ -150,8 +160,8 @@ def test_windowed_layers_keep_bf16_and_vllms_backend(build):
     assert sorted(set(sizes)) == [64]
     # BF16 pages of 64 tokens have 64 x 2 x 2 x 64 x 2 bytes; ours fill the block without a gap.
     assert windowed.unpadded_page_size_bytes == 32768 <= full.page_size_bytes < 32768 + serving.nominal_page(2)
-    ours, other = tensors["model.layers.5.self_attn.attn"], tensors["model.layers.0.self_attn.attn"]
-    assert ours.is_contiguous() and ours.shape == (BLOCKS * serving.pages_of_block, 2, 64, serving.nominal_cell)
+    mine, other = tensors["model.layers.5.self_attn.attn"], tensors["model.layers.0.self_attn.attn"]
+    assert mine.is_contiguous() and mine.shape == (BLOCKS * serving.pages_of_block, 2, 64, serving.nominal_cell)
     assert other.shape == (BLOCKS, 2, 64, 128) and other.stride(0) * 2 == full.page_size_bytes
 
 
