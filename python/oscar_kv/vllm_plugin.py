@@ -4,7 +4,6 @@ wraps vLLM's Attention (vllm_layers.py). An unsupported release is refused when 
 
     OSCAR_KV_BUNDLE=bundle vllm serve MODEL --kv-cache-dtype oscar2 --attention-backend OSCAR"""
 import os
-from importlib.metadata import version
 
 from .errors import InputError
 
@@ -52,6 +51,7 @@ def register():
         register_kv_cache_dtype(CACHE_DTYPE)(OscarCacheType)
     if BACKEND not in AttentionBackendEnum.__members__:
         register_backend(BACKEND, "oscar_kv.vllm_backend.OscarBackend")
-    if is_served(version("vllm")):
+    from vllm import __version__
+    if is_served(__version__):
         from .vllm_layers import install
         install()
