@@ -153,7 +153,7 @@ class PagedKV:
         if self.pass_unsupported() is None:
             if any(counts):
                 work, _ = self._pass(counts)
-                chunk_pass.append(self.code, self.held(), work, key, value, self.bad, self.code.sink)
+                chunk_pass.append(self.code, self.held(), work, key.contiguous(), value.contiguous(), self.bad, self.code.sink)
                 self.check_finite()
         else:
             self._reserve_pages(lengths)

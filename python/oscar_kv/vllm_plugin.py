@@ -3,6 +3,7 @@ calls register() in each of its processes, even if no one wants a 2-bit cache, s
 wraps vLLM's Attention (vllm_layers.py). An unsupported release is refused when the backend is requested.
 
     OSCAR_KV_BUNDLE=bundle vllm serve MODEL --kv-cache-dtype oscar2 --attention-backend OSCAR"""
+import contextlib
 import os
 
 from .errors import InputError
@@ -54,4 +55,5 @@ def register():
     from vllm import __version__
     if is_served(__version__):
         from .vllm_layers import install
-        install()
+        with contextlib.suppress(ImportError):  # a process without vLLM's kernels, which builds no model
+            install()
