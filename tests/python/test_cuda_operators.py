@@ -15,7 +15,7 @@ from random_bundles import random_bundle  # noqa: E402
 BUILT = BUILD_DIR / "oscar_kv" / "liboscar_kv_cuda.so"
 if "OSCAR_KV_OPERATORS" not in os.environ and BUILT.is_file():
     os.environ["OSCAR_KV_OPERATORS"] = str(BUILT)
-from oscar_kv import kernels, ops  # noqa: E402
+from oscar_kv import chunk_pass, kernels, ops  # noqa: E402
 from oscar_kv.attention_rule import Rule  # noqa: E402
 from oscar_kv.paged_kv import LayerCode, PagedKV, PageTable  # noqa: E402
 from oscar_kv.transform import Phases  # noqa: E402
@@ -504,3 +504,18 @@ def test_a_model_that_cannot_be_captured_generates_as_before():
     with pytest.warns(UserWarning, match="cannot be recorded as a CUDA graph"):
         assert torch.equal(model.generate(ids, **common), expected)
     assert torch.equal(model.generate(ids, **common), expected)
+
+
+@pytest.mark.parametrize("room", [200, 10 ** 6])
+def test_chunks_of_a_prompt(room, monkeypatch):
+    """Further chunks attend to themselves and to the stored tokens, in one or several passes, as on the CPU."""
+    monkeypatch.setattr(chunk_pass, "room", lambda *arguments: room)
+    cpu, cuda = caches(1, 3, key=(4, 2, 1, 1), value=(4, 2, 1, 1), sink=16, recent=48)
+    assert cuda.pass_unsupported() is None
+    for turn, counts in enumerate(([300, 90, 0], [40, 200, 7])):
+        k, v, q = (randn(sum(counts), h, 128, seed=20 + 3 * turn + i).bfloat16() for i, h in enumerate((2, 2, 8)))
+        for sinks in (None, torch.tensor([2.0, -1.0, 5.0, 0.0, 1.0, 1.0, -2.0, 0.5])):
+            expected = cpu.attend_chunks(q.float(), k.float(), v.float(), counts, 0.1, sinks)
+            found = cuda.attend_chunks(q.cuda(), k.cuda(), v.cuda(), counts, 0.1, None if sinks is None else sinks.cuda())
+            assert (found.cpu().float() - expected).norm() <= 2e-2 * expected.norm(), (turn, sinks)
+        cpu.append(k, v, counts), cuda.append(k.cuda(), v.cuda(), counts)

@@ -7,12 +7,15 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from conftest import GOLDEN  # noqa: E402
+from oscar_kv import chunk_pass  # noqa: E402
 from oscar_kv.attention_rule import ALL, Rule  # noqa: E402
 from oscar_kv.bundle import load_bundle  # noqa: E402
+from oscar_kv.chunk_attention import causal_parts  # noqa: E402
 from oscar_kv.codec import RowCode, pack_codes, unpack_codes  # noqa: E402
 from oscar_kv.errors import InputError, NumericalError  # noqa: E402
 from oscar_kv.page_layout import PAGE_TOKENS, PageLayout, SidePages  # noqa: E402
 from oscar_kv.paged_kv import LayerCode, PagedKV, PageTable  # noqa: E402
+from oscar_kv.softmax_merge import Parts  # noqa: E402
 from oscar_kv.transform import Phases  # noqa: E402
 
 BUNDLE = load_bundle(GOLDEN / "bundle")  # sink 4, recent 8; layer 0 blocks, layer 1 blocks and uniform
@@ -218,3 +221,32 @@ def test_rotated_mean_adds_up():
     logits = query.view(1, 2, 2, 32)[0] @ keys.permute(1, 2, 0) * 0.3
     assert torch.allclose(lse.flatten(), logits.logsumexp(dim=-1).flatten(), atol=0.02)
     assert not torch.equal(cache.window_rows(0, range(100))[0].float(), keys)
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+@pytest.mark.parametrize("room", [64, 10 ** 6])
+@pytest.mark.parametrize("flush", [1, 4])
+def test_chunk_passes_are_the_merged_parts(layer, room, flush, monkeypatch):
+    """attend_chunks() against attention to the cache and inside the chunk that log-sum-exp merges, with sinks and ragged chunks."""
+    monkeypatch.setattr(chunk_pass, "room", lambda *arguments: room)
+    cache = PagedKV(LayerCode(BUNDLE, BUNDLE.layers[layer]), PageTable(3), flush)
+    assert cache.pass_unsupported() is None and cache.pass_unsupported(Rule(cap=3.0)) and cache.pass_unsupported(Rule(window=9))
+    generator = torch.Generator().manual_seed(layer)
+    for turn, counts in enumerate(([150, 20, 0], [9, 100, 30], [1, 0, 77])):
+        query, key, value = (torch.randn(sum(counts), h, 32, generator=generator) for h in (4, 2, 2))
+        padded = [torch.zeros(3, h, max(counts), 32) for h in (4, 2, 2)]
+        ends = [sum(counts[:b]) for b in range(4)]
+        for b, count in enumerate(counts):
+            for to, rows in zip(padded, (query, key, value)):
+                to[b, :, :count] = rows[ends[b]:ends[b] + count].transpose(0, 1)
+        parts = Parts()
+        if any(cache.lengths):
+            parts.merge(*cache.attend(padded[0], 0.2, counts))
+        parts.merge(*causal_parts(*padded, torch.tensor(counts), 0.2, ALL, torch.tensor(cache.lengths)))
+        for sinks in (None, torch.tensor([1.0, -2.0, 0.0, 3.0])):
+            found = cache.attend_chunks(query, key, value, counts, 0.2, sinks)
+            expected = Rule(sinks=sinks).with_sinks(parts.output, parts.lse)
+            for b, count in enumerate(counts):
+                assert torch.allclose(found[ends[b]:ends[b] + count].transpose(0, 1), expected[b, :, :count], atol=2e-5), (turn, b)
+        cache.append(key, value, counts)
+    assert cache.lengths == [160, 120, 107] and bool(cache.pool.any())
