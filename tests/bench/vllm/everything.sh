@@ -17,7 +17,7 @@ for group in $rows; do
     *) longest=${LONGEST:-240} ;;
   esac
   for cache in $caches; do
-    # shellcheck disable=SC2046
+    # shellcheck disable=SC2046,SC2086
     set -- $(python3 "$here/table.py" "$lines" --missing "$cache" ${group//,/ })
     [ $# -gt 0 ] || continue
     if [ $((SECONDS - begin + longest)) -gt "$budget" ]; then
@@ -31,7 +31,8 @@ for group in $rows; do
     code=${PIPESTATUS[0]}
     if [ "$code" -ne 0 ]; then # noted, so that the next call goes on with other rows; delete the line to try again
       tail -n 30 "$log" >&2
-      python3 "$here/table.py" "$lines" --failed "$cache" "$code" "$(tail -n 1 "$log")" "$@" >> "$lines"
+      failed=$(python3 "$here/table.py" "$lines" --failed "$cache" "$code" "$(tail -n 1 "$log")" "$@")
+      [ -z "$failed" ] || printf '%s\n' "$failed" >> "$lines"
     fi
     rm -f "$log"
   done
