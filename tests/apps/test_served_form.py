@@ -206,7 +206,7 @@ def test_vllm_keeps_windowed_layers_in_bf16(sample, tmp_path):
     refuse(BAD_INPUT, "export", every / "b", "--format", "vllm", "-o", tmp_path / "out", "--model", every, names=nothing)
     refuse(BAD_INPUT, "verify", "--bundle", every / "b", *evaluated, "--model", every, names=nothing)
     assert not (tmp_path / "out").exists()
-    succeed("export", windowed / "b", "--format", "vllm", "-o", tmp_path / "out", "--model", windowed)
+    succeed("export", windowed / "b", "--format", "vllm", "-o", tmp_path / "served", "--model", windowed)
     refuse(BAD_INPUT, "verify", "--bundle", windowed / "b", *evaluated, "--model", windowed,
            names="vllm keeps layers 1 to 3 (a sliding window) in BF16, and the bundle quantizes them; fit with --windows 64,400")
     succeed("fit", windowed / "s", "-o", tmp_path / "b", "-q", "--method", "waterfill", "--windows", "64,400")
