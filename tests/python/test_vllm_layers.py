@@ -165,6 +165,46 @@ def test_windowed_layers_keep_bf16_and_vllms_backend(build):
     assert other.shape == (BLOCKS, 2, 64, 128) and other.stride(0) * 2 == full.page_size_bytes
 
 
+def test_vllms_cache_manager_and_block_tables(build):
+    """A request of 1,500 tokens, then another with the same prefix: blocks of each group, the hit, and the pages that the kernels see."""
+    from vllm.sampling_params import SamplingParams
+    from vllm.utils.hashing import sha256
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
+    from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash, resolve_kv_cache_block_sizes
+    from vllm.v1.request import Request
+    from vllm.v1.worker.utils import AttentionGroup
+    bundle, layers = gemma(random_bundle(2, d=64))
+    made, built = build(bundle, layers, cache_config__enable_prefix_caching=True)
+    found, groups, _, tensors = planned(made, 200)
+    pages = vllm_backend.serving_of(made).pages_of_block
+    whole, unit = resolve_kv_cache_block_sizes(found, made)
+    assert (whole, unit) == (64 * pages, 64)
+    init_none_hash(sha256)
+    manager = KVCacheManager(found, max_model_len=3000, scheduler_block_size=whole, hash_block_size=unit, enable_caching=True)
+    hasher, text = get_request_block_hasher(unit, sha256), list(range(1500))
+
+    def admit(name, ids):
+        request = Request(name, ids, SamplingParams(max_tokens=4), None, block_hasher=hasher)
+        blocks, hit, *_ = manager.get_computed_blocks(request)
+        assert manager.allocate_slots(request, len(ids) - hit, hit, blocks) is not None
+        request.num_computed_tokens = len(ids)
+        return hit, manager.get_block_ids(name)
+
+    full = next(i for i, group in enumerate(groups) if isinstance(group.kv_cache_spec, FullAttentionSpec))
+    hit, first = admit("first", text)
+    assert hit == 0 and len(first[full]) == -(-1500 // whole)
+    assert len(set(sum(first, [])) - {0}) == sum(len([b for b in ids if b]) for ids in first)  # a block belongs to one group
+    hit, second = admit("second", text[:1400] + list(range(5000, 5100)))
+    shared = 1400 // whole
+    assert hit == shared * whole > 0 and second[full][:shared] == first[full][:shared] and second[full][shared:] != first[full][shared:]
+    group = AttentionGroup(OscarBackend, groups[full].layer_names, groups[full].kv_cache_spec, full)
+    made.model_config.max_model_len = 3000
+    group.create_metadata_builders(made, torch.device("cpu"), 64)
+    table = group.map_to_kernel_block_table(torch.tensor([first[full]], dtype=torch.int32))
+    assert table[0].tolist() == [block * pages + j for block in first[full] for j in range(pages)]
+    assert int(table.max()) < tensors["model.layers.5.self_attn.attn"].shape[0]
+
+
 def test_a_bundle_that_leaves_layers_out(build):
     """All layers keep all tokens, so that they share one group and one block table, with pages of two sizes."""
     bundle = random_bundle(2, d=64)
