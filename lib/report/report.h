@@ -10,6 +10,7 @@
 
 #include "bundle/curves.h"
 #include "report/metrics.h"
+#include "report/recall.h"
 #include "text/seen_text.h"
 
 namespace oscar {
@@ -136,6 +137,7 @@ struct MethodReport {
   double token_bytes = 0;             // per quantized token in one layer, including parameters; 0: not counted
   std::uint64_t allocated_bytes = 0;  // pages and windows of one sequence at the evaluated context, all layers
   QualityMetrics quality;
+  std::optional<RecallMetrics> recall;  // empty: the text repeats no phrase from before the BF16 window
   std::vector<PositionBucket> by_position;
   std::vector<LayerError> layers;
   std::vector<TaskScore> tasks;

@@ -168,6 +168,15 @@ Json growth_json(const MethodReport& m) {
           {"late", {{"kl", number(g->late)}, {"tokens", g->late_tokens}}}};
 }
 
+Json recall_json(const std::optional<RecallMetrics>& r) {
+  if (!r) return nullptr;
+  return {{"tokens", r->tokens},
+          {"bf16", number(r->baseline)},
+          {"bf16_stderr", number(r->baseline_error)},
+          {"share", number(r->share)},
+          {"stderr", number(r->error)}};
+}
+
 Json ratios_json(const std::vector<CacheRatio>& ratios) {
   Json list = Json::array();
   for (const CacheRatio& r : ratios) list.push_back({{"context", r.context}, {"ratio", number(r.ratio)}});
@@ -203,6 +212,7 @@ Json method_json(const MethodReport& m) {
           {"same_top1", number(q.same_top1)},
           {"same_top1_stderr", number(q.same_top1_error)},
           {"same_top1_ci", interval(q.same_top1_interval)},
+          {"recall", recall_json(m.recall)},
           {"kl_by_position", positions_json(m.by_position)},
           {"kl_growth", growth_json(m)},
           {"layers", layers_json(m.layers)},

@@ -298,7 +298,8 @@ RunnerOptions Verification::runner_options(const VerifyReport& report) const {
 }
 
 MethodReport Verification::method_report(const RunnerResult& result, std::size_t row, const VerifyReport& report,
-                                         const BootstrapOptions& bootstrap) const {
+                                         const BootstrapOptions& bootstrap,
+                                         const std::vector<std::vector<std::int64_t>>& repeated) const {
   const std::vector<const KvMethod*> methods = method_pointers();
   const ScoredMethod& scored = result.scored[row];
   const std::vector<SequenceScores> scores = result.scores.row(row);
@@ -318,6 +319,7 @@ MethodReport Verification::method_report(const RunnerResult& result, std::size_t
   m.token_bytes = scored.method->token_bytes(checkpoint_.config());
   m.allocated_bytes = allocated_bytes(*scored.method, checkpoint_.config(), set_.context);
   m.quality = summarize(scores, bootstrap);
+  m.recall = recall(scores, repeated);
   m.by_position = kl_by_position(scores, report.scoring.first_position, set_.context, kPositionBuckets);
   m.layers = result.layers[index];
   for (const std::int64_t context : {2048, 8192, 32768, 131072}) {
@@ -393,8 +395,12 @@ VerifyReport Verification::measure() {
       static_cast<double>(result.tokens) / static_cast<double>(std::ssize(set_.sequences) * (set_.context - 1));
   const BootstrapOptions bootstrap{request_.bootstrap_samples, report.bootstrap_level, request_.seed};
   const bool first = is_first_rank(request_.ranks);
+  std::vector<std::vector<std::int64_t>> repeated;
+  for (const auto& ids : set_.sequences) {
+    repeated.push_back(repeated_tokens(ids, request_.windows.sink, request_.windows.recent));
+  }
   for (std::size_t row = 0; first && row < result.scored.size(); ++row) {
-    report.methods.push_back(method_report(result, row, report, bootstrap));
+    report.methods.push_back(method_report(result, row, report, bootstrap, repeated));
   }
   run_tasks(decoder, report.methods);
   phase.emplace(timeline, first && request_.ranks != nullptr ? verify_phase::kRanks : verify_phase::kChecks);

@@ -83,7 +83,8 @@ class Verification {
   VerifyReport measure();
   RunnerOptions runner_options(const VerifyReport& report) const;
   MethodReport method_report(const RunnerResult& result, std::size_t row, const VerifyReport& report,
-                             const BootstrapOptions& bootstrap) const;
+                             const BootstrapOptions& bootstrap,
+                             const std::vector<std::vector<std::int64_t>>& repeated) const;
   void run_tasks(Decoder& decoder, std::vector<MethodReport>& rows);
   JudgedProbe probe_text(Decoder& decoder) const;
   std::vector<PassageToken> passage(const JudgedProbe& probe) const;

@@ -61,21 +61,37 @@ def text(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def report(tool, text, tmp_path_factory):
-    path = tmp_path_factory.mktemp("report") / "report.json"
+def echo(tmp_path_factory):
+    """Says everything again, a hundred tokens later."""
+    path = tmp_path_factory.mktemp("echo") / "echo.txt"
+    passage = (SAMPLE.parent / "heldout.txt").read_text()[:420]
+    path.write_text(passage * 8)
+    return path
+
+
+def verified(tool, text, path):
     tool("oscar-verify", "--no-gate", "--model", SAMPLE, "--text", text, "--context", CONTEXT, "--max-sequences", SEQUENCES,
          "--windows", f"{SINK},{RECENT}", "--dtype", "float32", "--device", "cpu", "--report", path, "-q")
     return {m["id"]: m for m in json.loads(path.read_text())["methods"]}
 
 
 @pytest.fixture(scope="module")
+def report(tool, text, tmp_path_factory):
+    return verified(tool, text, tmp_path_factory.mktemp("report") / "report.json")
+
+
+@pytest.fixture(scope="module")
 def logits(text):
+    return simulated(text)
+
+
+def simulated(text):
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(SAMPLE)
     ids = tokenizer(text.read_text()).input_ids[: CONTEXT * SEQUENCES]
     assert len(ids) == CONTEXT * SEQUENCES
-    result = {"targets": []}
+    result = {"targets": [], "ids": torch.tensor(ids).view(SEQUENCES, CONTEXT)}
     for method in ("bf16", "naive2", "hadamard2"):
         name = f"simulation_{method}"
         ALL_ATTENTION_FUNCTIONS.register(name, Simulation(method))
@@ -119,3 +135,29 @@ def test_the_baseline(report, logits):
     base = -logits["bf16"].log_softmax(-1).gather(1, logits["targets"][:, None]).mean().item()
     assert report["bf16"]["nll"] == pytest.approx(base, rel=2e-5)
     assert report["bf16"]["kl"]["max"] == 0 and report["bf16"]["same_top1"] == 1
+
+
+def repeated(ids):
+    """Tokens that end a phrase of five which stood before the windows; a search through all earlier places."""
+    found = []
+    for t in range(4, len(ids)):
+        before = max((u for u in range(4, t) if ids[u - 4 : u] == ids[t - 4 : t]), default=None)
+        if before is not None and ids[before] == ids[t] and before - 4 >= SINK and t - before > RECENT:
+            found.append(t)
+    return found
+
+
+def test_repeated_phrases(tool, echo, tmp_path):
+    report, logits = verified(tool, echo, tmp_path / "report.json"), simulated(echo)
+    places = [(s, t - 1 - SINK - RECENT) for s, ids in enumerate(logits["ids"].tolist()) for t in repeated(ids)]
+    assert len(places) > 100 and all(at >= 0 for _, at in places)
+    shares = {}
+    for method in ("bf16", "naive2", "hadamard2"):
+        nll = -logits[method].log_softmax(-1).gather(1, logits["targets"][:, None]).view(SEQUENCES, -1)
+        shares[method] = sum(nll[place].item() < math.log(2) for place in places) / len(places)
+        ours = report[method]["recall"]
+        assert ours["tokens"] == len(places) and ours["bf16"] == pytest.approx(shares["bf16"], abs=1e-8)
+        # Rounding puts a few keys into another code, and a probability at one half to the other side.
+        slack = 0 if method == "bf16" else 3 / len(places)
+        assert ours["share"] == pytest.approx(shares[method], abs=slack + 1e-8), method
+    assert shares["naive2"] < shares["bf16"]  # there is something to notice
