@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <string_view>
 
 #include "base/foreign_text.h"
 
@@ -45,11 +46,17 @@ void print_summary(const std::string& text) {
 }
 
 bool stderr_is_terminal() {
-  static const bool terminal = ::isatty(2) == 1;
+  static const bool terminal = [] {
+    const char* kind = std::getenv("TERM");
+    return ::isatty(2) == 1 && (kind == nullptr || std::string_view(kind) != "dumb");
+  }();
   return terminal;
 }
 bool use_color() {
-  static const bool color = stderr_is_terminal() && std::getenv("NO_COLOR") == nullptr;
+  static const bool color = [] {
+    const char* no_color = std::getenv("NO_COLOR");
+    return stderr_is_terminal() && (no_color == nullptr || *no_color == '\0');
+  }();
   return color;
 }
 

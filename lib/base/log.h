@@ -20,7 +20,7 @@ void log_error(const std::string& message);    // always; prefixed "error: "
 void print_result(const std::string& text);   // the requested result: always shown
 void print_summary(const std::string& text);  // a run's own summary: not shown when quiet
 
-bool stderr_is_terminal();
-bool use_color();  // true on a terminal when NO_COLOR is unset (no-color.org)
+bool stderr_is_terminal();  // one that takes control sequences: not with TERM=dumb
+bool use_color();           // true on such a terminal when NO_COLOR is unset or empty (no-color.org)
 
 }  // namespace oscar

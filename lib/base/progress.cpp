@@ -1,8 +1,11 @@
 #include "base/progress.h"
 
+#include <sys/ioctl.h>
+
 #include <algorithm>
 #include <cstdio>
 
+#include "base/columns.h"
 #include "base/foreign_text.h"
 #include "base/log.h"
 
@@ -14,6 +17,13 @@ double seconds(std::chrono::steady_clock::duration d) { return std::chrono::dura
 
 // The first units are unreliable, because the start may dominate their time.
 constexpr double kFirstSeconds = 3.0, kFirstFraction = 0.05;
+
+// A longer line would break, and the next one could not replace all of it.
+std::size_t terminal_columns() {
+  winsize size = {};
+  const bool known = ::ioctl(2, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return std::max<std::size_t>(known ? size.ws_col : kColumns, 20);
+}
 
 std::string clock_text(double s) {
   char text[32];
@@ -77,10 +87,14 @@ void Progress::show(bool last) {
   if (stderr_is_terminal()) {
     constexpr int kWidth = 24;
     const int full = static_cast<int>(fraction * kWidth);
+    char numbers[80];
+    std::snprintf(numbers, sizeof numbers, " %3.0f%%  %.0f ", 100 * fraction, rate);
     // Label, unit and note were escaped when they were set.
-    const std::string bar = std::string(full, '#') + std::string(kWidth - full, '.');
-    std::fprintf(stderr, "\r\033[K%s [%s] %3.0f%%  %.0f %s/s  %s%s", label_.c_str(), bar.c_str(), 100 * fraction, rate,
-                 unit_.c_str(), tail.c_str(), last ? "\n" : "");
+    const std::string end = numbers + unit_ + "/s  " + tail;
+    std::string line = label_ + " [" + std::string(full, '#') + std::string(kWidth - full, '.') + "]" + end;
+    const std::size_t most = terminal_columns() - 1;
+    if (display_width(line) > most) line = shortened(label_ + end, most);
+    std::fprintf(stderr, "\r\033[K%s%s", line.c_str(), last ? "\n" : "");
   } else {
     std::fprintf(stderr, "%s: %llu of %llu %s (%.0f%%), %.0f %s/s, %s\n", label_.c_str(),
                  static_cast<unsigned long long>(done_), static_cast<unsigned long long>(total_), unit_.c_str(),

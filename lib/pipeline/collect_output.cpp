@@ -4,6 +4,7 @@
 #include <set>
 #include <sstream>
 
+#include "base/columns.h"
 #include "base/log.h"
 #include "base/progress.h"
 #include "base/shell.h"
@@ -127,11 +128,12 @@ std::string collected_text(const TokenPlan& plan, const CollectOptions& options,
     text << "queries    top 8 directions carry " << number(100 * low, "%.0f%%") << " to "
          << number(100 * high, "%.0f%%") << " of Q^T Q\n";
   }
-  text << "time       " << duration_text(r.seconds) << ", " << number(100 * r.moment_seconds / r.seconds, "%.0f%%")
-       << " of it in the moments (" << number(100 * r.moment_seconds / std::max(r.forward_seconds, 1e-9), "%.0f%%")
-       << " of the forward pass), " << number(100 * r.far_seconds / r.seconds, "%.0f%%")
-       << " in the metrics of pairs outside the windows"
-       << "\n";
+  text << wrapped("time       " + duration_text(r.seconds) + ", " +
+                      number(100 * r.moment_seconds / r.seconds, "%.0f%%") + " of it in the moments (" +
+                      number(100 * r.moment_seconds / std::max(r.forward_seconds, 1e-9), "%.0f%%") +
+                      " of the forward pass), " + number(100 * r.far_seconds / r.seconds, "%.0f%%") +
+                      " in the metrics of pairs outside the windows",
+                  11);
   return text.str();
 }
 

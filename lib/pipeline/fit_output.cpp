@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <sstream>
 
+#include "base/columns.h"
 #include "base/log.h"
 #include "bundle/manifest.h"
 #include "bundle/model_card.h"
@@ -51,7 +52,7 @@ std::string table(const FitResult& result, bool key) {
   std::string text =
       key ? "keys: error of held-out rows, as queries read it" : "values: error of held-out rows, as W_O reads it";
   text += "; relative to the rows";
-  if (result.far()) text += ", and as a share of the residual stream";
+  if (result.far()) text += ",\nand as a share of the residual stream";
   text += "\nlayer  energy in d/16      identity  Hadamard   no clip       fit         clip  ";
   text += result.far() ? "    share  one clip\n" : "\n";
   SidePrediction sum;
@@ -86,12 +87,12 @@ std::string spectrum_table(const FitResult& result) {
   std::string text = "predicted error of each layer and side, in ";
   switch (result.metric) {
     case MetricSource::kFarPairs:
-      text += "units of the residual stream; metric: pairs outside the windows\n";
+      text += "units of the residual stream;\nmetric: pairs outside the windows\n";
       break;
     default:
-      text += "units of the residual stream; metric: Q^T Q and the value target\n";
+      text += "units of the residual stream;\nmetric: Q^T Q and the value target\n";
   }
-  text += "layer side    lambda of the blocks                      AM/GM  condition  widths    error     share\n";
+  text += "layer side    lambda of the blocks                  AM/GM  condition  widths    error     share\n";
   double total = 0.0;
   TransformCheck keys, values;
   for (const LayerFit& layer : result.layers) {
@@ -100,9 +101,9 @@ std::string spectrum_table(const FitResult& result) {
     for (const bool key : {true, false}) {
       const SideSpectrum& s = key ? layer.key_spectrum : layer.value_spectrum;
       std::string lambda;
-      for (const double value : s.lambda) lambda += number(value, "%-10.3g");
+      for (const double value : s.lambda) lambda += number(value, "%-9.3g");
       char line[200];
-      std::snprintf(line, sizeof line, "%5lld %-6s  %-40s  %5.1f  %9.3g  %s  %-9.3g %5.1f%%\n",
+      std::snprintf(line, sizeof line, "%5lld %-6s  %-36s  %5.1f  %9.3g  %s  %-9.3g %5.1f%%\n",
                     static_cast<long long>(layer.transform.layer), key ? "key" : "value", lambda.c_str(), s.gain,
                     s.condition, widths_text(key ? layer.transform.key : layer.transform.value).c_str(), s.error,
                     100.0 * s.share);
@@ -232,7 +233,7 @@ void print_fit_result(const Bundle& bundle, const FitResult& result, const std::
   }
   const std::int64_t layers = bundle.model.value("layers", std::int64_t{0});
   if (const std::string others = left_out_text(read_left_out(bundle.model, layers, output)); !others.empty()) {
-    text << "not in the bundle: " << others << "\n";
+    text << wrapped("not in the bundle: " + others);
   }
   text << "wrote " << output << ": method " << bundle.method << ", scope " << bundle.scope << ", "
        << bundle.layers.size() << " layers, " << number(bundle_bits_per_element(bundle), "%.3f")

@@ -1,39 +1,32 @@
 // The result table on the terminal.
 #include <algorithm>
-#include <string_view>
+#include <map>
+#include <set>
 
+#include "base/columns.h"
+#include "base/foreign_text.h"
 #include "report/number_text.h"
 #include "report/report.h"
 
 namespace oscar {
 namespace {
 
-using Row = std::vector<std::string>;
+using Row = TableRow;
 
-// Display width: bytes that start a UTF-8 character.
-std::size_t width(std::string_view text) {
-  return static_cast<std::size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0U) != 0x80U; }));
-}
+constexpr std::size_t kNameColumns = 40;  // a bundle's row has the name of its folder
 
-// names: number of left-aligned name columns.
-std::string format_rows(const std::vector<Row>& rows, std::size_t names) {
-  std::vector<std::size_t> widths(rows.front().size(), 0);
-  for (const Row& row : rows) {
-    for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], width(row[c]));
+// Of a row's method; two names that are equal when shortened get numbers.
+std::vector<std::string> row_names(const VerifyReport& report) {
+  std::map<std::string, std::set<std::string>> same;  // shortened -> names
+  for (const MethodReport& m : report.methods) same[shortened(escape_text(m.id), kNameColumns)].insert(m.id);
+  std::vector<std::string> names;
+  for (const MethodReport& m : report.methods) {
+    std::string name = shortened(escape_text(m.id), kNameColumns);
+    const std::set<std::string>& all = same.at(name);
+    if (all.size() > 1) name += " #" + std::to_string(1 + std::distance(all.begin(), all.find(m.id)));
+    names.push_back(name + (m.judged ? " *" : ""));
   }
-  std::string text;
-  for (const Row& row : rows) {
-    std::string line;
-    for (std::size_t c = 0; c < row.size(); ++c) {
-      const std::string pad(widths[c] - width(row[c]), ' ');
-      if (c > 0) line += "  ";
-      line += c < names ? row[c] + pad : pad + row[c];  // names left-aligned, numbers right-aligned
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    text += line + "\n";
-  }
-  return text;
+  return names;
 }
 
 std::string task_cell(const MethodReport& method, const TaskScore& column) {
@@ -61,9 +54,9 @@ std::string smaller_text(const VerifyReport& report, const MethodReport& method)
   return fixed(16.0 / method.bits_per_element, 1) + "x";
 }
 
-Row short_row(const VerifyReport& report, const MethodReport& m, bool compares, bool both, bool gated) {
+Row short_row(const VerifyReport& report, const MethodReport& m, const std::string& name, bool compares, bool both, bool gated) {
   const QualityMetrics& q = m.quality;
-  Row row = {m.id + (m.judged ? " *" : "")};
+  Row row = {name};
   if (compares) row.push_back(m.quantized ? m.comparison : "");
   if (both) row.push_back(m.path);
   row.insert(row.end(), {fixed(m.bits_per_element, 2), smaller_text(report, m), significant(q.kl.mean, 3),
@@ -73,40 +66,22 @@ Row short_row(const VerifyReport& report, const MethodReport& m, bool compares, 
   return row;
 }
 
-constexpr std::size_t kColumns = 100;  // of a terminal
-
 // Without the columns that are needed least, if the table is wider than a terminal; -v prints all.
 std::string format_narrow(std::vector<Row> rows, std::size_t names) {
   for (const char* least : {"+-95%", "smaller", "PPL"}) {
-    const std::string text = format_rows(rows, names);
-    if (width(text.substr(0, text.find('\n'))) <= kColumns) return text;
+    const std::string text = table_text(rows, names);
+    if (display_width(text.substr(0, text.find('\n'))) <= kColumns) return text;
     const auto last = std::find(rows[0].rbegin(), rows[0].rend(), least);
     const std::ptrdiff_t column = rows[0].rend() - last - 1;
     for (Row& row : rows) row.erase(row.begin() + column);
   }
-  return format_rows(rows, names);
-}
-
-// Lines of at most 100 columns, broken at spaces; continuation lines are indented.
-std::string wrapped(const std::string& text) {
-  std::string out, line;
-  std::size_t from = 0;
-  const auto end_line = [&] { out += line + "\n", line = "      "; };
-  while (from <= text.size()) {
-    const std::size_t to = std::min(text.find(' ', from), text.size());
-    const std::string word = text.substr(from, to - from);
-    const bool fresh = line.empty() || line.find_first_not_of(' ') == std::string::npos;
-    if (!fresh && width(line) + 1 + width(word) > kColumns) end_line();
-    line += (line.empty() || line.ends_with("      ") ? "" : " ") + word;
-    from = to + 1;
-  }
-  return out + line + "\n";
+  return table_text(rows, names);
 }
 
 // Next steps, and the verdict as the last line.
 std::string closing_lines(const VerifyReport& report) {
   std::string text;
-  if (!report.undecided.empty()) text += "gate: " + report.undecided + "\n";
+  if (!report.undecided.empty()) text += wrapped("gate: " + report.undecided);
   for (const std::string& step : report.steps) text += wrapped("next: " + step);
   for (const std::string& sentence : verdict_sentences(report)) text += wrapped(sentence);
   return text;
@@ -179,9 +154,11 @@ std::string report_details(const VerifyReport& report) {
   for (const TaskScore* t : tasks) header.push_back(t->task + " " + std::to_string(t->length));
   if (gated) header.push_back("gate");
   std::vector<Row> rows = {header};
-  for (const MethodReport& m : report.methods) {
+  const std::vector<std::string> names = row_names(report);
+  for (std::size_t i = 0; i < report.methods.size(); ++i) {
+    const MethodReport& m = report.methods[i];
     const QualityMetrics& q = m.quality;
-    Row row = {m.id + (m.judged ? " *" : ""),
+    Row row = {names[i],
                m.quantized ? m.comparison : "",
                m.path,
                fixed(m.bits_per_element, 2),
@@ -200,36 +177,37 @@ std::string report_details(const VerifyReport& report) {
     if (gated) row.push_back(m.passes_gates ? (*m.passes_gates ? "pass" : "FAIL") : "-");
     rows.push_back(row);
   }
-  std::string text = format_rows(rows, 3);
-  text += "bits: per element of K and V at context " + std::to_string(report.scoring.context) + ", BF16 windows " +
-          std::to_string(report.sink) + "/" + std::to_string(report.recent) + " included; " +
-          grouped(report.scoring.tokens) + " tokens scored (" + percent(report.scoring.fraction, 1) +
-          "% of positions, those that see a quantized key)\n";
-  text += "+-95%: " + interval_note(report) + "\n";
+  std::string text = table_in_parts(rows, 3);
+  text += wrapped("bits: per element of K and V at context " + std::to_string(report.scoring.context) +
+                  ", BF16 windows " + std::to_string(report.sink) + "/" + std::to_string(report.recent) +
+                  " included; " + grouped(report.scoring.tokens) + " tokens scored (" +
+                  percent(report.scoring.fraction, 1) + "% of positions, those that see a quantized key)");
+  text += wrapped("+-95%: " + interval_note(report));
   text += "growth: KL over the last quarter of the scored positions over that of the second\n";
   if (report.target_bits) {
     text += "compare bytes: all within 2% of the bytes of " + fixed(*report.target_bits, 2) + " bits per element\n";
   }
   for (const MethodReport& m : report.methods) {
     if (m.quantized && m.comparison != "common")
-      text += "settings of " + m.id + " (" + m.comparison + ", " + m.path + "): " + m.settings + "\n";
+      text += wrapped("settings of " + m.id + " (" + m.comparison + ", " + m.path + "): " + m.settings);
   }
-  for (const LeftOut& l : report.left_out) text += "left out: " + l.id + " (" + l.comparison + "): " + l.reason + "\n";
-  for (const TaskScore* t : tasks) text += baseline_share(*t) + "\n";
+  for (const LeftOut& l : report.left_out)
+    text += wrapped("left out: " + l.id + " (" + l.comparison + "): " + l.reason);
+  for (const TaskScore* t : tasks) text += wrapped(baseline_share(*t));
   for (const BundleFacts& b : report.bundles) {
-    text += "* evaluated: " + b.row +
-            (b.simulated() ? ", which no engine serves" : " as " + b.served_as + " serves it") + "\n";
-    for (const std::string& change : b.served_changes) text += "  changed by " + b.served_as + ": " + change + "\n";
+    text += wrapped("* evaluated: " + b.row +
+                    (b.simulated() ? ", which no engine serves" : " as " + b.served_as + " serves it"));
+    for (const std::string& change : b.served_changes) text += wrapped("  changed by " + b.served_as + ": " + change);
   }
-  for (const std::string& note : seen_notes(report)) text += "note: " + note + "\n";
+  for (const std::string& note : seen_notes(report)) text += wrapped("note: " + note);
   for (const BaselineChange& c : report.changes) {
-    text += "against " + report.baseline + ", on its " + grouped(report.baseline_tokens) + " tokens: " + c.method +
-            " (" + c.comparison + ", " + c.path + ") KL " + significant(c.kl_before, 4) + " -> " +
-            significant(c.kl_now, 4) + ", PPL ratio " + fixed(c.ppl_ratio_before, 4) + " -> " +
-            fixed(c.ppl_ratio_now, 4) + "\n";
+    text += wrapped("against " + report.baseline + ", on its " + grouped(report.baseline_tokens) + " tokens: " +
+                    c.method + " (" + c.comparison + ", " + c.path + ") KL " + significant(c.kl_before, 4) + " -> " +
+                    significant(c.kl_now, 4) + ", PPL ratio " + fixed(c.ppl_ratio_before, 4) + " -> " +
+                    fixed(c.ppl_ratio_now, 4));
   }
-  for (const GateResult& g : report.gates) text += verdict(g.pass) + "  gate " + gate_text(report, g) + "\n";
-  for (const SelfCheck& c : report.checks) text += verdict(c.pass) + "  check " + c.name + ": " + c.detail + "\n";
+  for (const GateResult& g : report.gates) text += wrapped(verdict(g.pass) + "  gate " + gate_text(report, g));
+  for (const SelfCheck& c : report.checks) text += wrapped(verdict(c.pass) + "  check " + c.name + ": " + c.detail);
   return text + closing_lines(report);
 }
 
@@ -250,31 +228,35 @@ std::string report_table(const VerifyReport& report) {
   }
   if (gated) header.emplace_back("gate");
   std::vector<Row> rows = {header};
-  for (const MethodReport& m : report.methods) rows.push_back(short_row(report, m, compares, both, gated));
+  const std::vector<std::string> ids = row_names(report);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    rows.push_back(short_row(report, report.methods[i], ids[i], compares, both, gated));
+  }
   std::string text = format_narrow(std::move(rows), names);
   text += "bits: per element of K and V at context " + std::to_string(report.scoring.context) + ", BF16 windows " +
           std::to_string(report.sink) + "/" + std::to_string(report.recent) + " included\n";
-  text += "scored: " + grouped(report.scoring.tokens) + " tokens in " + std::to_string(report.scoring.sequences) +
-          " sequences, those whose query sees a coded key; KL in nats\n";
+  text += wrapped("scored: " + grouped(report.scoring.tokens) + " tokens in " +
+                  std::to_string(report.scoring.sequences) +
+                  " sequences, those whose query sees a coded key; KL in nats");
   for (const BundleFacts& b : report.bundles) {
-    text += "* evaluated: " + b.row +
-            (b.simulated() ? ", in simulation: no engine serves it" : " as " + b.served_as + " serves it") + "\n";
+    text += wrapped("* evaluated: " + b.row +
+                    (b.simulated() ? ", in simulation: no engine serves it" : " as " + b.served_as + " serves it"));
     for (const std::string& change : b.served_changes) text += wrapped("changed by " + b.served_as + ": " + change);
   }
   for (const std::string& note : seen_notes(report)) text += wrapped("note: " + note);
   for (const MethodReport& m : report.methods) {
     for (const TaskScore& t : m.tasks) {
-      text += t.task + " " + std::to_string(t.length) + " of " + m.id + " (" + m.path +
-              "): " + (t.score ? share_text(t) : "unsolved by BF16") + "\n";
+      text += wrapped(t.task + " " + std::to_string(t.length) + " of " + m.id + " (" + m.path +
+                      "): " + (t.score ? share_text(t) : "unsolved by BF16"));
     }
   }
-  for (const TaskScore* t : task_columns(report)) text += baseline_share(*t) + "\n";
+  for (const TaskScore* t : task_columns(report)) text += wrapped(baseline_share(*t));
   for (const LeftOut& l : report.left_out)
     text += wrapped("left out: " + l.id + " (" + l.comparison + "): " + l.reason);
   for (const BaselineChange& c : report.changes) {
-    text += "against " + report.baseline + ": " + c.method + " (" + c.path + ") KL " + significant(c.kl_before, 4) +
-            " -> " + significant(c.kl_now, 4) + ", PPL ratio " + fixed(c.ppl_ratio_before, 4) + " -> " +
-            fixed(c.ppl_ratio_now, 4) + "\n";
+    text += wrapped("against " + report.baseline + ": " + c.method + " (" + c.path + ") KL " +
+                    significant(c.kl_before, 4) + " -> " + significant(c.kl_now, 4) + ", PPL ratio " +
+                    fixed(c.ppl_ratio_before, 4) + " -> " + fixed(c.ppl_ratio_now, 4));
   }
   for (const GateResult& g : report.gates) text += wrapped(verdict(g.pass) + "  gate " + gate_text(report, g));
   std::size_t passed = 0, idle = 0;

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "base/columns.h"
 #include "base/foreign_text.h"
 #include "layout/left_out.h"
 #include "statistics/spectrum.h"
@@ -88,7 +89,7 @@ std::string show_text(const Statistics& s, bool utf8) {
   print("geometry   %lld layers, %lld query heads, %lld KV heads, head_dim %lld, hidden %lld\n",
         static_cast<long long>(s.model_layers()), static_cast<long long>(s.query_heads),
         static_cast<long long>(s.kv_heads), static_cast<long long>(s.head_dim), static_cast<long long>(s.hidden));
-  if (!s.left_out.empty()) text += "left out   " + left_out_text(s.left_out) + "\n";
+  if (!s.left_out.empty()) text += wrapped("left out   " + left_out_text(s.left_out), 11);
   print("tokens     %lld\n", static_cast<long long>(s.tokens));
   if (const std::int64_t distance = longest_distance(s); distance > 0) {
     print("distance   keys up to %lld tokens before their query\n", static_cast<long long>(distance));
@@ -108,8 +109,9 @@ std::string show_text(const Statistics& s, bool utf8) {
   if (s.tokens == 0) return text;
   print("row sample %zu tokens for each layer\n\n", s.layers[0].row_priority.size());
   text +=
-      "Spectra of the mean over KV heads, per token: trace, share of the 8 strongest directions, effective number of\n"
-      "directions (participation ratio), and the eigenvalues from strongest to weakest (log scale, 6 decades).\n";
+      "Spectra of the mean over KV heads, per token: trace, share of the 8 strongest directions,\n"
+      "effective number of directions (participation ratio), and the eigenvalues from strongest to\n"
+      "weakest (log scale, 6 decades).\n";
   for (const Shown& shown : kShown) {
     print("\n%-14s %11s %7s %7s\n", shown.title, "trace", "top 8", "eff.");
     for (std::size_t i = 0; i < s.layers.size(); ++i) {

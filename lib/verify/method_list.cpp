@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/columns.h"
 #include "base/errors.h"
 #include "base/files.h"
 #include "base/json.h"
@@ -52,20 +53,24 @@ std::string method_list_table(const std::vector<ListedMethod>& methods, const Mo
     rows.push_back({m.id, fixed(m.bits, 2), m.windows.empty() ? (m.bits < 16 ? "--windows" : "") : m.windows,
                     m.decode ? "prefill, decode" : "prefill", what});
   }
-  std::vector<std::size_t> widths(rows.front().size(), 0);
-  for (const auto& row : rows) {
-    for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+  std::size_t indent = 0;  // of the last column, whose text is wrapped
+  std::vector<std::size_t> widths(rows.front().size() - 1, 0);
+  for (std::size_t c = 0; c < widths.size(); ++c) {
+    for (const auto& row : rows) widths[c] = std::max(widths[c], row[c].size());
+    indent += widths[c] + 2;
   }
   std::string text;
   for (const auto& row : rows) {
-    for (std::size_t c = 0; c + 1 < row.size(); ++c) text += row[c] + std::string(widths[c] - row[c].size() + 2, ' ');
-    text += row.back() + "\n";
+    std::string line;
+    for (std::size_t c = 0; c < widths.size(); ++c) line += row[c] + std::string(widths[c] - row[c].size() + 2, ' ');
+    text += wrapped(line + row.back(), indent);
   }
   const std::int64_t heads = model != nullptr ? model->kv_heads : kHeads;
   const std::int64_t d = model != nullptr ? model->head_dim : kHeadDim;
-  return text + "bits: per element of a coded token, parameters included, for " + std::to_string(heads) +
-         " KV heads of size " + std::to_string(d) +
-         "; windows: full-precision tokens at the start/end as the authors have them (--compare authors)\n"
+  return text +
+         wrapped("bits: per element of a coded token, parameters included, for " + std::to_string(heads) +
+                 " KV heads of size " + std::to_string(d) +
+                 "; windows: full-precision tokens at the start/end as the authors have them (--compare authors)") +
          "--methods also takes all, 2bit, and with a bundle the names of its rows\n";
 }
 

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 
+#include "base/columns.h"
 #include "base/errors.h"
 #include "base/files.h"
 #include "base/json.h"
@@ -112,18 +113,28 @@ std::string plan_table(const MemoryPlan& plan) {
   const auto pad = [](const std::string& s, std::size_t width) {
     return s + std::string(width > s.size() ? width - s.size() : 0, ' ');
   };
-  text += pad("method", 20) + pad("bits", 7);
-  for (const std::int64_t c : plan.contexts) text += pad("at " + grouped(c), 18);
-  text += "longest\n";
-  for (const PlanRow& row : plan.rows) {
-    text += pad(row.id, 20) + pad(fixed(row.cells.back().bits, 2), 7);
-    for (const PlanCell& c : row.cells) {
-      text += pad(format_bytes(c.sequence_bytes) + " x" + grouped(c.batch), 18);
+  constexpr std::size_t kAtOnce = 3;  // contexts within the width of a terminal
+  for (std::size_t from = 0; from < plan.contexts.size(); from += kAtOnce) {
+    const std::size_t to = std::min(from + kAtOnce, plan.contexts.size());
+    const bool last = to == plan.contexts.size();
+    const auto line = [&](const std::string& id, const std::string& bits, const auto& cell, const std::string& end) {
+      std::string cells = pad(id, 20) + pad(bits, 7);
+      for (std::size_t c = from; c < to; ++c) cells += pad(cell(c), 18);
+      cells += last ? end : "";
+      cells.erase(cells.find_last_not_of(' ') + 1);
+      text += cells + "\n";
+    };
+    text += from > 0 ? "\n" : "";
+    line("method", "bits", [&](std::size_t c) { return "at " + grouped(plan.contexts[c]); }, "longest");
+    for (const PlanRow& row : plan.rows) {
+      const auto cell = [&](std::size_t c) {
+        return format_bytes(row.cells[c].sequence_bytes) + " x" + grouped(row.cells[c].batch);
+      };
+      line(row.id, fixed(row.cells.back().bits, 2), cell, grouped(row.longest_context));
     }
-    text += grouped(row.longest_context) + "\n";
   }
-  text += "bits: per element at the longest context; then bytes of a sequence x how many fit; longest: context\n";
-  for (const PlanGap& gap : plan.do_not_fit) text += "left out: " + gap.id + ": " + gap.reason + "\n";
+  text += wrapped("bits: per element at the longest context; then bytes of a sequence x how many fit; longest: context");
+  for (const PlanGap& gap : plan.do_not_fit) text += wrapped("left out: " + gap.id + ": " + gap.reason);
   return text;
 }
 
