@@ -6,6 +6,7 @@
 #include "apps/options/help.h"
 #include "apps/options/verify_arguments.h"
 #include "apps/process_setup.h"
+#include "base/columns.h"
 #include "base/errors.h"
 #include "base/log.h"
 #include "bundle/bundle_files.h"
@@ -38,7 +39,7 @@ int check_only(const VerifySource& source, const Checkpoint* checkpoint, bool js
     print_result(dump_json(Json{{"sound", true}, {"source", source.facts.source}, {"checked", lines}}));
     return 0;
   }
-  for (const std::string& line : lines) print_result("ok  " + line + "\n");
+  for (const std::string& line : lines) print_result(wrapped("ok  " + line));
   print_result(source.facts.source + " is sound\n");
   return 0;
 }

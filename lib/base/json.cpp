@@ -1,6 +1,7 @@
 #include "base/json.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <limits>
 #include <unordered_set>
@@ -178,7 +179,12 @@ std::int64_t as_int(const Json& value, const char* key, const std::string& where
 
 double as_number(const Json& value, const char* key, const std::string& where) {
   if (!value.is_number()) wrong_type(value, key, where, "a number");
-  return value.get<double>();
+  const auto number = value.get<double>();
+  if (!std::isfinite(number)) {  // Python's json reads such numbers (json_rules.h)
+    throw InputError(where + ": '" + key + "' is " + (std::isnan(number) ? "NaN" : "infinite") +
+                     ", expected a finite number");
+  }
+  return number;
 }
 
 std::string as_string(const Json& value, const char* key, const std::string& where) {

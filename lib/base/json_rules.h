@@ -13,4 +13,12 @@ constexpr std::string_view kNumberMark = "oscar-number:";
 // parse_json() with these rules.
 Json parse_json_by(JsonRules rules, std::string_view text, const std::string& where, int max_depth = 64);
 
+// As Python's json module: NaN, Infinity and -Infinity are numbers, and for a repeated key the last value counts. Files
+// that transformers reads this way are read alike, config.json among them.
+Json parse_python_json(std::string_view text, const std::string& where, int max_depth = 64);
+Json read_python_json(const fs::path& path, std::uint64_t max_bytes = std::uint64_t{256} << 20);
+
+// The position after the closing quote of the string that opens at `at`; npos if it does not end.
+std::size_t end_of_json_string(std::string_view text, std::size_t at);
+
 }  // namespace oscar

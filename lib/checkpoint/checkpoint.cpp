@@ -9,6 +9,7 @@
 
 #include "base/errors.h"
 #include "base/foreign_text.h"
+#include "base/json_rules.h"
 #include "checkpoint/canonical_config.h"
 #include "checkpoint/families/family.h"
 #include "checkpoint/gguf_advice.h"
@@ -93,7 +94,7 @@ Checkpoint Checkpoint::open(const ModelLocation& location) {
   Checkpoint checkpoint;
   checkpoint.location_ = location;
   const fs::path config = location.directory / "config.json";
-  const Json document = read_json(config, kMaxConfig);
+  const Json document = read_python_json(config, kMaxConfig);
   checkpoint.config_ = parse_model_config(document, config.string());
   checkpoint.canonical_config_ = canonical_config(document);
   refuse_adapter(location.directory);
@@ -138,7 +139,7 @@ Checkpoint Checkpoint::open_index(const ModelLocation& location) {
   Checkpoint checkpoint;
   checkpoint.location_ = location;
   const fs::path config = location.directory / "config.json";
-  const Json document = read_json(config, kMaxConfig);
+  const Json document = read_python_json(config, kMaxConfig);
   checkpoint.config_ = parse_model_config(document, config.string());
   checkpoint.canonical_config_ = canonical_config(document);
   refuse_adapter(location.directory);

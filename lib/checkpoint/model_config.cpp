@@ -54,10 +54,10 @@ FoundFamily find_family(const Json& config, const std::string& where) {
   const std::string type = name;
   const auto list = config.find("architectures");
   if (list != config.end() && !list->is_null()) {
-    if (!list->is_array() || list->empty() || !list->front().is_string()) {
+    if (!list->is_array() || (!list->empty() && !list->front().is_string())) {
       throw InputError(where + ": 'architectures' must be a list of names");
     }
-    name = list->front().get<std::string>();
+    if (!list->empty()) name = list->front().get<std::string>();  // else model_type decides, as without the list
   }
   if (name.empty()) throw InputError(where + ": the key 'architectures' is missing; is this a model's config.json?");
   // Saved from the model without its head: "Qwen3Model". AutoModelForCausalLM of transformers goes by model_type, too.
@@ -160,8 +160,8 @@ void parse_sliding_windows(const Json& config, const ConfigDefaults& family, con
 std::int64_t token_id(const Json& value, const char* key, const std::string& where) {
   const Json wrapped{{key, value}};
   const std::int64_t id = json_int(wrapped, key, where);
-  if (id < 0 || id > INT32_MAX) throw InputError(where + ": '" + key + "' is " + std::to_string(id));
-  return id;
+  if (id > INT32_MAX) throw InputError(where + ": '" + key + "' is " + std::to_string(id));
+  return std::max<std::int64_t>(id, -1);  // older conversions write -1 for a token that the model does not have
 }
 
 void parse_special_tokens(const Json& config, const ConfigDefaults& family, const std::string& where,
@@ -178,6 +178,7 @@ void parse_special_tokens(const Json& config, const ConfigDefaults& family, cons
   } else if (!eos->is_null()) {
     out->eos_tokens.push_back(token_id(*eos, "eos_token_id", where));
   }
+  std::erase(out->eos_tokens, -1);
 }
 
 Activation parse_activation(const Json& config, const ConfigDefaults& family, const std::string& where) {

@@ -8,7 +8,7 @@
 #include "base/budget.h"
 #include "base/errors.h"
 #include "base/foreign_text.h"
-#include "base/json.h"
+#include "base/json_rules.h"
 
 namespace oscar {
 namespace {
@@ -48,7 +48,7 @@ class IndexReader {
     Budget::spend(200 + name.size());
     if (depth_ == 1) {
       next_is_map_ = name == "weight_map";
-      if (next_is_map_ && std::exchange(found_, true)) fail("has 'weight_map' twice");
+      if (next_is_map_ && std::exchange(found_, true)) map_.clear();  // as in Python the last one counts
     } else if (inside_) {
       key_ = std::move(name);
     }
@@ -61,8 +61,7 @@ class IndexReader {
       fail("the file " + quote_name(value) + " of tensor " + quote_name(key_) +
            " is not inside the checkpoint's directory");
     }
-    const auto [it, fresh] = map_.emplace(std::move(key_), std::move(value));
-    if (!fresh) fail("has the tensor " + quote_name(it->first) + " twice");
+    map_.insert_or_assign(std::move(key_), std::move(value));
     return true;
   }
   bool null() { return scalar("null"); }
@@ -112,7 +111,7 @@ std::map<std::string, std::string> parse_shard_index(std::string_view json, cons
 }
 
 std::uint64_t parse_total_size(std::string_view json, const std::string& where) {
-  const Json index = parse_json(json, where);
+  const Json index = parse_python_json(json, where);
   const Json& size = json_member(json_member(index, "metadata"), "total_size");
   if (size.is_null()) return 0;
   // Some tools write it as a float: 1.5e9.

@@ -13,8 +13,8 @@
 namespace oscar {
 namespace {
 
-constexpr std::array<std::string_view, 8> kMethods = {"fp8", "mxfp8", "compressed-tensors", "modelopt", "mxfp4",
-                                                      "awq", "gptq",  "auto-round"};
+constexpr std::array<std::string_view, 9> kMethods = {"fp8", "mxfp8", "compressed-tensors", "modelopt",  "mxfp4",
+                                                      "awq", "gptq",  "auto-round",         "fbgemm_fp8"};
 constexpr std::int64_t kMaxBlock = std::int64_t{1} << 20;
 
 using Block = std::pair<std::int64_t, std::int64_t>;

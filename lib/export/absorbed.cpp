@@ -9,6 +9,7 @@
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/interrupt.h"
+#include "base/json_rules.h"
 #include "bundle/bundle_files.h"
 #include "checkpoint/families/family.h"
 #include "checkpoint/shard_index.h"
@@ -22,7 +23,7 @@ constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr const char* kModelopt = "hf_quant_config.json";
 
-Json raw_config(const Checkpoint& source) { return read_json(source.location().directory / "config.json"); }
+Json raw_config(const Checkpoint& source) { return read_python_json(source.location().directory / "config.json"); }
 
 bool has_mean(const Bundle& bundle) {
   return std::any_of(bundle.layers.begin(), bundle.layers.end(),
@@ -315,7 +316,7 @@ std::vector<std::string> write_absorbed(const ExportFormat&, const ServedForm& f
   Json config = needs_new_biases(source, bundle) ? config_with_biases(source) : raw_config(source);
   add_plain_modules(config, modules);
   if (fs::exists(target.path() / kModelopt) && !modules.empty()) {
-    Json modelopt = read_json(target.path() / kModelopt);
+    Json modelopt = read_python_json(target.path() / kModelopt);
     add_plain_modules_modelopt(modelopt, modules);
     write_file_atomic(target.path() / kModelopt, dump_json(modelopt));
   }

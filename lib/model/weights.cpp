@@ -133,11 +133,13 @@ bool changes_nothing(const std::string& name) {
   });
 }
 
-// GPTQ checkpoints of older tools have a zero bias at every quantized module.
+// A zero bias changes nothing. GPTQ checkpoints of older tools have one at every quantized module, and models that were
+// converted from another architecture at some plain ones.
 bool is_empty_bias(const Checkpoint& checkpoint, const std::string& name) {
   constexpr std::string_view kEnd = ".bias";
   if (!name.ends_with(kEnd)) return false;
-  if (checkpoint.find(name.substr(0, name.size() - kEnd.size()) + ".qweight") == nullptr) return false;
+  const std::string module = name.substr(0, name.size() - kEnd.size());
+  if (checkpoint.find(module + ".qweight") == nullptr && checkpoint.find(module + ".weight") == nullptr) return false;
   const std::span<const std::byte> data = checkpoint.at(name).data;
   return std::all_of(data.begin(), data.end(), [](std::byte byte) { return byte == std::byte{0}; });
 }

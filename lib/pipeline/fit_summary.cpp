@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/columns.h"
 #include "bundle/model_card.h"
 #include "pipeline/number.h"
 
@@ -52,7 +53,7 @@ std::string worst_line(const FitResult& result) {
             (shares ? number(100.0 * sides[i].value, "%.0f%%") : number(sides[i].value, "%.3f")) + " (" +
             widths_of(*sides[i].side) + ")";
   }
-  return text + (shares ? " of the predicted error\n" : " relative error\n");
+  return wrapped(text + (shares ? " of the predicted error" : " relative error"), 10);
 }
 
 }  // namespace

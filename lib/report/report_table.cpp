@@ -54,7 +54,8 @@ std::string smaller_text(const VerifyReport& report, const MethodReport& method)
   return fixed(16.0 / method.bits_per_element, 1) + "x";
 }
 
-Row short_row(const VerifyReport& report, const MethodReport& m, const std::string& name, bool compares, bool both, bool gated) {
+Row short_row(const VerifyReport& report, const MethodReport& m, const std::string& name, bool compares, bool both,
+              bool gated) {
   const QualityMetrics& q = m.quality;
   Row row = {name};
   if (compares) row.push_back(m.quantized ? m.comparison : "");
@@ -201,10 +202,10 @@ std::string report_details(const VerifyReport& report) {
   }
   for (const std::string& note : seen_notes(report)) text += wrapped("note: " + note);
   for (const BaselineChange& c : report.changes) {
-    text += wrapped("against " + report.baseline + ", on its " + grouped(report.baseline_tokens) + " tokens: " +
-                    c.method + " (" + c.comparison + ", " + c.path + ") KL " + significant(c.kl_before, 4) + " -> " +
-                    significant(c.kl_now, 4) + ", PPL ratio " + fixed(c.ppl_ratio_before, 4) + " -> " +
-                    fixed(c.ppl_ratio_now, 4));
+    text += wrapped("against " + report.baseline + ", on its " + grouped(report.baseline_tokens) +
+                    " tokens: " + c.method + " (" + c.comparison + ", " + c.path + ") KL " +
+                    significant(c.kl_before, 4) + " -> " + significant(c.kl_now, 4) + ", PPL ratio " +
+                    fixed(c.ppl_ratio_before, 4) + " -> " + fixed(c.ppl_ratio_now, 4));
   }
   for (const GateResult& g : report.gates) text += wrapped(verdict(g.pass) + "  gate " + gate_text(report, g));
   for (const SelfCheck& c : report.checks) text += wrapped(verdict(c.pass) + "  check " + c.name + ": " + c.detail);
@@ -235,9 +236,9 @@ std::string report_table(const VerifyReport& report) {
   std::string text = format_narrow(std::move(rows), names);
   text += "bits: per element of K and V at context " + std::to_string(report.scoring.context) + ", BF16 windows " +
           std::to_string(report.sink) + "/" + std::to_string(report.recent) + " included\n";
-  text += wrapped("scored: " + grouped(report.scoring.tokens) + " tokens in " +
-                  std::to_string(report.scoring.sequences) +
-                  " sequences, those whose query sees a coded key; KL in nats");
+  text +=
+      wrapped("scored: " + grouped(report.scoring.tokens) + " tokens in " + std::to_string(report.scoring.sequences) +
+              " sequences, those whose query sees a coded key; KL in nats");
   for (const BundleFacts& b : report.bundles) {
     text += wrapped("* evaluated: " + b.row +
                     (b.simulated() ? ", in simulation: no engine serves it" : " as " + b.served_as + " serves it"));

@@ -7,6 +7,7 @@
 
 #include "base/errors.h"
 #include "base/foreign_text.h"
+#include "base/json_rules.h"
 #include "text/jinja/from_json.h"
 #include "text/jinja/template.h"
 #include "text/server_messages.h"
@@ -115,7 +116,7 @@ ChatTemplate ChatTemplate::from_model(const fs::path& directory) {
   const fs::path config_file = directory / "tokenizer_config.json";
   const std::string where = config_file.string();
   if (fs::exists(config_file)) {
-    const Json config = read_json(config_file);
+    const Json config = read_python_json(config_file);
     if (!config.is_object()) throw InputError(where + ": found " + config.type_name() + ", expected a JSON object");
     in_config = templates_of(config, where);
   }
@@ -133,7 +134,7 @@ ChatTemplate ChatTemplate::from_model(const fs::path& directory) {
   for (const auto& [name, source] : in_config) chat.add(name, source, where);
   const fs::path of_processor = directory / "chat_template.json";  // in multimodal checkpoints
   if (in_config.empty() && fs::exists(of_processor)) {
-    for (const auto& [name, source] : templates_of(read_json(of_processor), of_processor.string())) {
+    for (const auto& [name, source] : templates_of(read_python_json(of_processor), of_processor.string())) {
       chat.add(name, source, of_processor.string());
     }
   }

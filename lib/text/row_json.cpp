@@ -1,9 +1,7 @@
 #include "text/row_json.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <limits>
 
 #include "base/errors.h"
 #include "base/interrupt.h"
@@ -14,51 +12,9 @@ namespace {
 
 constexpr std::string_view kSpaces = " \t\r\n";
 
-// The position after the closing quote of the string that opens at `at`; npos if it does not end.
-std::size_t end_of_string(std::string_view text, std::size_t at) {
-  for (++at; at < text.size(); ++at) {
-    if (text[at] == '\\') {
-      ++at;
-    } else if (text[at] == '"') {
-      return at + 1;
-    }
-  }
-  return std::string_view::npos;
-}
-
-// Nonstandard numbers outside strings become texts of this form, which JsonRules::kPython reads back.
-std::string with_marked_numbers(std::string_view text) {
-  constexpr std::array<std::string_view, 3> kNames = {"NaN", "-Infinity", "Infinity"};
-  std::string out;
-  for (std::size_t at = 0; at < text.size();) {
-    if (text[at] == '"') {
-      const std::size_t end = std::min(end_of_string(text, at), text.size());
-      out += text.substr(at, end - at);
-      at = end;
-      continue;
-    }
-    const auto name =
-        std::find_if(kNames.begin(), kNames.end(), [&](std::string_view n) { return text.substr(at).starts_with(n); });
-    if (name == kNames.end()) {
-      out += text[at++];
-    } else {
-      out += '"' + std::string(kNumberMark) + std::string(*name) + '"';
-      at += name->size();
-    }
-  }
-  return out;
-}
-
 }  // namespace
 
-Json parse_row_json(std::string_view text, const std::string& where) {
-  const bool marked = text.find(kNumberMark) != std::string_view::npos;  // an ordinary text could be mistaken for a
-                                                                         // number
-  const bool has_numbers =
-      text.find("NaN") != std::string_view::npos || text.find("Infinity") != std::string_view::npos;
-  if (!has_numbers || marked) return parse_json_by(JsonRules::kLastKey, text, where);
-  return parse_json_by(JsonRules::kPython, with_marked_numbers(text), where);
-}
+Json parse_row_json(std::string_view text, const std::string& where) { return parse_python_json(text, where); }
 
 bool has_value(const Json& object, std::string_view key) {
   const Json& value = json_member(object, key);
@@ -87,7 +43,7 @@ std::vector<std::string_view> split_json_values(std::string_view text, const std
     for (int depth = 0; at < text.size();) {
       const char c = text[at];
       if (c == '"') {
-        at = end_of_string(text, at);
+        at = end_of_json_string(text, at);
         if (at == std::string_view::npos) {
           at = begin;
           fail("a row with a text that does not end begins");

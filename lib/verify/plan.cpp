@@ -125,7 +125,8 @@ std::string plan_table(const MemoryPlan& plan) {
       text += cells + "\n";
     };
     text += from > 0 ? "\n" : "";
-    line("method", "bits", [&](std::size_t c) { return "at " + grouped(plan.contexts[c]); }, "longest");
+    line(
+        "method", "bits", [&](std::size_t c) { return "at " + grouped(plan.contexts[c]); }, "longest");
     for (const PlanRow& row : plan.rows) {
       const auto cell = [&](std::size_t c) {
         return format_bytes(row.cells[c].sequence_bytes) + " x" + grouped(row.cells[c].batch);
@@ -133,7 +134,8 @@ std::string plan_table(const MemoryPlan& plan) {
       line(row.id, fixed(row.cells.back().bits, 2), cell, grouped(row.longest_context));
     }
   }
-  text += wrapped("bits: per element at the longest context; then bytes of a sequence x how many fit; longest: context");
+  text +=
+      wrapped("bits: per element at the longest context; then bytes of a sequence x how many fit; longest: context");
   for (const PlanGap& gap : plan.do_not_fit) text += wrapped("left out: " + gap.id + ": " + gap.reason);
   return text;
 }

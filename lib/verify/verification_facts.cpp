@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/columns.h"
 #include "base/progress.h"
 #include "model/device_memory.h"
 #include "model/weights.h"
@@ -77,7 +78,8 @@ std::string Verification::plan_text() const {
     list += (list.empty() ? "" : ", ") + c.method.id;
     if (request_.comparisons.size() > 1 && c.method.quantized) list += " (" + c.comparison + ")";
   }
-  std::string text = "methods    " + list + (judged_.empty() ? "" : " (candidates: " + joined(judged_) + ")") + "\n";
+  std::string text =
+      wrapped("methods    " + list + (judged_.empty() ? "" : " (candidates: " + joined(judged_) + ")"), 11);
   text += "sequences  " + std::to_string(set_.sequences.size()) + " of " + grouped(set_.context) + " tokens, " +
           grouped(set_.unused_tokens) + " of the text's " + grouped(set_.text_tokens) + " tokens unused\n";
   text += "passes     " + std::to_string(passes) + " over " + grouped(tokens) + " tokens, and one over the first " +

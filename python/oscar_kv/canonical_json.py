@@ -1,10 +1,13 @@
 """A canonical text for each JSON value: keys sorted, no spaces, every number a double in its shortest form.
 lib/base/canonical_json.cpp of the toolchain writes the same."""
 import json
+import math
 
 
 def _double_text(value):
     value = float(value)
+    if not math.isfinite(value):
+        return "null"
     if 1e15 <= abs(value) < 1e16:  # in this range C++ writes an exponent, one digit earlier than Python
         digits = repr(abs(value)).replace(".", "").rstrip("0")
         return f"{'-' if value < 0 else ''}{digits[0]}{'.' + digits[1:] if len(digits) > 1 else ''}e+15"

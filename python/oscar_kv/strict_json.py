@@ -1,5 +1,5 @@
-"""JSON with the rules of the C++ reader (lib/base/json.cpp): UTF-8, no duplicate keys, no NaN, limited depth, 64-bit
-numbers."""
+"""JSON with the rules of the C++ readers (lib/base/json.cpp, python_json.cpp): UTF-8, limited depth, 64-bit numbers. Files of
+this project have no duplicate keys and no NaN; files that transformers reads may have both, and the last key counts."""
 import json
 import re
 
@@ -36,16 +36,18 @@ def _check_depth(value, where):
         level = [v for held in level for v in (held.values() if type(held) is dict else held)]
 
 
-def parse_json(data, where):
+def parse_json(data, where, strict=True):
     def once(pairs):
         result = dict(pairs)
-        if len(result) != len(pairs):
+        if strict and len(result) != len(pairs):
             seen = set()
             twice = next(k for k, _ in pairs if k in seen or seen.add(k))
             raise InputError(f"{where}: the key {quoted(twice)} stands twice in one object")
         return result
 
     def constant(text):
+        if not strict:
+            return float(text)
         raise InputError(f"{where}: holds {text}, which is no JSON")
 
     data = bytes(data)
@@ -69,8 +71,8 @@ def parse_json(data, where):
     return value
 
 
-def read_json(path, most):
-    return parse_json(read_file(path, most), path)
+def read_json(path, most, strict=True):
+    return parse_json(read_file(path, most), path, strict)
 
 
 class Fields:

@@ -19,7 +19,7 @@ CONFIGS = {
     "a list": "[1, 2]",
     "a number": "7",
     "trailing text": json.dumps(CONFIG) + "}",
-    "duplicate key": json.dumps(CONFIG)[:-1] + ', "hidden_size": 64}',
+    "repeated key": json.dumps(CONFIG)[:-1] + ', "hidden_size": 64}',  # the last one counts; the weights have 32
     "deep": '{"a":' * 5000 + "1" + "}" * 5000,
     "deep lists": "[" * 100000,
     "invalid UTF-8": json.dumps(CONFIG).encode().replace(b'"silu"', b'"si\xff\xfeu"'),

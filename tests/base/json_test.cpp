@@ -4,12 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cmath>
 #include <functional>
 #include <iterator>
 #include <string>
 
 #include "base/errors.h"
 #include "base/hash.h"
+#include "base/json_rules.h"
 
 namespace oscar {
 namespace {
@@ -37,6 +39,21 @@ TEST(Json, ReadsPlainValues) {
 TEST(Json, RefusesDuplicateKeysAtAnyLevel) {
   EXPECT_THAT(message_of([] { parse_json(R"({"a": {"k": 1, "k": 2}})", "f.json"); }), HasSubstr("'k' twice"));
   EXPECT_NO_THROW(parse_json(R"({"a": {"k": 1}, "b": {"k": 2}})", "f.json"));
+}
+
+TEST(Json, ReadsAsPythonDoesWhatTransformersReads) {
+  const Json j =
+      parse_python_json(R"({"a": 1, "n": NaN, "i": [-Infinity, Infinity], "s": "NaN \" NaN", "a": 2})", "f.json");
+  EXPECT_EQ(json_int(j, "a", "f.json"), 2);
+  EXPECT_EQ(json_string(j, "s", "f.json"), "NaN \" NaN");
+  EXPECT_TRUE(std::isinf(j["i"][0].get<double>()));
+  EXPECT_EQ(message_of([&] { json_number(j, "n", "f.json"); }), "f.json: 'n' is NaN, expected a finite number");
+  EXPECT_THAT(message_of([&] { json_number(j, "n", "f.json", 1.0); }), HasSubstr("'n' is NaN"));
+  EXPECT_THAT(message_of([&] { json_int(j, "n", "f.json"); }), HasSubstr("expected an integer"));
+  EXPECT_THAT(message_of([] { parse_python_json("{\"a\": NaNa}", "f.json"); }), HasSubstr("f.json: is not valid JSON"));
+  EXPECT_THAT(message_of([] { parse_python_json(std::string(100, '['), "f.json"); }), HasSubstr("nested deeper"));
+  EXPECT_THAT(message_of([] { parse_json("{\"a\": NaN}", "f.json"); }),
+              HasSubstr("found 'NaN'"));  // files of this project
 }
 
 TEST(Json, ErrorsAreOneShortLine) {

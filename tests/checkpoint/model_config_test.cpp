@@ -383,7 +383,8 @@ TEST(ModelConfig, RefusesOtherArchitectures) {
               AllOf(HasSubstr("'GPT2LMHeadModel' is not supported"), HasSubstr(supported_architectures())));
   EXPECT_THAT(refusal("{}", "Qwen3ForSequenceClassification"), HasSubstr("not supported"));
   EXPECT_THAT(refusal(R"({"model_type": "qwen3"})"), HasSubstr("model_type 'qwen3' does not belong"));
-  EXPECT_THAT(refusal(R"({"architectures": []})"), HasSubstr("must be a list of names"));
+  EXPECT_THAT(refusal(R"({"architectures": []})"), HasSubstr("'architectures' is missing"));
+  EXPECT_EQ(parse("x", R"({"architectures": [], "model_type": "qwen3"})").architecture, "Qwen3ForCausalLM");
   EXPECT_THAT(refusal(R"({"architectures": [3]})"), HasSubstr("must be a list of names"));
   EXPECT_THAT(refusal(R"({"architectures": null})"), HasSubstr("'architectures' is missing"));
   EXPECT_EQ(parse("x", R"({"architectures": null, "model_type": "qwen3"})").architecture, "Qwen3ForCausalLM");
@@ -404,7 +405,7 @@ TEST(ModelConfig, RefusesImpossibleGeometry) {
   EXPECT_THAT(refusal(R"({"vocab_size": 18446744073709551615})"), HasSubstr("'vocab_size' is too large"));
   EXPECT_THAT(refusal(R"({"rms_norm_eps": -1})"), HasSubstr("'rms_norm_eps'"));
   EXPECT_THAT(refusal(R"({"hidden_act": "gelu"})"), HasSubstr("activation 'gelu' is not supported"));
-  EXPECT_THAT(refusal(R"({"bos_token_id": -4})"), HasSubstr("'bos_token_id' is -4"));
+  EXPECT_THAT(refusal(R"({"bos_token_id": 3000000000})"), HasSubstr("'bos_token_id' is 3000000000"));
   EXPECT_THAT(refusal(R"({"eos_token_id": [1, "x"]})"), HasSubstr("'eos_token_id' is string"));
 }
 

@@ -55,6 +55,8 @@ TEST(Weights, WrongShapeNamesBothShapes) {
 TEST(Weights, BiasThatWouldBeIgnoredIsRefused) {
   TinyCheckpoint tiny;
   tiny.tensors["model.layers.1.self_attn.k_proj.bias"] = at::zeros({32});
+  EXPECT_EQ(fault(tiny), "(no error)");  // zeros change nothing
+  tiny.tensors["model.layers.1.self_attn.k_proj.bias"] = at::ones({32});
   EXPECT_THAT(fault(tiny), testing::AllOf(testing::HasSubstr("model.layers.1.self_attn.k_proj.bias"),
                                           testing::HasSubstr("attention_bias")));
   tiny.config["attention_bias"] = true;  // now the others are missing

@@ -152,6 +152,8 @@ FORMATS = {
     "fp8-whole-blocks": (fp8_blocks, BLOCKS, WHOLE),
     "fp8-channel": (compressed("float-quantized", num_bits=8, type="float", strategy="channel", symmetric=True),
                     dict(quant_method="compressed-tensors", format="float-quantized"), CUT),
+    "fp8-fbgemm": (compressed("float-quantized", num_bits=8, type="float", strategy="channel", symmetric=True),
+                   dict(quant_method="fbgemm_fp8", activation_scale_ub=1200.0, modules_to_not_convert=["lm_head"]), CUT),
     "fp8-tensor": (compressed("float-quantized", num_bits=8, type="float", strategy="tensor", symmetric=True),
                    dict(quant_method="compressed-tensors", format="float-quantized"), CUT),
     "fp8-modelopt": (fp8_tensor, dict(quant_method="modelopt", quant_algo="FP8", ignore=["lm_head"]), CUT),

@@ -67,6 +67,7 @@ SHAPES = {
     "bias": {"num_key_value_heads": 4, "attention_bias": True, "mlp_bias": True},
     "tied": {"num_key_value_heads": 4, "tie_word_embeddings": True, "rms_norm_eps": 1e-5, "hidden_act": "silu"},
     "tokens": {"num_key_value_heads": 4, "bos_token_id": 5, "eos_token_id": [6, 7], "dtype": "bfloat16"},
+    "tokens -1": {"num_key_value_heads": 4, "bos_token_id": -1, "eos_token_id": -1},
     "tokens null": {"num_key_value_heads": 4, "bos_token_id": None, "eos_token_id": None, "torch_dtype": "float16"},
 }
 WINDOWS = {
@@ -135,7 +136,7 @@ def test_configs_agree(tool, tmp_path):
             assert mine[key] == expected, (name, key)
         assert mine["windows"] == expected_windows(config, theirs), name
         assert mine["bos"] == (-1 if theirs.bos_token_id is None else theirs.bos_token_id), name
-        eos = theirs.eos_token_id
+        eos = None if theirs.eos_token_id == -1 else theirs.eos_token_id  # -1 is no token
         assert mine["eos"] == ([] if eos is None else eos if isinstance(eos, list) else [eos]), name
         assert mine["dtype"] == str(theirs.dtype or "").replace("torch.", ""), name
 

@@ -124,6 +124,21 @@ TEST(ReportTable, EndsWithTheVerdictWithin100Columns) {
     EXPECT_THAT(wide,
                 testing::AllOf(HasSubstr("KL mean"), HasSubstr("ratio"), HasSubstr("same top"), HasSubstr("gate")));
   }
+  // Two folders whose names differ only in the middle.
+  r.methods.push_back(r.methods[2]);
+  r.methods[2].id = std::string(60, 'n') + "-1-" + std::string(60, 'm');
+  r.methods[3].id = std::string(60, 'n') + "-2-" + std::string(60, 'm');
+  for (const std::string& wide : {report_table(r), report_details(r)}) {
+    for (std::size_t from = 0; from < wide.size(); from = wide.find('\n', from) + 1) {
+      const std::string line = wide.substr(from, wide.find('\n', from) - from);
+      EXPECT_TRUE(line.size() <= 100 || line.find(' ', 6) == std::string::npos ||
+                  line.find("nnn-") != std::string::npos)
+          << line;
+    }
+    EXPECT_THAT(wide, testing::AllOf(HasSubstr("nnn...mmm"), HasSubstr("mmm #1"), HasSubstr("mmm #2")));
+  }
+  EXPECT_THAT(report_details(r), testing::AllOf(HasSubstr("bytes/seq"), HasSubstr("growth"), HasSubstr("same top")));
+  r.methods.pop_back();
   r.steps = {std::string(60, 'a') + " " + std::string(60, 'b')};
   EXPECT_THAT(report_table(r), HasSubstr("next: " + std::string(60, 'a') + "\n      " + std::string(60, 'b') + "\n"));
 }

@@ -9,6 +9,7 @@
 
 #include "base/errors.h"
 #include "base/foreign_text.h"
+#include "base/json_rules.h"
 
 namespace oscar {
 namespace {
@@ -24,7 +25,7 @@ bool is_standard(const std::string& key) {
 Json read_object(const fs::path& file) {
   std::error_code ec;
   if (fs::symlink_status(file, ec).type() == fs::file_type::not_found) return Json::object();
-  Json json = read_json(file, kMostBytes);
+  Json json = read_python_json(file, kMostBytes);
   if (!json.is_object()) throw InputError(file.string() + ": found " + json.type_name() + ", expected a JSON object");
   return json;
 }
@@ -81,6 +82,9 @@ class TokenFiles {
       throw InputError(where_ +
                        ": 'split_special_tokens' is true, which is not supported; pass {\"input_ids\": [...]} rows");
     }
+    const Json& kind = json_member(config_, "tokenizer_class");
+    out_.prefix_space = json_member(config_, "add_prefix_space") == true && kind != "PreTrainedTokenizerFast" &&
+                        kind != "TokenizersBackend";
     read_names(config_, where_, false);
     const Json& decoder = json_member(config_, "added_tokens_decoder");
     if (!decoder.is_null()) {

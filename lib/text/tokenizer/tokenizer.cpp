@@ -65,6 +65,17 @@ struct Tokenizer::Impl {
   std::string name;  // of the file
 };
 
+namespace {
+
+// Whether a ByteLevel pre-tokenizer is told to add no space in front of a text.
+bool says_no_prefix_space(const Json& pre_tokenizer) {
+  const Json& parts = json_member(pre_tokenizer, "pretokenizers");
+  if (parts.is_array()) return std::any_of(parts.begin(), parts.end(), says_no_prefix_space);
+  return json_member(pre_tokenizer, "type") == "ByteLevel" && json_member(pre_tokenizer, "add_prefix_space") == false;
+}
+
+}  // namespace
+
 Tokenizer::Tokenizer() = default;
 Tokenizer::~Tokenizer() = default;
 Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
@@ -77,6 +88,11 @@ Tokenizer Tokenizer::from_file(const fs::path& tokenizer_json) {
   Tokenizer tokenizer;
   const TokenizerJson file = parse_tokenizer_json(read_file(tokenizer_json, kMaxFileBytes), where);
   const ConfigTokens beside = read_config_tokens(tokenizer_json.parent_path(), json_member(file.rest, "added_tokens"));
+  if (beside.prefix_space && says_no_prefix_space(json_member(file.rest, "pre_tokenizer"))) {
+    throw InputError((tokenizer_json.parent_path() / "tokenizer_config.json").string() +
+                     ": 'add_prefix_space' is true, but tokenizer.json adds no space, and classes of transformers "
+                     "differ in which of them counts; make both equal, or pass {\"input_ids\": [...]} rows");
+  }
   tokenizer.impl_ = std::make_unique<Impl>(file, beside.added, where);
   return tokenizer;
 }
