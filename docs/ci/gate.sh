@@ -21,9 +21,12 @@ if [ "${1:-}" != --key ]; then
     exec 9> "$output/.lock" || fail 4 "OUTPUT '$output' cannot be written"
     flock -n 9 || fail 4 "another run uses the folder '$output'; wait for it or set another OUTPUT"
   fi
-  # Nothing of an earlier run may be taken for a result of this one, whatever ends it.
-  rm -rf -- "$output/serving" "$output/report.json" "$output/report.html" "$output/summary.md" "$output/gates.xml" ||
-    fail 4 "results of an earlier run in '$output' cannot be removed"
+  # Nothing of an earlier run may be taken for a result of this one, whatever ends it; nor may what a killed run left.
+  rm -rf -- "$output/serving" "$output/report.json" "$output/report.html" "$output/summary.md" "$output/gates.xml" \
+    "$output/report.json.work" || fail 4 "results of an earlier run in '$output' cannot be removed"
+  # Told now, not after hours of calibration.
+  [ -f "$TEXT" ] || fail 3 "TEXT '$TEXT' is not a file"
+  [ -z "${BASELINE:-}" ] || [ -f "$BASELINE" ] || fail 3 "BASELINE '$BASELINE' is not a file"
 fi
 
 # The folder of the checkpoint, as the commands find it.
@@ -44,7 +47,8 @@ version=$(oscar-collect --version) || fail 4 "oscar-collect does not run; put th
 key=$({
   printf '%s\n' "$version" "$tokens" "${COLLECT_OPTIONS:-}" "${PROMPTS##*.}"
   sha256sum < "$PROMPTS"
-  for file in "$checkpoint"/*.json "$checkpoint"/*.jinja "$checkpoint"/*.safetensors; do
+  for file in "$checkpoint"/*.json "$checkpoint"/*.jinja "$checkpoint"/additional_chat_templates/*.jinja \
+    "$checkpoint"/*.safetensors; do
     if [ -f "$file" ]; then basename "$file" && sha256sum < "$file"; fi
   done
 } | sha256sum | cut -c 1-16)

@@ -35,6 +35,8 @@ def gate(tmp_path):
         (bin_dir / name).chmod(0o755)
     shutil.copytree(SOURCE_DIR / "sample_data" / "tiny-qwen3", tmp_path / "model")
     (tmp_path / "prompts.jsonl").write_text('{"text": "a"}\n')
+    for name in ("text.txt", "b.json"):
+        (tmp_path / name).write_text("{}")
 
     def run(*arguments, code=0, **settings):
         log.write_text("")
@@ -92,6 +94,10 @@ def test_only_a_failed_gate_ends_with_1(gate, tmp_path):
         assert (tmp_path / "oscar-ci/serving").is_dir()
         assert sentence in gate(code=code, **settings) and not (tmp_path / "oscar-ci/serving").exists()
         assert sentence in gate("--key", code=code, **settings)
+    for name in ("TEXT", "BASELINE"):  # told before the calibration
+        gate()
+        assert f"{name} 'none' is not a file" in gate(code=3, **{name: "none"}) and not (tmp_path / "oscar-ci/serving").exists()
+        assert (tmp_path / "log").read_text() == ""
     assert "cannot be made" in gate(code=4, OUTPUT="file/x")
     assert "put the four commands in PATH" in gate(code=4, PATH="/usr/bin:/bin")
 
@@ -103,6 +109,13 @@ def test_two_runs_at_once_do_not_share_a_folder(gate, tmp_path):
         assert "another run uses the folder 'oscar-ci'" in gate(code=4)
         assert (tmp_path / "oscar-ci/serving").is_dir()  # of the run that holds the folder
     assert names(gate())[-1] == "export"
+
+
+def test_what_a_killed_evaluation_left_does_not_stop_the_next_run(gate, tmp_path):
+    gate()
+    (tmp_path / "oscar-ci/report.json.work").mkdir()  # oscar-verify would ask for --resume
+    gate()
+    assert not (tmp_path / "oscar-ci/report.json.work").exists()
 
 
 def test_a_format_without_a_card_gets_no_report(gate):
@@ -125,6 +138,9 @@ def test_statistics_are_of_the_inputs_or_made_anew(gate, tmp_path):
     config = tmp_path / "model/config.json"
     config.write_text(config.read_text() + " ")
     assert "collect" in names(gate())
+    (tmp_path / "model/additional_chat_templates").mkdir()
+    (tmp_path / "model/additional_chat_templates/tool_use.jinja").write_text("{{ messages }}")
+    assert "collect" in names(gate())
 
 
 def test_the_key_of_a_model_in_the_hub_cache(gate, tmp_path):
@@ -136,6 +152,17 @@ def test_the_key_of_a_model_in_the_hub_cache(gate, tmp_path):
     (snapshots / "snapshots/abc/config.json").write_text("{}")
     assert gate("--key", MODEL="org/m") != gate("--key")
     assert not (tmp_path / "oscar-ci").exists()
+
+
+def test_the_workflow_keeps_statistics_of_a_failed_gate():
+    """actions/cache saves only where the job passes; a job of a failed gate would collect again each time."""
+    yaml = pytest.importorskip("yaml")
+    steps = yaml.safe_load((SOURCE_DIR / "docs/ci/workflow.yml").read_text())["jobs"]["gate"]["steps"]
+    by_use = {step["uses"].split("@")[0]: step for step in steps if "uses" in step}
+    restore, save = by_use["actions/cache/restore"], by_use["actions/cache/save"]
+    assert "always()" in save["if"] and restore["with"] == save["with"] and "actions/cache" not in by_use
+    runs = [step["run"].split()[0] if "run" in step else step.get("uses", "") for step in steps]
+    assert steps.index(restore) < runs.index("/opt/oscar-toolchain/docs/ci/gate.sh") < steps.index(save)
 
 
 def test_options_reach_the_commands(gate):
