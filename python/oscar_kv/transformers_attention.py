@@ -30,6 +30,7 @@ def attention(module, query, key, value, attention_mask, scaling=None, dropout=0
         raise InputError("attention with 'position_bias' is not supported by oscar-kv")
     if attention_mask is not None and attention_mask.dim() != 2:
         raise InputError(f"an attention mask of {attention_mask.dim()} dimensions is not supported; pass [batch, tokens]")
+    _refuse_packed(module, key, attention_mask, kwargs)
     rule = rule_of(module, sliding_window, kwargs.get("softcap"), kwargs.get("s_aux"))
     layer = getattr(key, CARRIER, None)
     if layer is None:  # no cache, or another kind: the model's original attention
@@ -53,6 +54,18 @@ def attention(module, query, key, value, attention_mask, scaling=None, dropout=0
         output = _chunk(layer, query, key, value, tokens, scale, rule)
         layer.keep(valid)
     return output.transpose(1, 2), None
+
+
+def _refuse_packed(module, key, attention_mask, kwargs):
+    """Several texts in one row, told by position_ids that start again: transformers keeps them apart, this function would not."""
+    packed = kwargs.get("cu_seq_lens_q") is not None
+    positions = kwargs.get("position_ids")
+    if positions is not None and attention_mask is None and getattr(key, CARRIER, None) is None and getattr(module, "layer_idx", 0) == 0:
+        if positions.dim() == 2 and positions.shape[1] == key.shape[2] > 1:
+            packed = packed or bool((positions.diff(dim=1) != 1).any())
+    if packed:
+        raise InputError("the row holds several texts (position_ids start again), which attend to each other here; pass one text a row "
+                         "with an attention_mask, or detach() the bundle first")
 
 
 def _chunk(layer, query, key, value, valid, scale, rule):

@@ -217,6 +217,23 @@ class TestAdapters:
             oscar_kv.attach(prefix, known[2])
 
 
+class TestPackedRows:
+    """Rows of several texts, whose position_ids start again: transformers keeps them apart in a forward without a cache."""
+    POSITIONS = torch.cat([torch.arange(60), torch.arange(60)])[None]
+
+    def test_texts_of_one_row_are_not_mixed_in_silence(self, attached):
+        with pytest.raises(InputError, match="several texts"):
+            attached(IDS, position_ids=self.POSITIONS, use_cache=False)
+
+    def test_what_is_no_packed_row_goes_on(self, known, attached):
+        whole = torch.arange(120)[None]
+        for options in (dict(position_ids=whole, use_cache=False), dict(position_ids=whole + 7, use_cache=False), dict(position_ids=whole),
+                        dict(use_cache=False)):
+            with torch.no_grad(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                assert torch.equal(attached(IDS, **options).logits, load()(IDS, **options).logits), options
+
+
 class TestSwitches:
     def test_a_checkpoint_names_a_cache(self, attached, known):
         """What the authors would take without a bundle; what a call asks for is refused."""
