@@ -13,7 +13,7 @@ namespace {
 
 using Row = TableRow;
 
-constexpr std::size_t kNameColumns = 40;  // a bundle's row has the name of its folder
+constexpr std::size_t kNameColumns = 28;  // a bundle's row has the name of its folder
 
 // Of a row's method; two names that are equal when shortened get numbers.
 std::vector<std::string> row_names(const VerifyReport& report) {

@@ -63,6 +63,35 @@ def test_tokenizer_config(name, tmp_path):
     assert changes == (name != "nothing")  # or the case shows nothing
 
 
+@pytest.mark.parametrize("text", ['"x": NaN, "y": [-Infinity]', '"bos_token": "a", "x": 1, "bos_token": "<|new|>", "x": 2'])
+def test_config_with_nan_and_repeated_keys(text, tmp_path):
+    """Python's json reads both, and the last key counts."""
+    ours = CppTokenizer(tmp_path, SAMPLE.read_text())
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast", ' + text + "}")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert ours.encode([t.encode() for t in TEXTS]) == [theirs(t, add_special_tokens=False)["input_ids"] for t in TEXTS]
+
+
+def test_a_prefix_space_that_only_some_classes_add(tmp_path):
+    """Qwen2Tokenizer of transformers follows tokenizer_config.json and adds a space; other classes follow tokenizer.json, which adds none."""
+    ours = CppTokenizer(tmp_path, SAMPLE.read_text())
+    found = {}
+    for kind in ("qwen2", "qwen3"):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": True}))
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+        found[kind] = theirs("plain")["input_ids"] == theirs(" plain")["input_ids"]
+    assert found == {"qwen2": True, "qwen3": False}
+    with pytest.raises(ValueError, match="'add_prefix_space' is true, but tokenizer.json adds no space"):
+        ours.encode([b"plain"])
+    description = json.loads(SAMPLE.read_text())
+    for part in description["pre_tokenizer"].get("pretokenizers", [description["pre_tokenizer"]]):
+        if part["type"] == "ByteLevel":
+            part["add_prefix_space"] = True  # both say the same
+    ours = CppTokenizer(tmp_path, description)
+    assert ours.encode([b"plain"]) == ours.encode([b" plain"])
+
+
 @pytest.mark.parametrize("names", [["special_tokens_map.json"], ["added_tokens.json"], ["special_tokens_map.json", "added_tokens.json"]])
 @pytest.mark.parametrize("config", ["nothing", "added_tokens_decoder"])
 def test_older_files(names, config, tmp_path):

@@ -68,6 +68,23 @@ def test_what_programs_rewrite(tmp_path):
     assert write(tmp_path / "m", config, {"w": b"abce"}) != first and write(tmp_path / "m", config, {"v": b"abcd"}) != first
 
 
+def test_config_as_python_reads_it(tmp_path):
+    """NaN and repeated keys, of which the last counts, in config.json and in the index; the commands have the same fingerprint."""
+    import shutil
+    folder = tmp_path / "m"
+    shutil.copytree(SAMPLES / "tiny-qwen3", folder)
+    text = (folder / "config.json").read_text().strip()
+    plain = expected(folder)
+    (folder / "config.json").write_text('{"hidden_size": 7, "x": 1, ' + text[1:-1].rstrip() + ', "x": NaN, "y": [-Infinity]}')
+    assert checkpoint_fingerprint(folder) == expected(folder) != plain
+    (folder / "config.json").write_text('{"hidden_size": 7, ' + text[1:])
+    assert checkpoint_fingerprint(folder) == expected(folder) == plain
+    (folder / "model.safetensors").rename(folder / "a.safetensors")
+    (folder / "model.safetensors.index.json").write_text(
+        '{"weight_map": {"x": "none"}, "weight_map": {"model.norm.weight": "none", "model.norm.weight": "a.safetensors"}}')
+    assert checkpoint_fingerprint(folder) == expected(folder) == plain
+
+
 def test_lists_are_those_of_the_toolchain():
     """One list of keys in two languages and on one page."""
     import re

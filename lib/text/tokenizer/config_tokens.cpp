@@ -82,9 +82,7 @@ class TokenFiles {
       throw InputError(where_ +
                        ": 'split_special_tokens' is true, which is not supported; pass {\"input_ids\": [...]} rows");
     }
-    const Json& kind = json_member(config_, "tokenizer_class");
-    out_.prefix_space = json_member(config_, "add_prefix_space") == true && kind != "PreTrainedTokenizerFast" &&
-                        kind != "TokenizersBackend";
+    out_.prefix_space = json_member(config_, "add_prefix_space") == true;
     read_names(config_, where_, false);
     const Json& decoder = json_member(config_, "added_tokens_decoder");
     if (!decoder.is_null()) {

@@ -18,7 +18,7 @@ struct ConfigTokens {
   Json added = Json::array();
   // bos_token and similar, also image_token and other model-specific names, by name.
   std::vector<std::pair<std::string, std::string>> named;
-  // "add_prefix_space" is true, and the tokenizer's class may be one that follows it in place of tokenizer.json.
+  // "add_prefix_space" is true. Some classes of transformers follow it in place of tokenizer.json.
   bool prefix_space = false;
 };
 
