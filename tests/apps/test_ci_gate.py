@@ -65,6 +65,7 @@ def job(gate, tmp_path):
         shutil.rmtree(tmp_path / "checkout", ignore_errors=True)
         (tmp_path / "checkout/calibration").mkdir(parents=True)
         shutil.copy(tmp_path / "prompts.jsonl", tmp_path / "checkout/calibration")
+        shutil.copy(tmp_path / "text.txt", tmp_path / "checkout/calibration/heldout.txt")
         variables = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "HOME": str(tmp_path), "MODEL": str(tmp_path / "model"), **variables}
         done = Job(steps, tmp_path / "checkout", tmp_path / "cache", variables)
         return done, names((tmp_path / "log").read_text().splitlines())
