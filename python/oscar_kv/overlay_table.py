@@ -55,6 +55,9 @@ class OverlayTable(SlotTable):
         self._entries = self._pages.new_zeros(slots, self.window_pages)
         self._before = self._pages.new_zeros(slots, self.window_pages)
         self._behind = self._whole = None
+        # Set by an engine's adapter for the next pass, if the engine put other blocks with the same tokens into the table
+        # of a running request.
+        self.exchanged = False
 
     def cover(self, blocks):
         """Sets the engine's number of blocks; 0: unknown."""
@@ -125,8 +128,7 @@ class OverlayTable(SlotTable):
             self._grow(int(table.max()) + 1)
         self._tables(table)
         device = table.device
-        named = [s if 0 <= s < self.slots else self.slots for s in slots] + [self.slots] * (count - len(slots))
-        slot = torch.tensor(named, dtype=torch.int64).to(device, non_blocking=True)
+        slot, _ = self._slots_of(slots, [1] * len(slots), count)
         chunk = {c.row: c for c in made.chunks}
         # First the data read before new tokens are written: windows of chunks before the pass, windows of single tokens
         # after it.
@@ -137,7 +139,8 @@ class OverlayTable(SlotTable):
         overlay = Overlay(self._whole[:count], self._ring[:count], self._before[:count])
         start = torch.where(known >= 0, known, (made.lengths - 1).clamp(min=0))
         read = new & (number * PAGE_TOKENS < start[:, None])  # they hold tokens and had no entry
-        if any(s > 0 and s % PAGE_TOKENS == 0 for s, c in zip(starts, counts) if c > 0):
+        exchanged, self.exchanged = self.exchanged, False
+        if exchanged or any(s > 0 and s % PAGE_TOKENS == 0 for s, c in zip(starts, counts) if c > 0):
             self._check()
             at = read.nonzero(as_tuple=True)
             if len(at[0]) > 0:

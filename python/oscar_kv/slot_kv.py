@@ -73,17 +73,16 @@ class SlotTable:
         of the rows are consecutive. Padding: rows beyond `slots`, slots of -1, counts of 0 and rows whose last
         token has slot_mapping -1.
         slots, starts, counts: sequences on the host; starts is read only for rows with more than one token. lengths
-        [R], table [R, P] and slot_mapping [tokens]: on the device, without waiting for it."""
+        [R], table [R, P] and slot_mapping [tokens]: on the device, without waiting for it. slots may also be a tensor
+        [R] on the device."""
         count, device = lengths.shape[0], lengths.device
         if count > self.slots:
             raise InputError(f"a batch of {count} requests came to a cache of {self.slots}; start the engine with more "
                              "(max_num_seqs)")
-        named = [s if 0 <= s < self.slots and c > 0 else self.slots for s, c in zip(slots, counts)]
-        named += [self.slots] * (count - len(named))
+        on_device, known = self._slots_of(slots, counts, count)
         counts = list(counts) + [0] * (count - len(counts))
         every_single = all(c == 1 for c in counts[:len(slots)]) and slot_mapping.shape[0] >= count
         firsts = [0, *itertools.accumulate(counts)][:count]
-        on_device = _sent(named, device)
         self._window_table[:count] = self._pages[on_device]
         mapped = slot_mapping[:count] if every_single else \
             slot_mapping[_sent([max(0, f + c - 1) for f, c in zip(firsts, counts)], device)]
@@ -95,14 +94,22 @@ class SlotTable:
             table = self._table[:count]
         made = Rows(self._lengths[:count], table, self._window_table[:count])
         if not every_single:
-            single = [b for b in range(count) if counts[b] == 1 and named[b] < self.slots]
+            single = [b for b in range(count) if counts[b] == 1 and known[b]]
             if single == list(range(len(single))):  # an engine that sorts its batch
                 made.single = slice(0, len(single)), slice(0, len(single))
             else:
                 made.single = _sent(single, device), _sent([firsts[b] for b in single], device)
             made.chunks = tuple(Chunk(b, firsts[b], int(starts[b]), counts[b]) for b in range(count)
-                                if counts[b] > 1 and named[b] < self.slots)
+                                if counts[b] > 1 and known[b])
         return made
+
+    def _slots_of(self, slots, counts, count):
+        """Slots [count] int64 on the device, where `self.slots` is padding, and whether the host takes a row for a request."""
+        if isinstance(slots, torch.Tensor):
+            return torch.where((slots >= 0) & (slots < self.slots), slots.long(), self.slots), [c > 0 for c in counts]
+        named = [s if 0 <= s < self.slots and c > 0 else self.slots for s, c in zip(slots, counts)]
+        named += [self.slots] * (count - len(named))
+        return _sent(named, self._lengths.device), [n < self.slots for n in named]
 
 
 class SlotKV:

@@ -1,0 +1,141 @@
+"""State shared by the layers of one worker of a serving engine: the bundle, or the worker's heads of it, and the cache of
+each layer. Imports no engine; vllm_serving.py and sglang_serving.py check an engine's settings and fill it."""
+import contextlib
+import pathlib
+import warnings
+
+import torch
+
+from .codec import side_codec
+from .errors import InputError
+from .overlay_kv import OverlayKV
+from .overlay_table import OverlayTable, blocks_of_window
+from .page_layout import PAGE_TOKENS, PageLayout
+from .paged_kv import LayerCode
+from .rope import phases_of
+from .slot_kv import SlotKV, SlotTable
+from .step_flush import StepFlush
+from .tiers import ring_pages
+
+
+@contextlib.contextmanager
+def plain_torch():
+    """Engines build models under their own default device and dtype, which must not apply to bundles."""
+    dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch.device("cpu"):
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
+
+
+def checkpoint_folder(named, revision, hint):
+    """The folder of a checkpoint that an engine was given by path or name; nothing is downloaded. hint: how to name another."""
+    if pathlib.Path(named).is_dir():
+        return pathlib.Path(named)
+    from huggingface_hub import try_to_load_from_cache
+    cached = try_to_load_from_cache(str(named), "config.json", revision=revision)
+    if isinstance(cached, str):
+        return pathlib.Path(cached).parent
+    raise InputError(f"the checkpoint '{named}' is not found on this machine, so the bundle's fingerprint cannot be compared; {hint}")
+
+
+def head_range(kv_heads, rank, ranks, option):
+    """KV heads [begin, end) of a tensor-parallel rank. With fewer heads than ranks, several ranks have the same
+    head. option: the engine's, for the message."""
+    if kv_heads >= ranks:
+        if kv_heads % ranks:
+            raise InputError(f"{kv_heads} KV heads cannot be divided among {ranks} GPUs; choose {option} accordingly")
+        return rank * (kv_heads // ranks), (rank + 1) * (kv_heads // ranks)
+    return rank * kv_heads // ranks, rank * kv_heads // ranks + 1
+
+
+def warn_of_length(bundle, served, option):
+    """Warns if the calibration contexts were shorter than the served ones, which costs quality at long contexts."""
+    seen = bundle.longest_distance + 1
+    if bundle.longest_distance and seen < served:
+        warnings.warn(f"{bundle.path}: the calibration saw contexts of up to {seen} tokens, and {option} is {served}; quality beyond "
+                      f"{seen} tokens was not fitted for: collect with longer --seq-len, or serve a smaller {option}", stacklevel=3)
+
+
+def is_set(value):
+    """Whether an engine's argument that stands for an unsupported feature is in use."""
+    return value is not None and not (isinstance(value, (int, float)) and value == 0)
+
+
+def layer_refusal(words, values):
+    """One sentence for the first feature of a layer that is not served, or None. words: {name: "a sliding window"}; values:
+    {name: the engine's argument}."""
+    return next((f"layers with {text} are not served" for name, text in words.items() if is_set(values.get(name))), None)
+
+
+class EngineServing:
+    """bundle: of the full model; slots: concurrent requests; most_tokens: of a request.
+    by_block: windows are in an overlay by block, because requests share blocks; otherwise each slot has its own."""
+
+    def __init__(self, bundle, text, head_dim, heads, by_block, slots, most_tokens):
+        """text: transformers' configuration of the model, for the rotary embedding, which engines do not pass; heads: the
+        range of this rank, None for all."""
+        self.bundle = bundle if heads is None else bundle.slice_heads(*heads)
+        self.layers = {layer.layer: layer for layer in self.bundle.layers}
+        rotated = any(layer.key.rotated_mean for layer in bundle.layers)
+        self.phases = phases_of(text, head_dim) if rotated else None
+        self.by_block, self.slots, self.most_tokens = by_block, slots, most_tokens
+        self.cells = {index: self._cell(layer) for index, layer in self.layers.items()}
+        self._caches = {}
+
+    def _cell(self, layer):
+        """Bytes per token and head in a page: an engine's block is [Hkv, 64, cell], this package's is [Hkv, page bytes]."""
+        codes = [side_codec(layer, key, self.bundle.encoder, self.bundle.group).code for key in (True, False)]
+        return PageLayout(*codes).bytes // PAGE_TOKENS
+
+    @property
+    def one_size(self):
+        """Whether all layers have pages of the same size."""
+        return len(set(self.cells.values())) == 1
+
+    def cell(self, index=None):
+        """InputError if the layer is not named but must be, or is not in the bundle."""
+        if index is None:
+            if not self.one_size:
+                raise InputError(f"{self.bundle.path}: pages of its layers have different sizes, and the engine did not name the layer")
+            return next(iter(self.cells.values()))
+        if index not in self.cells:
+            raise InputError(f"{self.bundle.path}: the bundle lacks layer {index} of the model; fit all layers")
+        return self.cells[index]
+
+    def new_table(self, device, blocks=None):
+        """Converts the engine's batches to rows. blocks: in the engine's memory, if known."""
+        sink_pages = -(-self.bundle.sink // PAGE_TOKENS)
+        if self.by_block:
+            return OverlayTable(self.slots, sink_pages, blocks_of_window(self.bundle.recent), device, blocks=blocks)
+        return SlotTable(self.slots, sink_pages + ring_pages(self.bundle.recent, 1), device)
+
+    def blocks(self, layers):
+        """Blocks in the engine's memory, as seen by these layers; 0: not yet known."""
+        return max((kv.pages.shape[0] for i, kv in self._caches.items() if i in layers and kv.pages is not None), default=0)
+
+    def flush_of(self, layers, memory):
+        """The StepFlush of layers that share block tables, None if kernels do not support them. memory: {layer
+        index: the engine's memory}."""
+        if any(i not in self._caches or self._caches[i].code.without_kernels for i in layers):
+            return None
+        caches = {i: self._caches[i] for i in layers}
+        return StepFlush(caches, {i: caches[i].pool(memory[i]) for i in layers})
+
+    def fill(self, layers, blocks, entries):
+        """Fills the overlays of these layers with the codes of blocks."""
+        for index in layers:
+            self._caches[index].fill(blocks, entries)
+
+    def cache(self, index, group, device):
+        """The SlotKV or OverlayKV of a layer, made at the first call, before or while the engine measures its memory."""
+        if index not in self._caches:
+            self.cell(index)
+            layer = self.layers[index]
+            with plain_torch():
+                code = LayerCode(self.bundle, layer, self.phases, device)
+                kv = (OverlayKV if self.by_block else SlotKV)(code, self.slots, self.most_tokens, group)
+            self._caches[index] = kv
+        return self._caches[index]

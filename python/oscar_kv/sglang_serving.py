@@ -1,0 +1,173 @@
+"""State shared by the layers of one SGLang worker: the bundle, or the worker's heads of it, checked against the model
+and SGLang's settings, as in 0.5.23."""
+import os
+import pathlib
+
+import torch
+
+from . import engine_serving
+from .bundle import check_geometry, load_bundle
+from .engine_serving import EngineServing, checkpoint_folder, is_set, plain_torch, warn_of_length
+from .errors import InputError
+from .fingerprint import checkpoint_fingerprint
+from .kernels import HEAD_SIZES, MOST_GROUP
+from .page_layout import PAGE_TOKENS
+from .sglang_limits import LAYERS, MODEL
+from .vllm_plugin import BUNDLE_VARIABLE
+
+CHECKPOINT_VARIABLE = "OSCAR_KV_CHECKPOINT"  # the folder of a checkpoint that SGLang gets under another name
+PLAIN_TYPES = ("auto", "bf16", "bfloat16")
+
+
+def settings():
+    """The groups of SGLang's resolved settings."""
+    from sglang.srt import runtime_context as context
+    return {name: getattr(context, f"get_{name}")() for name in ("disagg", "exec", "memory", "model", "parallel", "schedule", "serving", "spec")}
+
+
+# (group, dotted name, what is served, the feature, what to do)
+OPTIONS = (
+    ("spec", "speculative_algorithm", None, "speculative decoding", "leave --speculative-algorithm out"),
+    ("disagg", "disaggregation_mode", "null", "disaggregation of prefill and decode", "leave --disaggregation-mode out"),
+    ("disagg", "enable_pdmux", False, "PD multiplexing", "leave --enable-pdmux out"),
+    ("memory", "enable_hierarchical_cache", False, "the hierarchical cache", "leave --enable-hierarchical-cache out"),
+    ("memory", "enable_lmcache", False, "LMCache", "leave --enable-lmcache out"),
+    ("memory", "enable_flexkv", False, "FlexKV", "leave --enable-flexkv out"),
+    ("memory", "enable_hisparse", False, "hierarchical sparse attention", "leave --enable-hisparse out"),
+    ("memory", "enable_unified_memory", False, "the unified memory pool", "leave --enable-unified-memory out"),
+    ("memory", "enable_unified_cache_external_linker", False, "an external KV store", "leave --enable-unified-cache-external-linker out"),
+    ("memory", "radix_cache_backend", None, "another radix cache", "leave --radix-cache-backend out"),
+    ("memory", "enable_session_radix_cache", False, "the session radix cache", "leave --enable-session-radix-cache out"),
+    ("serving", "enable_streaming_session", False, "streaming sessions", "leave --enable-streaming-session out"),
+    ("parallel", "dcp_size", 1, "decode context parallelism", "use --tp-size"),
+    ("parallel", "attn_cp_size", 1, "attention context parallelism", "use --tp-size"),
+    ("parallel", "pp_size", 1, "pipeline parallelism", "use --tp-size"),
+    ("parallel", "attn_dp_size", 1, "data-parallel attention", "leave --enable-dp-attention out"),
+    ("parallel", "enable_kv_cache_sharding", False, "sharding of the cache", "leave --enable-kv-cache-sharding out"),
+    ("exec", "overlap.enable_two_batch_overlap", False, "two overlapping batches", "leave --enable-two-batch-overlap out"),
+    ("exec", "features.enable_memory_saver", False, "the memory saver", "leave --enable-memory-saver out"),
+    ("exec", "dllm.dllm_algorithm", None, "diffusion language models", "leave --dllm-algorithm out"),
+    ("schedule", "prefill_only_disable_kv_cache", False, "prefill without a cache", "leave --prefill-only-disable-kv-cache out"),
+    ("schedule", "page_size", PAGE_TOKENS, "another page size", f"pass --page-size {PAGE_TOKENS}"),
+    ("model", "kv_cache_dtype", PLAIN_TYPES, "another type of the cache", "pass --kv-cache-dtype auto"),
+)
+
+
+def _value(groups, group, name):
+    found = groups[group]
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def refusals(kvc, groups):
+    """Sentences for SGLang settings that this adapter does not support. kvc: SGLang's KVCacheConfigurator."""
+    made = []
+    for group, name, served, feature, advice in OPTIONS:
+        found = _value(groups, group, name)
+        if found not in served if isinstance(served, tuple) else found != served:
+            made.append(f"{feature} ({name.rpartition('.')[2]} {found}) is not served with the 2-bit cache; {advice}")
+    model, graphs = kvc.model_config, groups["exec"].graph.cuda_graph_config
+    cases = [
+        (groups["schedule"].max_running_requests is None, "the BF16 windows of each request take memory, and SGLang would make room for "
+         "2,048 of them; pass --max-running-requests, for example 32"),
+        (torch.device(kvc.device).type == "cuda" and graphs.prefill.backend != "disabled", "prompts run without CUDA graphs here; pass "
+         "--disable-prefill-cuda-graph"),
+        (kvc.model_dtype != torch.bfloat16, f"the model computes in {str(kvc.model_dtype).removeprefix('torch.')}, and windows and "
+         "queries are BF16; pass --dtype bfloat16"),
+        (kvc.kv_cache_dtype != kvc.model_dtype, "the checkpoint asks for an FP8 cache; pass --kv-cache-dtype bfloat16"),
+        (kvc.post_capture_kv_active, "SGLang sizes its cache after graphs are captured; unset SGLANG_ENABLE_POST_CAPTURE_KV_SIZING"),
+        (kvc.is_draft_worker, "a draft model has no bundle"),
+        (kvc.use_mla_backend, "the model has latent attention (MLA), which has no 2-bit cache"),
+        (model.is_encoder_decoder, "the model has an encoder and cross-attention, which have no 2-bit cache")]
+    return made + [sentence for found, sentence in cases if found]
+
+
+def model_refusal(kvc):
+    """One sentence for unsupported kinds of layers that SGLang's model configuration shows, or None."""
+    text = kvc.model_config.hf_text_config
+    found = {"linear_attention": kvc.mambaish_config is not None or "linear_attention" in (getattr(text, "layer_types", None) or ())}
+    return engine_serving.layer_refusal(MODEL, found)
+
+
+def attention_refusal(layer, group):
+    """One sentence for an unsupported RadixAttention of SGLang, or None. group: query heads on a KV head."""
+    if layer.head_dim not in HEAD_SIZES:
+        return f"the kernels have head sizes {', '.join(map(str, HEAD_SIZES))}, not {layer.head_dim}"
+    if layer.v_head_dim != layer.head_dim:
+        return f"keys of {layer.head_dim} and values of {layer.v_head_dim} channels have no common page"
+    if group > MOST_GROUP:
+        return f"the kernels have at most {MOST_GROUP} query heads on a KV head, not {group}"
+    if layer.attn_type.value != "decoder" or layer.is_cross_attention:
+        return f"attention of the type {'cross' if layer.is_cross_attention else layer.attn_type.value} has no 2-bit cache"
+    if layer.xai_temperature_len > 0:
+        return "layers whose logits are scaled by position are not served"
+    values = {"sliding_window_size": layer.sliding_window_size if layer.sliding_window_size > 0 else None, "logit_cap": layer.logit_cap,
+              "use_irope": layer.use_irope or None, "pos_encoding_mode": None if layer.pos_encoding_mode == "NONE" else layer.pos_encoding_mode}
+    return engine_serving.layer_refusal(LAYERS, values)
+
+
+def bundle_path():
+    path = os.environ.get(BUNDLE_VARIABLE)
+    if not path:
+        raise InputError(f"the attention backend needs a bundle of oscar-fit; name its folder in {BUNDLE_VARIABLE}")
+    return pathlib.Path(path)
+
+
+def _checkpoint(model):
+    return checkpoint_folder(os.environ.get(CHECKPOINT_VARIABLE) or model.model_path, model.revision, f"name its folder in {CHECKPOINT_VARIABLE}")
+
+
+class Serving(EngineServing):
+    """kvc: SGLang's KVCacheConfigurator, once the model is loaded and before memory is measured."""
+
+    def __init__(self, kvc):
+        groups = settings()
+        for sentence in refusals(kvc, groups):
+            raise InputError(sentence)
+        if reason := model_refusal(kvc):
+            raise InputError(f"the model cannot be served with the 2-bit cache: {reason}")
+        model, parallel = kvc.model_config, groups["parallel"]
+        with plain_torch():
+            bundle = load_bundle(bundle_path())
+            # With the radix cache, another request may own a request's first blocks, so windows are by block.
+            by_block = not groups["memory"].disable_radix_cache
+            if by_block and bundle.sink % PAGE_TOKENS:
+                raise InputError(f"the radix cache is on, which needs a sink of whole pages of {PAGE_TOKENS} tokens, and the bundle has "
+                                 f"{bundle.sink}; fit with --windows 64,256, or pass --disable-radix-cache")
+            text, kv_heads = model.hf_text_config, model.get_total_num_kv_heads()
+            check_geometry(bundle, text.num_hidden_layers, kv_heads, model.head_dim,
+                           checkpoint_fingerprint(_checkpoint(model)) if bundle.fingerprint else None)
+            warn_of_length(bundle, model.context_len, "--context-length")
+            ranks = parallel.attn_tp_size
+            heads = engine_serving.head_range(kv_heads, parallel.attn_tp_rank, ranks, "--tp-size") if ranks > 1 else None
+            super().__init__(bundle, text, model.head_dim, heads, by_block, groups["schedule"].max_running_requests, model.context_len)
+        self.attention = _attention_layers(kvc.model)
+        self.exchanged = False  # see overlay_table.OverlayTable; sglang_hooks.py sets it
+
+    def allocate(self, device):
+        """Makes the caches of all layers; returns itself."""
+        for index, layer in self.attention.items():
+            self.cache(index, layer.tp_q_head_num // layer.tp_k_head_num, torch.device(device))
+        return self
+
+    def kv(self, index):
+        return self._caches[index]
+
+    def token_bytes(self):
+        """Of all layers in the pages; windows are allocated before."""
+        return sum(layer.kv_heads * self.cells[index] for index, layer in self.layers.items())
+
+
+def _attention_layers(model):
+    """{layer index: RadixAttention} of SGLang's model. InputError for a layer that is not served."""
+    from sglang.srt.layers.radix_attention import RadixAttention
+    found = {}
+    for module in model.modules():
+        if isinstance(module, RadixAttention):
+            if module.layer_id in found:
+                raise InputError("the model cannot be served with the 2-bit cache: layers with the cache of another layer are not served")
+            if reason := attention_refusal(module, module.tp_q_head_num // module.tp_k_head_num):
+                raise InputError(f"the model cannot be served with the 2-bit cache: {reason}")
+            found[module.layer_id] = module
+    return found
