@@ -135,9 +135,9 @@ int main_export(int argc, char** argv) {
                  "Of the tensors that absorbed changes (auto: float32, bfloat16 where they were quantized)")
       ->check(CLI::IsMember({"auto", "bfloat16", "float32"}))
       ->capture_default_str();
-  app.add_option(
-         "--model", a.common.model,
-         "The model: checked against the bundle, and named in the serve command (required for absorbed and vllm)")
+  app.add_option("--model", a.common.model,
+                 "The model: checked against the bundle, and named in the serve command (required for absorbed, vllm "
+                 "and sglang-plugin)")
       ->type_name("DIR|org/name");
   app.add_option("--revision", a.common.revision, "Branch, tag or commit in the Hugging Face cache");
   add_output_options(app, a.common, true);

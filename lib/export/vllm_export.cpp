@@ -19,10 +19,10 @@ std::string digits(std::int64_t n) { return std::to_string(n); }
 
 std::int64_t window_pages(std::int64_t tokens) { return (tokens + kWindowPage - 1) / kWindowPage; }
 
-std::optional<std::string> unserved_layer(const LayerTransform& layer, std::int64_t group) {
+std::optional<std::string> unserved_layer(const LayerTransform& layer, std::int64_t group, const PluginEngine& engine) {
   const std::string name = "layer " + digits(layer.layer) + " of the bundle has ";
   const std::int64_t d = layer.head_dim;
-  if (const auto reason = vllm_head_refusal(d)) return name + *reason;
+  if (const auto reason = vllm_head_refusal(d, engine)) return name + *reason;
   if (layer.key.blocks() != layer.value.blocks()) {
     return name +
            "keys and values of two layouts, which the decode kernel does not read; fit both with one layout, or " +
@@ -67,11 +67,55 @@ std::string vllm_card(const ServedForm& form, const ExportOptions& options) {
          provenance_section(form.bundle);
 }
 
+std::string sglang_command(const std::string& model) {
+  std::ostringstream out;
+  out << "OSCAR_KV_BUNDLE=\"$PWD\"/" << kBundleFolder << " sglang serve " << shell_word(model) << " \\\n"
+      << "  --dtype bfloat16 --attention-backend oscar --page-size 64 --max-running-requests 32 \\\n"
+      << "  --disable-prefill-cuda-graph --disable-radix-cache\n";
+  return out.str();
+}
+
+std::string sglang_card(const ServedForm& form, const ExportOptions& options) {
+  const std::string model = served_model(form.bundle, options.model_path);
+  std::ostringstream out;
+  out << card_head(form.bundle, "2-bit KV cache for SGLang") << "## Serve\n\n"
+      << "The Python package oscar-kv (the wheel that `scripts/wheel` builds; it is on no package index) is a plugin "
+         "of SGLang "
+      << kSglangRelease << ", which finds it by itself. In this folder:\n\n```console\n"
+      << sglang_command(model) << "```\n\n"
+      << unknown_folder_note(model)
+      << "Each of the 32 requests has BF16 windows, whose memory grows with that number. Without "
+         "`--disable-radix-cache` "
+         "requests share prefixes, which needs a sink of whole pages (`--windows 64,256`). The adapter ran SGLang's "
+         "own "
+         "Python on a CPU; it was not measured on a GPU. Speculative decoding, disaggregation and the hierarchical "
+         "cache are refused. `SHA256SUMS` is checked with `sha256sum -c`.\n\n";
+  return out.str() + measured_section(form.format, options.report ? &*options.report : nullptr) + "\n" +
+         provenance_section(form.bundle);
+}
+
+std::string plan_for(const ServedForm& form, const PluginEngine& engine) {
+  return "a bundle of " + digits(static_cast<std::int64_t>(form.bundle.layers.size())) +
+         " layers with the command for " + engine.name + " " + engine.release;
+}
+
+std::vector<std::string> write_with_card(const std::string& card, const fs::path& directory,
+                                         const ExportOptions& options) {
+  AtomicDirectory target(directory, options.overwrite, checksummed_directory());
+  write_file_atomic(target.path() / kCardName, card);
+  std::vector<std::string> names = {kCardName};
+  for (std::string& name : copy_bundle(options.bundle, target.path())) names.push_back(std::move(name));
+  names = write_checksums(target.path(), names);
+  target.commit();
+  return names;
+}
+
 }  // namespace
 
-std::optional<std::string> vllm_unsupported(const ExportFormat&, const Bundle& bundle) {
+std::optional<std::string> vllm_unsupported(const ExportFormat& format, const Bundle& bundle) {
+  const PluginEngine& engine = format.id == "vllm" ? kVllmEngine : kSglangEngine;
   for (const LayerTransform& layer : bundle.layers) {
-    if (auto reason = unserved_layer(layer, bundle.quant_group)) return reason;
+    if (auto reason = unserved_layer(layer, bundle.quant_group, engine)) return reason;
   }
   if (bundle.encoder == "feedback") {
     return "the bundle is encoded with feedback, which no kernel does token by token; fit with --encoder search, or "
@@ -96,20 +140,22 @@ void vllm_check_model(const Checkpoint& model, const Bundle&) {
   if (const auto reason = vllm_unsupported_model(model.config())) throw InputError(*reason);
 }
 
-std::string vllm_plan(const ServedForm& form, const ExportOptions&) {
-  return "a bundle of " + digits(static_cast<std::int64_t>(form.bundle.layers.size())) +
-         " layers with the command for vLLM " + kVllmRelease;
+void sglang_plugin_check_model(const Checkpoint& model, const Bundle&) {
+  if (const auto reason = vllm_unsupported_model(model.config(), kSglangEngine)) throw InputError(*reason);
 }
+
+std::string vllm_plan(const ServedForm& form, const ExportOptions&) { return plan_for(form, kVllmEngine); }
+
+std::string sglang_plugin_plan(const ServedForm& form, const ExportOptions&) { return plan_for(form, kSglangEngine); }
 
 std::vector<std::string> write_vllm(const ExportFormat&, const ServedForm& form, const fs::path& directory,
                                     const ExportOptions& options) {
-  AtomicDirectory target(directory, options.overwrite, checksummed_directory());
-  write_file_atomic(target.path() / kCardName, vllm_card(form, options));
-  std::vector<std::string> names = {kCardName};
-  for (std::string& name : copy_bundle(options.bundle, target.path())) names.push_back(std::move(name));
-  names = write_checksums(target.path(), names);
-  target.commit();
-  return names;
+  return write_with_card(vllm_card(form, options), directory, options);
+}
+
+std::vector<std::string> write_sglang_plugin(const ExportFormat&, const ServedForm& form, const fs::path& directory,
+                                             const ExportOptions& options) {
+  return write_with_card(sglang_card(form, options), directory, options);
 }
 
 }  // namespace oscar

@@ -125,7 +125,7 @@ def test_exported_files_know_their_model_and_clip(bundle, text, tmp_path):
 
 def test_forms_that_do_not_exist_or_have_nothing_to_serve(bundle, model, text):
     verify = ["verify", "--no-gate", "--model", model, "--text", text, "--context", 512]
-    refuse(USAGE, *verify, "--bundle", bundle, "--as", "tensorrt", names="sglang, sglang-v2, sglang-v3, transformers, vllm, absorbed")
+    refuse(USAGE, *verify, "--bundle", bundle, "--as", "tensorrt", names="sglang, sglang-v2, sglang-v3, transformers, vllm, sglang-plugin, absorbed")
     refuse(USAGE, *verify, "--as", "sglang", names="--bundle")
 
 

@@ -108,7 +108,9 @@ TEST(ServedForm, VllmNeedsWhatItsKernelsHave) {
 
 TEST(ServedForm, UnknownFormatsAreRefusedWithTheList) {
   const std::string message = message_of<UsageError>([&] { served_form(small_bundle(), "tensorrt"); });
-  EXPECT_NE(message.find("sglang, sglang-v2, sglang-v3, transformers, vllm, absorbed"), std::string::npos) << message;
+  EXPECT_NE(message.find("sglang, sglang-v2, sglang-v3, transformers, vllm, sglang-plugin, absorbed"),
+            std::string::npos)
+      << message;
 }
 
 // ---- reports

@@ -1,4 +1,4 @@
-// The table of what vLLM is not served: sentences for models, and the two files that are written from it.
+// The table of what vLLM and SGLang are not served: sentences for models, and the three files that are written from it.
 // OSCAR_WRITE_TABLES=1 writes them anew.
 #include "export/vllm_limits.h"
 
@@ -53,6 +53,8 @@ TEST(VllmLimits, NamesWhatAModelHas) {
   EXPECT_EQ(
       *vllm_unsupported_model(model_of(2, 8, 4, 96)),
       "the model has head_dim 96; the kernels that vLLM needs have 64, 128 and 256. Format transformers serves it");
+  EXPECT_NE(vllm_unsupported_model(gemma, kSglangEngine)->find("the adapter for SGLang 0.5.23 does not serve"),
+            std::string::npos);
   EXPECT_EQ(
       *vllm_unsupported_model(model_of(2, 34, 2, 64)),
       "the model has 17 query heads on a KV head, and the decode kernel at most 16; format transformers serves it");
@@ -89,6 +91,24 @@ std::string python_table() {
   return out.str();
 }
 
+std::string sglang_table() {
+  std::ostringstream out;
+  out << "\"\"\"What the adapter for SGLang does not serve. Written from lib/export/vllm_limits.cpp by the test "
+         "VllmLimits:\n"
+         "\n    OSCAR_WRITE_TABLES=1 build/tests/export_test --gtest_filter='VllmLimits.*'\"\"\"\n"
+      << "RELEASE = \"" << kSglangRelease << "\"\n";
+  for (const bool argument : {true, false}) {
+    out << (argument ? "# Names in SGLang's RadixAttention and its calls, and what a layer has that is given one.\n"
+                       "LAYERS = {\n"
+                     : "# Facts of the model, and what its layers then have.\nMODEL = {\n");
+    for (const VllmRefusal& refusal : sglang_refusals()) {
+      if (refusal.argument == argument) out << "    \"" << refusal.name << "\": \"" << refusal.words << "\",\n";
+    }
+    out << "}\n";
+  }
+  return out.str();
+}
+
 std::string docs_row() {
   std::string text =
       "| head sizes but " + head_sizes(" and ") + ", more than " + std::to_string(kVllmMostGroup) +
@@ -104,7 +124,7 @@ std::string docs_row() {
 
 TEST(VllmLimits, IsWhatPythonAndTheDocsHave) {
   const fs::path root = OSCAR_SOURCE_DIR, python = root / "python/oscar_kv/vllm_limits.py",
-                 page = root / "docs/serve.md";
+                 page = root / "docs/serve.md", sglang = root / "python/oscar_kv/sglang_limits.py";
   const std::string table = python_table(), rows = docs_row();
   ASSERT_EQ(kVllmMostWindow, 2048);  // as docs_row() writes it
   std::string text = read_file(page);
@@ -114,10 +134,12 @@ TEST(VllmLimits, IsWhatPythonAndTheDocsHave) {
   const std::size_t to = text.find('\n', text.find('\n', text.find('\n', from) + 1) + 1) + 1;  // three rows
   if (std::getenv("OSCAR_WRITE_TABLES") != nullptr) {
     write_file_atomic(python, table);
+    write_file_atomic(sglang, sglang_table());
     write_file_atomic(page, text.replace(from, to - from, rows));
     return;
   }
   EXPECT_EQ(read_file(python), table);
+  EXPECT_EQ(read_file(sglang), sglang_table());
   EXPECT_EQ(text.substr(from, to - from), rows);
 }
 

@@ -1,0 +1,45 @@
+"""SGLang's own Python on the CPU without its compiled kernels. Import this before sglang.
+
+The module sgl_kernel is replaced by one whose functions exist and raise: SGLang names them at import, and its CPU engine
+falls back to torch where the processor has no AMX. Everything else is SGLang's own. Its torch is 2.14; this uses the
+environment's."""
+import os
+import sys
+import types
+
+
+class Absent(types.ModuleType):
+    """A module of functions that SGLang imports and must not call."""
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+        def absent(*args, **kwargs):
+            raise NotImplementedError(f"sgl_kernel.{name} is not part of this test")
+
+        return absent
+
+
+def prepare():
+    os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    sys.modules.setdefault("sgl_kernel", Absent("sgl_kernel"))
+
+
+STUB = '"""See sglang_setup.py."""\nfrom sglang_setup import Absent as _Absent\n\n__getattr__ = _Absent("sgl_kernel").__getattr__\n'
+ENTRY = "[sglang.srt.plugins]\noscar_kv = oscar_kv.sglang_plugin:register\n"
+
+
+def process_path(folder, package_path):
+    """PYTHONPATH for processes of SGLang, which import sgl_kernel and find plugins themselves. folder: an empty one.
+    package_path: of oscar_kv if it is not installed; its entry point is then written there."""
+    (folder / "sgl_kernel").mkdir(parents=True)
+    (folder / "sgl_kernel" / "__init__.py").write_text(STUB, encoding="utf-8")
+    if package_path:
+        metadata = folder / "oscar_kv-0.1.0.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: oscar-kv\nVersion: 0.1.0\n", encoding="utf-8")
+        (metadata / "entry_points.txt").write_text(ENTRY, encoding="utf-8")
+    here = os.path.dirname(os.path.abspath(__file__))
+    return os.pathsep.join(p for p in (str(folder), here, package_path, os.environ.get("PYTHONPATH", "")) if p)

@@ -1,0 +1,378 @@
+"""The SGLang adapter against SGLang's own Python on the CPU: registration, hooks, refusals, sizes, pool, and the backend's
+forward from SGLang's ForwardBatch and ReqToTokenPool under the simulated block manager. test_sglang_engine.py serves."""
+import dataclasses
+import types
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("sglang.version", reason="sglang is not installed (scripts/requirements-sglang.txt)")
+import sglang_setup  # noqa: E402
+from sglang.version import __version__  # noqa: E402
+
+if __version__ != "0.5.23":
+    pytest.skip(f"sglang {__version__} is installed, the adapter is for 0.5.23", allow_module_level=True)
+sglang_setup.prepare()
+
+from block_engine import SCALE, Engine, Oracle, PrefixEngine, Request, families, requests  # noqa: E402
+from conftest import GOLDEN, SAMPLES, SOURCE_DIR  # noqa: E402
+from oscar_kv import overlay_kv, overlay_table, sglang_hooks, sglang_plugin, sglang_serving  # noqa: E402
+from oscar_kv.errors import InputError  # noqa: E402
+from oscar_kv.paged_kv import LayerCode  # noqa: E402
+from random_bundles import random_bundle  # noqa: E402
+from sglang.srt.arg_groups.choices import ATTENTION_BACKEND_CHOICES  # noqa: E402
+from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS  # noqa: E402
+from sglang.srt.layers.radix_attention import AttentionType, RadixAttention  # noqa: E402
+from sglang.srt.mem_cache.kv_cache_configurator import KVCacheConfigurator  # noqa: E402
+from sglang.srt.mem_cache.memory_pool import ReqToTokenPool  # noqa: E402
+from sglang.srt.model_executor.forward_batch_info import ForwardBatch, ForwardMode  # noqa: E402
+from sglang.srt.model_executor.pool_configurator import DefaultPoolConfigurator  # noqa: E402
+from sglang.srt.plugins.hook_registry import HookRegistry  # noqa: E402
+from sglang.srt.sampling.sampling_params import SamplingParams  # noqa: E402
+from transformers import LlamaConfig  # noqa: E402
+
+ORIGINALS = KVCacheConfigurator.configure, KVCacheConfigurator._build_mha_kv_pool, DefaultPoolConfigurator._compute_cell_size
+with pytest.MonkeyPatch.context() as patch:
+    patch.setenv("OSCAR_KV_BUNDLE", "named by tests")
+    sglang_plugin.register()
+HookRegistry.apply_hooks()
+from oscar_kv.sglang_backend import OscarAttentionBackend  # noqa: E402
+from oscar_kv.sglang_pool import OscarPool  # noqa: E402
+
+SLOTS, CONTEXT = 4, 384
+
+
+def space(**values):
+    return types.SimpleNamespace(**values)
+
+
+def groups(**changed):
+    """The settings that the adapter reads, by "group__name"."""
+    made = {"spec": space(speculative_algorithm=None), "disagg": space(disaggregation_mode="null", enable_pdmux=False),
+            "memory": space(disable_radix_cache=True, enable_hierarchical_cache=False, enable_lmcache=False, enable_flexkv=False,
+                            enable_hisparse=False, enable_unified_memory=False, enable_unified_cache_external_linker=False,
+                            radix_cache_backend=None, enable_session_radix_cache=False),
+            "serving": space(enable_streaming_session=False), "model": space(kv_cache_dtype="auto"),
+            "parallel": space(dcp_size=1, attn_cp_size=1, pp_size=1, attn_dp_size=1, enable_kv_cache_sharding=False, attn_tp_size=1,
+                              attn_tp_rank=0),
+            "exec": space(overlap=space(enable_two_batch_overlap=False), features=space(enable_memory_saver=False),
+                          dllm=space(dllm_algorithm=None), graph=space(cuda_graph_config=space(prefill=space(backend="disabled")))),
+            "schedule": space(prefill_only_disable_kv_cache=False, page_size=64, max_running_requests=SLOTS)}
+    for name, value in changed.items():
+        group, _, last = name.partition("__")
+        place = made[group]
+        for part in last.split("__")[:-1]:
+            place = getattr(place, part)
+        setattr(place, last.split("__")[-1], value)
+    return made
+
+
+def attention(index, heads=4, kv_heads=2, d=64, **options):
+    return RadixAttention(heads, d, SCALE, kv_heads, index, **options)
+
+
+class Model(torch.nn.Module):
+    def __init__(self, *layers):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(layers)
+
+
+def configurator(layers, d=64, kv_heads=2, model=SAMPLES / "tiny-qwen3", text=None, **changed):
+    """The part of SGLang's KVCacheConfigurator that the adapter reads."""
+    text = text or LlamaConfig(num_hidden_layers=len(layers), head_dim=d, rope_parameters={"rope_type": "default", "rope_theta": 500.0})
+    config = space(hf_text_config=text, head_dim=d, model_path=str(model), revision=None, context_len=CONTEXT, is_encoder_decoder=False,
+                   get_total_num_kv_heads=lambda: kv_heads)
+    made = space(device="cpu", model=Model(*layers), model_config=config, model_dtype=torch.bfloat16, kv_cache_dtype=torch.bfloat16,
+                 post_capture_kv_active=False, is_draft_worker=False, use_mla_backend=False, mambaish_config=None)
+    for name, value in changed.items():
+        setattr(made, name, value)
+    return made
+
+
+@pytest.fixture
+def serve(monkeypatch):
+    """serve(bundle, **settings): the Serving of a worker whose bundle this is, with its caches."""
+    def make(bundle, layers=None, **changed):
+        monkeypatch.setenv("OSCAR_KV_BUNDLE", "named")
+        monkeypatch.setattr(sglang_serving, "load_bundle", lambda path: bundle)
+        monkeypatch.setattr(sglang_serving, "settings", lambda: groups(**changed))
+        layer = bundle.layers[0]
+        layers = layers or [attention(i, 2 * layer.kv_heads, layer.kv_heads, layer.head_dim) for i in range(len(bundle.layers))]
+        return sglang_serving.Serving(configurator(layers, layer.head_dim, layer.kv_heads)).allocate("cpu")
+
+    return make
+
+
+def two_sizes():
+    """Two layers whose pages differ."""
+    wide, narrow = (random_bundle(d=64, key=widths, value=widths, sink=16, recent=40) for widths in ((4, 2, 1, 1), (2, 1, 1, 0)))
+    return dataclasses.replace(wide, layers=[wide.layers[0], dataclasses.replace(narrow.layers[0], layer=1)])
+
+
+def pool_of(serving, tokens):
+    layers = space(num_effective_layers=len(serving.layers), start_layer=0, end_layer=len(serving.layers))
+    return OscarPool(serving, tokens, 64, layers, "cpu")
+
+
+def backend_of(serving, tokens):
+    table = ReqToTokenPool(SLOTS, CONTEXT, "cpu", False)
+    return OscarAttentionBackend(space(token_to_kv_pool=pool_of(serving, tokens), req_to_token_pool=table)), table
+
+
+def test_registration(monkeypatch):
+    sglang_plugin.register()  # any number of times
+    assert ATTENTION_BACKEND_CHOICES.count("oscar") == 1 and "oscar" in ATTENTION_BACKENDS
+    assert sglang_hooks.missing() == []
+    now = KVCacheConfigurator.configure, KVCacheConfigurator._build_mha_kv_pool, DefaultPoolConfigurator._compute_cell_size
+    assert all(new is not old and new.__wrapped__ is old for new, old in zip(now, ORIGINALS))
+    entry = (SOURCE_DIR / "python" / "pyproject.toml").read_text(encoding="utf-8")
+    assert f'[project.entry-points."sglang.srt.plugins"]\n{sglang_setup.ENTRY.splitlines()[1].replace("= ", "= " + chr(34))}"' in entry
+    monkeypatch.setattr(HookRegistry, "_patched", set())
+    with pytest.raises(InputError, match="found SGLang's own memory pool .*_compute_cell_size.* unchanged"):
+        OscarAttentionBackend(space(token_to_kv_pool=None))
+
+
+def test_releases(monkeypatch):
+    sglang_plugin.check_version("0.5.23")
+    for other in ("0.5.22", "0.5.23.post1", "0.6.0", "dev"):
+        with pytest.raises(InputError, match=r"oscar-kv serves SGLang 0\.5\.23; install sglang==0\.5\.23"):
+            sglang_plugin.check_version(other)
+    # SGLang only logs what a plugin raises, and would go on with its BF16 cache.
+    monkeypatch.setattr("sglang.version.__version__", "0.6.0")
+    monkeypatch.delenv("OSCAR_KV_BUNDLE", raising=False)
+    sglang_plugin.register()
+    monkeypatch.setenv("OSCAR_KV_BUNDLE", "b")
+    with pytest.raises(SystemExit, match="SGLang 0.6.0 is installed"):
+        sglang_plugin.register()
+
+
+@pytest.mark.parametrize("chosen,valid", [(("oscar", "oscar"), True), (("triton", "triton"), False), (("fa3", "oscar"), False)])
+def test_a_bundle_without_its_backend_is_refused(chosen, valid, monkeypatch):
+    monkeypatch.setattr("sglang.srt.runtime_context.attention_backends", lambda: chosen)
+    if valid:
+        return sglang_hooks._ours()
+    with pytest.raises(InputError, match="--attention-backend oscar"):
+        KVCacheConfigurator.configure(object.__new__(KVCacheConfigurator), pre_model_load_memory=1)
+
+
+@pytest.mark.parametrize("changed,sentence", [
+    ({"spec__speculative_algorithm": "EAGLE"}, "speculative decoding.*leave --speculative-algorithm out"),
+    ({"disagg__disaggregation_mode": "prefill"}, "disaggregation"), ({"memory__enable_hierarchical_cache": True}, "hierarchical cache"),
+    ({"memory__enable_lmcache": True}, "LMCache"), ({"memory__radix_cache_backend": "flexkv"}, "another radix cache"),
+    ({"serving__enable_streaming_session": True}, "streaming sessions"), ({"parallel__pp_size": 2}, "pipeline.*use --tp-size"),
+    ({"parallel__dcp_size": 2}, "decode context"), ({"parallel__attn_dp_size": 2}, "data-parallel attention"),
+    ({"exec__overlap__enable_two_batch_overlap": True}, "two overlapping batches"),
+    ({"exec__dllm__dllm_algorithm": "LowConfidence"}, "diffusion"), ({"exec__features__enable_memory_saver": True}, "memory saver"),
+    ({"schedule__page_size": 1}, "pass --page-size 64"), ({"model__kv_cache_dtype": "fp8_e4m3"}, "pass --kv-cache-dtype auto"),
+    ({"schedule__max_running_requests": None}, "--max-running-requests"),
+    ({"memory__disable_radix_cache": False}, "the bundle has 16; fit with --windows 64,256, or pass --disable-radix-cache")])
+def test_settings_that_are_refused(serve, changed, sentence):
+    with pytest.raises(InputError, match=sentence):
+        serve(two_sizes(), **changed)
+
+
+@pytest.mark.parametrize("changed,sentence", [
+    ({"model_dtype": torch.float16}, "computes in float16.*--dtype bfloat16"), ({"kv_cache_dtype": torch.uint8}, "an FP8 cache"),
+    ({"use_mla_backend": True}, "MLA"), ({"is_draft_worker": True}, "draft"), ({"post_capture_kv_active": True}, "POST_CAPTURE"),
+    ({"mambaish_config": object()}, "linear attention"), ({"kv_heads": 4}, "KV heads"), ({"d": 32}, "head_dim")])
+def test_models_that_are_refused(serve, changed, sentence):
+    serve(two_sizes())
+    with pytest.raises(InputError, match=sentence):
+        sglang_serving.Serving(configurator([attention(i) for i in range(2)], **changed))
+    graphs = groups(exec__graph=space(cuda_graph_config=space(prefill=space(backend="breakable"))))
+    assert any("--disable-prefill-cuda-graph" in s for s in sglang_serving.refusals(configurator([], device="cuda"), graphs))
+
+
+@pytest.mark.parametrize("options,sentence", [
+    ({"d": 80}, "not 80"), ({"heads": 34}, "not 17"), ({"v_head_dim": 32}, "no common page"), ({"sliding_window_size": 128}, "sliding window"),
+    ({"logit_cap": 30.0}, "soft cap"), ({"use_irope": True}, "chunks of the sequence"), ({"is_cross_attention": True}, "cross"),
+    ({"attn_type": AttentionType.ENCODER_ONLY}, "encoder_only"), ({"pos_encoding_mode": "ALIBI"}, "ALiBi")])
+def test_layers_that_are_refused(serve, options, sentence):
+    with pytest.raises(InputError, match=f"cannot be served.*{sentence}"):
+        serve(two_sizes(), [attention(0), attention(1, **options)])
+
+
+def test_a_layer_index_that_comes_twice(serve):
+    serve(two_sizes())
+    text = LlamaConfig(num_hidden_layers=2, head_dim=64)
+    with pytest.raises(InputError, match="the cache of another layer"):
+        sglang_serving.Serving(configurator([attention(0), attention(1), attention(1)], text=text))
+
+
+def test_a_bundle_of_another_model(serve, monkeypatch):
+    monkeypatch.setattr(sglang_serving, "settings", groups)
+    monkeypatch.setenv("OSCAR_KV_BUNDLE", str(GOLDEN / "bundle"))
+    for changed, sentence in (({"model": SAMPLES / "tiny-llama"}, "another model"), ({"model": "nobody/nothing"}, "OSCAR_KV_CHECKPOINT")):
+        with pytest.raises(InputError, match=sentence):
+            sglang_serving.Serving(configurator([attention(i, 4, 2, 64) for i in range(2)], d=32, **changed))
+    monkeypatch.delenv("OSCAR_KV_BUNDLE")
+    with pytest.raises(InputError, match="OSCAR_KV_BUNDLE"):
+        sglang_serving.Serving(configurator([]))
+
+
+def test_beams_are_refused_one_request_at_a_time():
+    SamplingParams(temperature=0).verify(100)
+    with pytest.raises(ValueError, match="beam_width"):
+        SamplingParams(temperature=0, beam_width=4).verify(100)
+
+
+def test_sizes(serve, monkeypatch):
+    """SGLang's configurator divides memory by our bytes of a token, and the pool holds them."""
+    serving = serve(two_sizes())
+    kvc = object()
+    monkeypatch.setitem(sglang_hooks.self_serving, id(kvc), serving)
+    token = DefaultPoolConfigurator._compute_cell_size(object.__new__(DefaultPoolConfigurator), kvc, 2)
+    assert token == 2 * (serving.cells[0] + serving.cells[1]) and serving.cells[0] > serving.cells[1]
+    sizes = object.__new__(DefaultPoolConfigurator)
+    sizes._cell_size, sizes._fixed_overhead_bytes, sizes.kv_cache_dtype_str = token, 0, None
+    planned = sizes.calculate_pool_sizes(100 * 64 * token + 5, 64).max_total_num_tokens
+    assert planned == 6400
+    pool = pool_of(serving, planned)
+    assert pool.get_kv_size_bytes() == 101 * 64 * token and pool.dtype is torch.uint8
+    assert [pool.pages[i].shape for i in (0, 1)] == [(101, 2, 64 * serving.cells[i]) for i in (0, 1)]
+    for name in ("get_key_buffer", "set_kv_buffer", "get_cpu_copy", "move_kv_cache", "get_contiguous_buf_infos"):
+        with pytest.raises(InputError, match="not served"):
+            getattr(pool, name)(0)
+
+
+def test_tensor_parallel_ranks_have_their_heads(serve):
+    bundle = random_bundle(1, kv_heads=4, d=64)
+    for rank in range(2):
+        layers = [attention(0, 4, 2)]
+        held = serve(bundle, layers, parallel__attn_tp_size=2, parallel__attn_tp_rank=rank).bundle.layers[0]
+        assert held.kv_heads == 2 and torch.equal(held.key.forward, bundle.layers[0].key.forward[2 * rank:2 * rank + 2])
+
+
+def batch_of(mode, slots, starts, counts, lengths, locations):
+    rows = torch.tensor([s + 1 for s in slots] + [0] * (len(lengths) - len(slots)))
+    extend = {} if mode is ForwardMode.DECODE else dict(extend_prefix_lens_cpu=list(starts), extend_seq_lens_cpu=list(counts),
+                                                        req_pool_indices_cpu=rows.clone())
+    return ForwardBatch(forward_mode=mode, batch_size=len(lengths), input_ids=None, req_pool_indices=rows, seq_lens=lengths,
+                        out_cache_loc=locations, seq_lens_sum=int(lengths.sum()), **extend)
+
+
+class ThroughSglang:
+    """A simulated engine with SGLang's tables, batches and interfaces between it and the cache."""
+
+    def __init__(self, bundle, layer, serving, blocks, seed, phases=None):
+        super().__init__(bundle, layer, blocks=blocks, seed=seed, phases=phases)
+        self.backend, self.rows = backend_of(serving, 64 * (blocks - 1))
+        self.serving, self.layer, self.fresh, self.modes = serving, serving.attention[layer], set(), set()
+
+    def admit(self, request):
+        super().admit(request)
+        self.fresh.add(request.slot)
+
+    def compute(self, slots, starts, counts, lengths, table, mapping, query, key, value):
+        begins = self.fresh & set(slots)
+        self.fresh -= begins
+        mode = ForwardMode.EXTEND if begins or max(counts) > 1 else ForwardMode.DECODE
+        if mode is ForwardMode.EXTEND and min(counts) == 1:
+            mode = ForwardMode.MIXED
+        self.modes.add(mode.name)
+        for slot, blocks, length in zip(slots, table, lengths.tolist()):
+            place = torch.arange(length)
+            self.rows.write((slot + 1, slice(0, length)), blocks[place // 64] * 64 + (place % 64).int())
+        padding = len(lengths) - len(slots)
+        if mode is not ForwardMode.DECODE:  # which SGLang does not pad
+            lengths, mapping, query, key, value = (x[:x.shape[0] - padding] for x in (lengths, mapping, query, key, value))
+        seen = lengths.long().clamp(min=1) if padding else lengths.long()
+        batch = batch_of(mode, slots, starts, counts, seen, mapping.clamp(min=0))
+        self.backend.init_forward_metadata(batch)
+        heads = query.shape[1] * query.shape[2]
+        output = self.backend.forward(query.reshape(-1, heads), key, value, self.layer, batch)
+        assert output.shape == (query.shape[0], heads)
+        return output.view(query.shape)
+
+
+class SglangEngine(ThroughSglang, Engine):
+    pass
+
+
+class SglangPrefixEngine(ThroughSglang, PrefixEngine):
+    """As it is with the radix cache; the table is that of the backend."""
+
+    def __init__(self, *arguments, **named):
+        super().__init__(*arguments, **named)
+        self.table, self.kv = self.backend.table, self.serving.kv(0)
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_requests_of_unequal_layers(serve, layer):
+    bundle = two_sizes()
+    engine = SglangEngine(bundle, layer, serve(bundle), 40, 3 + layer)
+    engine.run(requests(5 + layer, 330, 5))
+    assert engine.modes == {"DECODE", "MIXED", "EXTEND"} and engine.preempted > 1 and engine.compared > 40
+
+
+def test_requests_that_share_blocks(serve, monkeypatch):
+    for module in (overlay_kv, overlay_table):  # few entries, so that copies are lost
+        monkeypatch.setattr(module, "entries", lambda slots, pages, spare=None: slots * pages + 2)
+    bundle = random_bundle(1, d=64, key=(4, 2, 1, 1), value=(4, 2, 1, 1), sink=64, recent=40)
+    engine = SglangPrefixEngine(bundle, 0, serve(bundle, memory__disable_radix_cache=False), 24, 3)
+    engine.run(families(6, 330))
+    assert engine.preempted > 1 and engine.compared > 60 and engine.hits > 10 and engine.coded > 3 and engine.kept > 5
+
+
+def test_graphs_read_tables_at_one_address(serve):
+    backend, _ = backend_of(serve(two_sizes()), 640)
+    backend.init_cuda_graph_state(SLOTS, SLOTS)
+    with pytest.raises(InputError, match="--cuda-graph-max-bs-decode 4"):
+        backend.init_cuda_graph_state(SLOTS + 1, SLOTS + 1)
+    assert backend.get_cuda_graph_seq_len_fill_value() == 1
+    zeros = torch.zeros(3, dtype=torch.int64)
+    found = []
+    for slots, capture in (([], True), ([2, 0], False)):
+        batch = batch_of(ForwardMode.DECODE, slots, None, None, torch.tensor([9, 7, 1]), zeros)
+        backend.init_forward_metadata_out_graph(batch, in_capture=capture)
+        rows = backend.forward_metadata
+        assert rows.lengths.tolist() == ([0, 0, 0] if capture else [9, 7, 0])  # rows of slot 0 are padding
+        found.append([t.data_ptr() for t in (rows.lengths, rows.table, rows.window_table)])
+    assert found[0] == found[1]
+
+
+def test_passes_that_are_refused(serve):
+    backend, _ = backend_of(serve(two_sizes()), 640)
+    layer, one = backend.serving.attention[0], torch.zeros(1, dtype=torch.int64)
+    for mode in (ForwardMode.TARGET_VERIFY, ForwardMode.DLLM_EXTEND, ForwardMode.SPLIT_PREFILL):
+        with pytest.raises(InputError, match=mode.name):
+            backend.init_forward_metadata(batch_of(mode, [0], [0], [1], one + 1, one))
+    with pytest.raises(InputError, match="begins with 64 tokens that its slot has not seen"):
+        backend.init_forward_metadata(batch_of(ForwardMode.EXTEND, [0], [64], [5], one + 69, one))
+    batch = batch_of(ForwardMode.DECODE, [0], None, None, one + 5, one)
+    backend.init_forward_metadata(batch)
+    q, kv = torch.zeros(1, 256), torch.zeros(1, 2, 64)
+    for options, sentence in (({"sinks": torch.zeros(4)}, "learned sink logits"), ({"q_rope": q}, "q_rope"), ({"save_kv_cache": False}, "another layer")):
+        with pytest.raises(InputError, match=sentence):
+            backend.forward(q, kv, kv, layer, batch, **options)
+    batch.multi_item_delimiter_indices = [one]
+    with pytest.raises(InputError, match="several items"):
+        backend.init_forward_metadata(batch)
+
+
+def test_blocks_that_the_radix_tree_exchanges(serve):
+    """A running request's blocks are replaced by another's with the same tokens, which have no BF16 copy: they are read as codes."""
+    bundle = random_bundle(1, d=64, key=(4, 2, 1, 1), value=(4, 2, 1, 1), sink=64, recent=40)
+    serving = serve(bundle, memory__disable_radix_cache=False)
+    backend, rows = backend_of(serving, 64 * 20)
+    layer, oracle, request = serving.attention[0], Oracle(LayerCode(bundle, bundle.layers[0]), 2), Request(200, 1, 190)
+    query, key, value = oracle.tokens(request)
+
+    def forward(slot, start, count, blocks, mode):
+        place = torch.arange(start + count)
+        rows.write((slot + 1, slice(0, len(place))), (torch.tensor(blocks)[place // 64] * 64 + place % 64).int())
+        span = slice(start, start + count)
+        batch = batch_of(mode, [slot], [start], [count], torch.tensor([start + count]), torch.zeros(count, dtype=torch.int64))
+        backend.init_forward_metadata(batch)
+        return backend.forward(query[span].reshape(count, -1), key[span], value[span], layer, batch).view(count, -1, 64)
+
+    forward(0, 0, 190, [1, 2, 3], ForwardMode.EXTEND)
+    forward(1, 0, 190, [4, 5, 6], ForwardMode.EXTEND)
+    for block in (1, 2):  # their BF16 copies are gone
+        entry = int(backend.table._entry_of[block])
+        backend.table._entry_of[block] = backend.table._block_of[entry] = -1
+    serving.exchanged = True  # as sglang_hooks.py does after UnifiedRadixCache.checkpoint_into_tree
+    found = forward(1, 190, 1, [1, 2, 6], ForwardMode.DECODE)
+    assert float((found - oracle.attention(request, 190, 1, (0, 1))).abs().max()) < 2e-4
+    assert float((found - oracle.attention(request, 190, 1)).abs().max()) > 0.1  # codes, not copies
+    assert not serving.exchanged and backend.table.has_entry(1) and int(backend.table._lost) == 0
