@@ -1,8 +1,8 @@
 """SGLang's own Python on the CPU without its compiled kernels. Import this before sglang.
 
 The module sgl_kernel is replaced by one whose functions exist and raise: SGLang names them at import, and its CPU engine
-falls back to torch where the processor has no AMX. Everything else is SGLang's own. Its torch is 2.14; this uses the
-environment's."""
+falls back to torch where the processor has no AMX. The radix tree's core is SGLang's in Python, because the one in Rust
+loads only with its own torch, 2.14. Everything else is SGLang's default."""
 import os
 import sys
 import types
@@ -24,6 +24,7 @@ class Absent(types.ModuleType):
 def prepare():
     os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND", "python")
     sys.modules.setdefault("sgl_kernel", Absent("sgl_kernel"))
 
 

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# unpack.sh PARTS SITE: what make_parts.py wrote (all parts in one folder) into SITE, to be named in PYTHONPATH. Needs python3, pip, cc.
+set -eu
+parts=$1 site=$2
+mkdir -p "$site"
+cat "$parts"/part.* | tar x -C "$parts"
+python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target "$site" "$parts"/wheels/*.whl
+for archive in "$parts"/reduced/*.zip; do python3 -m zipfile -e "$archive" "$site" & done
+wait
+chmod +x "$site"/torch/bin/* "$site"/triton/backends/nvidia/bin/* 2>/dev/null || true
+# Functions of NCCL 2.30 that torch 2.14 links and calls only for features that are not used here. PYTHONPATH cannot carry LD_PRELOAD: name
+# the library there as well.
+names="CommGetUniqueId CommGrow CommMemStats CommResume CommSuspend GetLsaMultimemDevicePointer GetPeerDevicePointer PutSignal Signal
+  WaitSignal WinGetUserPtr"
+{ echo '#include <stdlib.h>'; for name in $names; do echo "int nccl$name(void) { abort(); }"; done; } >"$site/nccl_later.c"
+cc -shared -fPIC -o "$site/libnccl_later.so" "$site/nccl_later.c"
+echo "PYTHONPATH=$site LD_PRELOAD=$site/libnccl_later.so"

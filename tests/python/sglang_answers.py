@@ -1,0 +1,28 @@
+"""sglang_answers.py JOB: one engine of SGLang on the CPU, in a process of its own. JOB is JSON: options (of sglang.Engine), prompts
+(token ids), rounds (lists of prompt numbers that are asked together), tokens, out. Writes [[[tokens, log-probabilities, cached tokens]]]."""
+import json
+import sys
+
+import sglang_setup
+
+
+def main():
+    sglang_setup.prepare()
+    import sglang
+    job = json.loads(sys.argv[1])
+    engine = sglang.Engine(device="cpu", page_size=64, dtype="bfloat16", disable_cuda_graph=True, sampling_backend="pytorch",
+                           skip_tokenizer_init=True, log_level="error", **job["options"])
+    sampling = {"temperature": 0, "max_new_tokens": job["tokens"], "ignore_eos": True}
+    rounds = []
+    for asked in job["rounds"]:
+        found = engine.generate(input_ids=[job["prompts"][i] for i in asked], sampling_params=sampling, return_logprob=True)
+        facts = [a["meta_info"] for a in found]
+        rounds.append([([t for _, t, *_ in f["output_token_logprobs"]], [x for x, *_ in f["output_token_logprobs"]], f["cached_tokens"])
+                       for f in facts])
+    with open(job["out"], "w", encoding="utf-8") as file:
+        json.dump(rounds, file)
+    engine.shutdown()
+
+
+if __name__ == "__main__":  # SGLang starts its processes anew
+    main()
