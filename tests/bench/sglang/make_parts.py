@@ -22,7 +22,7 @@ LARGE = ("torch==2.14.1", "triton==3.8.0", "sglang==0.5.23", "sglang-kernel==0.4
 PART = 54_000_000
 # Of the large wheels: folders left out whole, and files left out that are not Python.
 FOLDERS = ("torch/include/", "triton_kernels/", "sglang/multimodal_gen/")
-FILES = ("torch/bin/protoc", "torch/lib/libtorch_nvshmem.so", "cupti", "libproton", "GPUInstrumentationTestLib", "ptxas-blackwell", "nvdisasm",
+FILES = ("torch/bin/protoc", "cupti", "libproton", "GPUInstrumentationTestLib", "ptxas-blackwell", "nvdisasm",
          "cuobjdump", "sm100/", "flash_ops", "flashmla_ops", "infllm_ops", "spatial_ops", "rust_extensions/")
 
 

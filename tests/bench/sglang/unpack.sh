@@ -3,6 +3,7 @@
 set -eu
 parts=$1 site=$2
 mkdir -p "$site"
+site=$(cd "$site" && pwd)
 cat "$parts"/part.* | tar x -C "$parts"
 python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target "$site" "$parts"/wheels/*.whl
 for archive in "$parts"/reduced/*.zip; do python3 -m zipfile -e "$archive" "$site" & done
