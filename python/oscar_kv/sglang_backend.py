@@ -33,6 +33,7 @@ class OscarAttentionBackend(AttentionBackend):
         self._flush = self.serving.flush_of(indices, pool.memory) if self.table.on_cuda else None
         heads = {layer.tp_q_head_num * layer.head_dim for layer in self.serving.attention.values()}
         self._output = torch.zeros((slots, max(heads)), dtype=torch.bfloat16, device=device)
+        self._mapped = torch.zeros(slots, dtype=torch.int64, device=device)
         self._ends = {}  # {slot: tokens after its last chunk}, where windows are by slot
 
     def init_cuda_graph_state(self, max_bs, max_num_tokens):
@@ -65,7 +66,9 @@ class OscarAttentionBackend(AttentionBackend):
             self.table.exchanged = self.serving.exchanged
             if not in_capture and (mode.is_decode() or mode.is_mixed()):  # these hold all running requests
                 self.serving.exchanged = False
-        made = self.table.rows(rows - 1, starts, counts, batch.seq_lens[:count], table, batch.out_cache_loc)
+        # A replay has rows of padding and no places for their tokens.
+        places = self._mapped[:count] if mode.is_decode() else batch.out_cache_loc
+        made = self.table.rows(rows - 1, starts, counts, batch.seq_lens[:count], table, places)
         if made.overlay is not None and made.overlay.fills is not None:
             self.serving.fill(sorted(self.serving.layers), *made.overlay.fills)
         made.flush = self._flush

@@ -320,12 +320,13 @@ def test_graphs_read_tables_at_one_address(serve):
     with pytest.raises(InputError, match="--cuda-graph-max-bs-decode 4"):
         backend.init_cuda_graph_state(SLOTS + 1, SLOTS + 1)
     assert backend.get_cuda_graph_seq_len_fill_value() == 1
-    zeros = torch.zeros(3, dtype=torch.int64)
     found = []
-    for slots, capture in (([], True), ([2, 0], False)):
-        batch = batch_of(ForwardMode.DECODE, slots, None, None, torch.tensor([9, 7, 1]), zeros)
+    for slots, capture in (([], True), ([2, 0], False)):  # a replay has padding, but no place for its tokens
+        places = torch.zeros(3 if capture else 2, dtype=torch.int64)
+        batch = batch_of(ForwardMode.DECODE, slots, None, None, torch.tensor([9, 7, 1]), places)
         backend.init_forward_metadata_out_graph(batch, in_capture=capture)
         rows = backend.forward_metadata
+        assert rows.single is None
         assert rows.lengths.tolist() == ([0, 0, 0] if capture else [9, 7, 0])  # rows of slot 0 are padding
         found.append([t.data_ptr() for t in (rows.lengths, rows.table, rows.window_table)])
     assert found[0] == found[1]
