@@ -39,6 +39,7 @@ PLAIN_PAGES = [  # held to these words and this length
     "docs/results.md",
     "docs/scale.md",
     "docs/serve.md",
+    "docs/serve-sglang.md",
     "docs/serving.md",
     "docs/transforms.md",
     "docs/words.md",

@@ -1,4 +1,4 @@
-"""sglang_answers.py JOB: one engine of SGLang on the CPU, in a process of its own. JOB is JSON: options (of sglang.Engine), prompts
+"""sglang_answers.py JOB: one engine of SGLang in a process of its own. JOB is JSON: options (of sglang.Engine), prompts
 (token ids), rounds (lists of prompt numbers that are asked together), tokens, out. Writes [[[tokens, log-probabilities, cached tokens]]]."""
 import json
 import sys
@@ -7,11 +7,12 @@ import sglang_setup
 
 
 def main():
-    sglang_setup.prepare()
-    import sglang
     job = json.loads(sys.argv[1])
-    engine = sglang.Engine(device="cpu", page_size=64, dtype="bfloat16", disable_cuda_graph=True, sampling_backend="pytorch",
-                           skip_tokenizer_init=True, log_level="error", **job["options"])
+    if job["options"]["device"] == "cpu":
+        sglang_setup.prepare()
+    import sglang
+    engine = sglang.Engine(page_size=64, dtype="bfloat16", sampling_backend="pytorch", skip_tokenizer_init=True, log_level="error",
+                           disable_prefill_cuda_graph=True, **job["options"])
     sampling = {"temperature": 0, "max_new_tokens": job["tokens"], "ignore_eos": True}
     rounds = []
     for asked in job["rounds"]:

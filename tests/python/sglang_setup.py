@@ -32,11 +32,13 @@ STUB = '"""See sglang_setup.py."""\nfrom sglang_setup import Absent as _Absent\n
 ENTRY = "[sglang.srt.plugins]\noscar_kv = oscar_kv.sglang_plugin:register\n"
 
 
-def process_path(folder, package_path):
-    """PYTHONPATH for processes of SGLang, which import sgl_kernel and find plugins themselves. folder: an empty one.
-    package_path: of oscar_kv if it is not installed; its entry point is then written there."""
-    (folder / "sgl_kernel").mkdir(parents=True)
-    (folder / "sgl_kernel" / "__init__.py").write_text(STUB, encoding="utf-8")
+def process_path(folder, package_path, kernels):
+    """PYTHONPATH for processes of SGLang, which import sgl_kernel and find plugins themselves. folder: a new one.
+    package_path: of oscar_kv if it is not installed; its entry point is then written there. kernels: use SGLang's own."""
+    folder.mkdir()
+    if not kernels:
+        (folder / "sgl_kernel").mkdir()
+        (folder / "sgl_kernel" / "__init__.py").write_text(STUB, encoding="utf-8")
     if package_path:
         metadata = folder / "oscar_kv-0.1.0.dist-info"
         metadata.mkdir()
