@@ -23,7 +23,7 @@ PART = 54_000_000
 # Of the large wheels: folders left out whole, and files left out that are not Python.
 FOLDERS = ("torch/include/", "triton_kernels/", "sglang/multimodal_gen/")
 FILES = ("torch/bin/protoc", "cupti", "libproton", "GPUInstrumentationTestLib", "ptxas-blackwell", "nvdisasm",
-         "cuobjdump", "sm100/", "flash_ops", "flashmla_ops", "infllm_ops", "spatial_ops", "rust_extensions/")
+         "cuobjdump", "sm100/", "flash_ops", "flashmla_ops", "infllm_ops", "rust_extensions/")
 
 
 def wanted(name):
