@@ -1,5 +1,6 @@
 """State shared by the layers of one worker of a serving engine: the bundle, or the worker's heads of it, and the cache of
-each layer. Imports no engine; vllm_serving.py and sglang_serving.py check an engine's settings and fill it."""
+each layer. Imports no engine: sglang_serving.py checks SGLang's settings and fills it. vllm_serving.py has the like for vLLM, whose blocks
+other layers may share."""
 import contextlib
 import pathlib
 import warnings
@@ -114,7 +115,7 @@ class EngineServing:
 
     def blocks(self, layers):
         """Blocks in the engine's memory, as seen by these layers; 0: not yet known."""
-        return max((kv.pages.shape[0] for i, kv in self._caches.items() if i in layers and kv.pages is not None), default=0)
+        return max((kv.engine_pages for i, kv in self._caches.items() if i in layers), default=0)
 
     def flush_of(self, layers, memory):
         """The StepFlush of layers that share block tables, None if kernels do not support them. memory: {layer
