@@ -1,6 +1,6 @@
 // Layers that have no 2-bit cache in vLLM and SGLang, a table for each. oscar-export and `oscar-verify --as` use them.
-// tests/export/vllm_limits_test.cpp writes python/oscar_kv/vllm_limits.py, sglang_limits.py and a table of docs/serve.md
-// from them.
+// tests/export/vllm_limits_test.cpp writes python/oscar_kv/vllm_limits.py, sglang_limits.py and a table of
+// docs/serve.md from them.
 #pragma once
 
 #include <array>
