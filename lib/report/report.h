@@ -209,6 +209,8 @@ std::string gate_text(const VerifyReport& report, const GateResult& gate);
 // One sentence per candidate row: changed tokens, perplexity, memory, and at the end PASS, FAIL, "no gate" or "no
 // verdict". Empty without a candidate row.
 std::vector<std::string> verdict_sentences(const VerifyReport& report);
+// One sentence per candidate row whose text repeats phrases (recall.h).
+std::vector<std::string> recall_sentences(const VerifyReport& report);
 // "2.9x smaller at 2K, 6.7x at 128K"; empty without ratios.
 std::string memory_text(const MethodReport& method);
 // The three layers of a candidate row with the largest loss, with their bit widths: "11 (.69, keys 0-0-0-0, values

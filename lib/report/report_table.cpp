@@ -84,6 +84,7 @@ std::string closing_lines(const VerifyReport& report) {
   std::string text;
   if (!report.undecided.empty()) text += wrapped("gate: " + report.undecided);
   for (const std::string& step : report.steps) text += wrapped("next: " + step);
+  for (const std::string& sentence : recall_sentences(report)) text += wrapped(sentence);
   for (const std::string& sentence : verdict_sentences(report)) text += wrapped(sentence);
   return text;
 }

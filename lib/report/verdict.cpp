@@ -84,11 +84,19 @@ std::vector<std::string> verdict_sentences(const VerifyReport& report) {
     std::string text = judged > 1 ? m.id + " (" + m.path + "): " : "";
     text += changed_tokens(m.quality.same_top1) + ", perplexity " +
             significant(m.quality.ppl / m.quality.ppl_ratio, 4) + " -> " + significant(m.quality.ppl, 4);
-    if (m.recall) {
-      text += ", repeated phrases " + percent(m.recall->baseline, 1) + "% -> " + percent(m.recall->share, 1) + "%";
-    }
     if (const std::string memory = memory_text(m); !memory.empty()) text += ", cache " + memory;
     sentences.push_back(text + ": " + ending(report, m));
+  }
+  return sentences;
+}
+
+std::vector<std::string> recall_sentences(const VerifyReport& report) {
+  std::vector<std::string> sentences;
+  for (const MethodReport& m : report.methods) {
+    if (!m.judged || !m.quantized || !m.recall) continue;
+    sentences.push_back("repeated phrases: " + m.id + " (" + m.path + ") predicts " + percent(m.recall->share, 1) +
+                        "% of " + grouped(m.recall->tokens) + ", the BF16 cache " + percent(m.recall->baseline, 1) +
+                        "%");
   }
   return sentences;
 }

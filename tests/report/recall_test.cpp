@@ -1,6 +1,11 @@
 #include "report/recall.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "base/json.h"
+#include "report/report.h"
+#include "report/sample_report.h"
 
 namespace oscar {
 namespace {
@@ -37,6 +42,15 @@ TEST(Recall, SharesOfBothCaches) {
   EXPECT_GT(r->error, 0.2);
   EXPECT_FALSE(recall({one}, {{}}));
   EXPECT_FALSE(recall({}, {}));
+}
+
+TEST(Recall, IsToldBeforeTheVerdict) {
+  VerifyReport r = sample_report({0.1, 1.1, 0.1, 0.5});
+  EXPECT_THAT(report_table(r), testing::Not(testing::HasSubstr("repeated phrases")));
+  r.methods[2].recall = RecallMetrics{1234, 0.75, 0.5, 0.01, 0.02};
+  EXPECT_THAT(report_table(r),
+              testing::HasSubstr("repeated phrases: oscar (prefill) predicts 50.0% of 1,234, the BF16 cache 75.0%\n"));
+  EXPECT_EQ(parse_json(report_json(r), "report")["methods"][2]["recall"]["share"], 0.5);
 }
 
 }  // namespace

@@ -146,6 +146,7 @@ std::string verdict_banner(const VerifyReport& report) {
   for (const std::string& sentence : verdict_sentences(report)) {
     sentences += "<p class=\"verdict\">" + escape(sentence) + ".</p>";
   }
+  for (const std::string& sentence : recall_sentences(report)) sentences += "<p>" + escape(sentence) + ".</p>";
   std::string steps;
   for (const std::string& step : report.steps) steps += "<li>" + escape(step) + "</li>";
   if (!steps.empty()) steps = "<p>What to try:</p><ul>" + steps + "</ul>";
