@@ -1,6 +1,5 @@
 """State shared by the layers of one worker of a serving engine: the bundle, or the worker's heads of it, and the cache of
-each layer. Imports no engine: sglang_serving.py checks SGLang's settings and fills it. vllm_serving.py has the like for vLLM, whose blocks
-other layers may share."""
+each layer. Imports no engine: vllm_serving.py and sglang_serving.py check the settings of theirs and fill it."""
 import contextlib
 import pathlib
 import warnings
@@ -65,7 +64,7 @@ def is_set(value):
     return value is not None and not (isinstance(value, (int, float)) and value == 0)
 
 
-def layer_refusal(words, values):
+def unserved(words, values):
     """One sentence for the first feature of a layer that is not served, or None. words: {name: "a sliding window"}; values:
     {name: the engine's argument}."""
     return next((f"layers with {text} are not served" for name, text in words.items() if is_set(values.get(name))), None)
@@ -130,6 +129,10 @@ class EngineServing:
         for index in layers:
             self._caches[index].fill(blocks, entries)
 
+    def room(self):
+        """Tokens that the table of a request may have."""
+        return self.most_tokens
+
     def cache(self, index, group, device):
         """The SlotKV or OverlayKV of a layer, made at the first call, before or while the engine measures its memory."""
         if index not in self._caches:
@@ -137,6 +140,6 @@ class EngineServing:
             layer = self.layers[index]
             with plain_torch():
                 code = LayerCode(self.bundle, layer, self.phases, device)
-                kv = (OverlayKV if self.by_block else SlotKV)(code, self.slots, self.most_tokens, group)
+                kv = (OverlayKV if self.by_block else SlotKV)(code, self.slots, self.room(), group)
             self._caches[index] = kv
         return self._caches[index]

@@ -87,7 +87,7 @@ def model_refusal(kvc):
     """One sentence for unsupported kinds of layers that SGLang's model configuration shows, or None."""
     text = kvc.model_config.hf_text_config
     found = {"linear_attention": kvc.mambaish_config is not None or "linear_attention" in (getattr(text, "layer_types", None) or ())}
-    return engine_serving.layer_refusal(MODEL, found)
+    return engine_serving.unserved(MODEL, found)
 
 
 def attention_refusal(layer, group):
@@ -104,7 +104,7 @@ def attention_refusal(layer, group):
         return "layers whose logits are scaled by position are not served"
     values = {"sliding_window_size": layer.sliding_window_size if layer.sliding_window_size > 0 else None, "logit_cap": layer.logit_cap,
               "use_irope": layer.use_irope or None, "pos_encoding_mode": None if layer.pos_encoding_mode == "NONE" else layer.pos_encoding_mode}
-    return engine_serving.layer_refusal(LAYERS, values)
+    return engine_serving.unserved(LAYERS, values)
 
 
 def bundle_path():

@@ -1,44 +1,23 @@
 """State shared by the layers of one vLLM worker: the bundle, or the worker's heads of it, checked against the model
 and vLLM's settings. Implements no interface of vLLM; reads its configuration as in 0.33."""
-import contextlib
 import functools
 import logging
 import os
 import pathlib
-import warnings
 
 import torch
 
 from .bundle import check_geometry, load_bundle
-from .codec import side_codec
+from .engine_serving import EngineServing, checkpoint_folder, head_range, is_set, plain_torch, unserved, warn_of_length
 from .errors import InputError
 from .fingerprint import checkpoint_fingerprint
 from .kernels import HEAD_SIZES, MOST_GROUP
-from .overlay_kv import OverlayKV
-from .overlay_table import OverlayTable, blocks_of_window
-from .page_layout import PAGE_TOKENS, PageLayout
-from .paged_kv import LayerCode
-from .rope import phases_of
-from .slot_kv import SlotKV, SlotTable
-from .step_flush import StepFlush
-from .tiers import ring_pages
+from .page_layout import PAGE_TOKENS
 from .vllm_limits import IN_BF16, LAYERS, MODEL
 from .vllm_pages import Places, nominal_cell
 from .vllm_plugin import BUNDLE_VARIABLE, CACHE_DTYPE
 
 BUNDLE_OPTION, CHECKPOINT_OPTION = "oscar_bundle", "oscar_checkpoint"  # of --additional-config
-
-
-@contextlib.contextmanager
-def plain_torch():
-    """vLLM builds models under its own default device and dtype, which must not apply to bundles."""
-    dtype = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32)
-    try:
-        with torch.device("cpu"):
-            yield
-    finally:
-        torch.set_default_dtype(dtype)
 
 
 def _options(config):
@@ -85,20 +64,16 @@ def layer_refusal(num_heads, num_kv_heads, head_size, alibi_slopes, sliding_wind
         return f"attention of the type {attn_type} has no 2-bit cache"
     values = {"alibi_slopes": alibi_slopes, "sliding_window": sliding_window, "logits_soft_cap": logits_soft_cap,
               "kv_sharing_target_layer_name": sharing}
-    found = next((f"it has {words}" for name, words in (IN_BF16 | LAYERS).items() if _is_set(values.get(name))), None)
-    unknown = sorted(name for name, value in extra.items() if name != "sinks" and _is_set(value))
+    found = next((f"it has {words}" for name, words in (IN_BF16 | LAYERS).items() if is_set(values.get(name))), None)
+    unknown = sorted(name for name, value in extra.items() if name != "sinks" and is_set(value))
     return found or (f"its attention has the argument '{unknown[0]}', which oscar-kv does not know" if unknown else None)
-
-
-def _is_set(value):
-    return value is not None and not (isinstance(value, (int, float)) and value == 0)
 
 
 def model_refusal(text_config):
     """One sentence for unsupported layers that AttentionImpl's arguments do not show, or None. text_config:
     transformers' own."""
     found = {"attention_chunk_size": getattr(text_config, "attention_chunk_size", None)}
-    return next((f"layers with {words} are not served" for name, words in MODEL.items() if _is_set(found[name])), None)
+    return unserved(MODEL, found)
 
 
 def _numbers(indices):
@@ -115,35 +90,10 @@ def _numbers(indices):
 
 def _checkpoint(config):
     named = _options(config).get(CHECKPOINT_OPTION) or config.model_config.model
-    if pathlib.Path(named).is_dir():
-        return pathlib.Path(named)
-    from huggingface_hub import try_to_load_from_cache
-    cached = try_to_load_from_cache(str(named), "config.json", revision=config.model_config.revision)
-    if isinstance(cached, str):
-        return pathlib.Path(cached).parent
-    raise InputError(f"the checkpoint '{named}' is not found on this machine, so the bundle's fingerprint cannot be compared; pass "
-                     f"--additional-config '{{\"{CHECKPOINT_OPTION}\": \"DIR\"}}'")
+    return checkpoint_folder(named, config.model_config.revision, f"pass --additional-config '{{\"{CHECKPOINT_OPTION}\": \"DIR\"}}'")
 
 
-def head_range(kv_heads, rank, ranks):
-    """KV heads [begin, end) of a tensor-parallel rank. With fewer heads than ranks, several ranks have the same
-    head."""
-    if kv_heads >= ranks:
-        if kv_heads % ranks:
-            raise InputError(f"{kv_heads} KV heads cannot be divided among {ranks} GPUs; choose --tensor-parallel-size accordingly")
-        return rank * (kv_heads // ranks), (rank + 1) * (kv_heads // ranks)
-    return rank * kv_heads // ranks, rank * kv_heads // ranks + 1
-
-
-def _warn_of_length(bundle, served):
-    """Warns if the calibration contexts were shorter than the served ones, which costs quality at long contexts."""
-    seen = bundle.longest_distance + 1
-    if bundle.longest_distance and seen < served:
-        warnings.warn(f"{bundle.path}: the calibration saw contexts of up to {seen} tokens, and --max-model-len is {served}; quality beyond "
-                      f"{seen} tokens was not fitted for: collect with longer --seq-len, or serve a smaller --max-model-len", stacklevel=3)
-
-
-class Serving:
+class Serving(EngineServing):
     """The bundle of one worker. rank, ranks: tensor parallelism."""
 
     def __init__(self, config, rank=0, ranks=1):
@@ -155,8 +105,8 @@ class Serving:
             # With prefix caching, another request may own a request's first blocks, so windows are by block. Otherwise
             # each slot has its own windows.
             self._config = config.cache_config
-            self.by_block = bool(config.cache_config.enable_prefix_caching)
-            if self.by_block and bundle.sink % PAGE_TOKENS:
+            by_block = bool(config.cache_config.enable_prefix_caching)
+            if by_block and bundle.sink % PAGE_TOKENS:
                 raise InputError(f"prefix caching is on, which needs a sink of whole blocks of {PAGE_TOKENS} tokens, and the bundle has "
                                  f"{bundle.sink}; fit with --windows 64,256, or pass --no-enable-prefix-caching")
             text = model.hf_text_config
@@ -165,27 +115,12 @@ class Serving:
             kv_heads = model.get_total_num_kv_heads()
             check_geometry(bundle, text.num_hidden_layers, kv_heads, model.get_head_size(),
                            checkpoint_fingerprint(_checkpoint(config)) if bundle.fingerprint else None)
-            self.bundle = bundle.slice_heads(*head_range(kv_heads, rank, ranks)) if ranks > 1 else bundle
-            self.layers = {layer.layer: layer for layer in self.bundle.layers}
-            _warn_of_length(bundle, model.max_model_len)
-            rotated = any(layer.key.rotated_mean for layer in bundle.layers)  # vLLM gives a backend no rotary embedding
-            self.phases = phases_of(text, model.get_head_size()) if rotated else None
-            self.cells = {index: self._cell(layer) for index, layer in self.layers.items()}
+            warn_of_length(bundle, model.max_model_len, "--max-model-len")
+            heads = head_range(kv_heads, rank, ranks, "--tensor-parallel-size") if ranks > 1 else None
+            super().__init__(bundle, text, model.get_head_size(), heads, by_block, config.scheduler_config.max_num_seqs, model.max_model_len)
         self.nominal_cell = nominal_cell(self.cells.values())
         self.page_tokens, self.pages_of_block = PAGE_TOKENS, None  # the latter if layers of other kinds share the blocks
         self._in_bf16 = {}  # {layer index: reason}
-        self.slots, self.most_tokens = config.scheduler_config.max_num_seqs, model.max_model_len
-        self._caches = {}
-
-    def _cell(self, layer):
-        """Bytes per token and head in a page: vLLM's block is [Hkv, 64, cell], this package's is [Hkv, page bytes]."""
-        codes = [side_codec(layer, key, self.bundle.encoder, self.bundle.group).code for key in (True, False)]
-        return PageLayout(*codes).bytes // PAGE_TOKENS
-
-    @property
-    def one_size(self):
-        """Whether all layers have pages of the same size."""
-        return len(set(self.cells.values())) == 1
 
     def keep_in_bf16(self, index, reason):
         """Notes that vLLM serves a layer in BF16; returns the reason."""
@@ -218,46 +153,17 @@ class Serving:
 
     def table(self, device):
         """Converts vLLM's batches to rows."""
-        sink_pages = -(-self.bundle.sink // PAGE_TOKENS)
-        if self.by_block:
-            blocks = self._config.num_gpu_blocks and self._config.num_gpu_blocks * (self.pages_of_block or 1)
-            return OverlayTable(self.slots, sink_pages, blocks_of_window(self.bundle.recent), device, blocks=blocks)
-        return SlotTable(self.slots, sink_pages + ring_pages(self.bundle.recent, 1), device)
+        return self.new_table(device, self._config.num_gpu_blocks and self._config.num_gpu_blocks * (self.pages_of_block or 1))
 
     def cell(self, index=None):
-        """Bytes of a token and head. Without a layer, the room in blocks that all layers share."""
-        if index is None:
-            return self.nominal_cell
-        if index not in self.cells:
-            raise InputError(f"{self.bundle.path}: the bundle lacks layer {index} of the model; fit all layers")
-        return self.cells[index]
+        """Without a layer, the room in blocks that all layers share."""
+        return self.nominal_cell if index is None else super().cell(index)
 
-    def blocks(self, layers):
-        """Blocks in vLLM's memory, as seen by these layers; 0: not yet known."""
-        return max((kv.engine_pages for i, kv in self._caches.items() if i in layers), default=0)
-
-    def flush_of(self, layers, memory):
-        """The StepFlush of layers that share block tables, None if kernels do not support them. memory: {layer
-        index: vLLM's memory}."""
-        if any(i not in self._caches or self._caches[i].code.without_kernels for i in layers):
-            return None
-        caches = {i: self._caches[i] for i in layers}
-        return StepFlush(caches, {i: caches[i].pool(memory[i]) for i in layers})
-
-    def fill(self, layers, blocks, entries):
-        """Fills the overlays of these layers with the codes of blocks."""
-        for index in layers:
-            self._caches[index].fill(blocks, entries)
+    def room(self):
+        """Block tables have whole blocks."""
+        return self.most_tokens + PAGE_TOKENS * (self.pages_of_block or 0)
 
     def cache(self, index, group, device):
-        """The SlotKV or OverlayKV of a layer, made at the first call, during vLLM's memory profile."""
-        if index not in self._caches:
-            self.cell(index)
-            layer = self.layers[index]
-            most = self.most_tokens + PAGE_TOKENS * (self.pages_of_block or 0)  # block tables have whole blocks
-            with plain_torch():
-                code = LayerCode(self.bundle, layer, self.phases, device)
-                kv = (OverlayKV if self.by_block else SlotKV)(code, self.slots, most, group)
-            kv.places_of = functools.partial(self.places, index)
-            self._caches[index] = kv
-        return self._caches[index]
+        kv = super().cache(index, group, device)
+        kv.places_of = functools.partial(self.places, index)
+        return kv

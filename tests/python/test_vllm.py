@@ -196,12 +196,12 @@ def test_layers_that_are_refused(serve):
 def test_tensor_parallel_ranks_have_their_heads(serve):
     bundle = random_bundle(kv_heads=4, d=64)
     for ranks, expected in ((2, [(0, 2), (2, 4)]), (4, [(0, 1), (1, 2), (2, 3), (3, 4)]), (8, [(i // 2, i // 2 + 1) for i in range(8)])):
-        assert [vllm_serving.head_range(4, rank, ranks) for rank in range(ranks)] == expected
+        assert [vllm_serving.head_range(4, rank, ranks, "--tensor-parallel-size") for rank in range(ranks)] == expected
         for rank, (begin, end) in enumerate(expected):
             held = vllm_serving.Serving(serve(bundle), rank, ranks).bundle.layers[0]
             assert held.kv_heads == end - begin and torch.equal(held.key.forward, bundle.layers[0].key.forward[begin:end])
     with pytest.raises(InputError, match="4 KV heads cannot be divided among 3"):
-        vllm_serving.head_range(4, 0, 3)
+        vllm_serving.head_range(4, 0, 3, "--tensor-parallel-size")
 
 
 def test_pages_of_one_size(serve):
