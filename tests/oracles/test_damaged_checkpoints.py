@@ -74,7 +74,7 @@ DAMAGES = [
     ("qwen3-moe", put("model.embed_tokens.weight", shorter), ["model.embed_tokens.weight", "[8192, 119]", "[8192, 120]"]),
     ("qwen3-moe", put("model.layers.2.input_layernorm.weight", longer), ["input_layernorm.weight", "[121]", "[120]"]),
     ("qwen3-moe", put("lm_head.weight", lambda t: t.to(torch.int32)), ["lm_head.weight", "I32", "BF16, F16, F32"]),
-    ("qwen3-moe", put("model.layers.0.self_attn.q_proj.bias", lambda: torch.zeros(192)), ["q_proj.bias", "ignore"]),
+    ("qwen3-moe", put("model.layers.0.self_attn.q_proj.bias", lambda: torch.ones(192)), ["q_proj.bias", "ignore"]),
     ("qwen3-moe", put("model.layers.0.mlp.extra.weight", lambda: torch.zeros(3)), ["model.layers.0.mlp.extra.weight", "ignore"]),
     ("qwen3-moe", put("model.layers.0.mlp.extra.qweight", lambda: torch.zeros(3, 4)), ["extra.qweight", "ignore"]),
     ("qwen3-moe", put("model.layers.0.mlp.extra.scales", lambda: torch.ones(3, 4)), ["extra.scales", "ignore"]),
