@@ -43,55 +43,48 @@ std::optional<std::string> unserved_layer(const LayerTransform& layer, std::int6
 }
 
 std::string vllm_command(const std::string& model) {
-  std::ostringstream out;
-  out << "OSCAR_KV_BUNDLE=\"$PWD\"/" << kBundleFolder << " vllm serve " << shell_word(model) << " \\\n"
-      << "  --dtype bfloat16 --kv-cache-dtype oscar2 --attention-backend OSCAR --no-enable-prefix-caching\n";
-  return out.str();
-}
-
-std::string vllm_card(const ServedForm& form, const ExportOptions& options) {
-  const std::string model = served_model(form.bundle, options.model_path);
-  std::ostringstream out;
-  out << card_head(form.bundle, "2-bit KV cache for vLLM") << "## Serve\n\n"
-      << "The Python package oscar-kv (the wheel that `scripts/wheel` builds; it is on no package index) is a plugin "
-         "of vLLM "
-      << kVllmRelease << ".x, which finds it by itself. In this folder:\n\n```console\n"
-      << vllm_command(model) << "```\n\n"
-      << unknown_folder_note(model)
-      << "The adapter was run in vLLM's engine on an H100. "
-         "`python -m oscar_kv.serve_check MODEL oscar_bundle` compares tasks and throughput with the BF16 cache on "
-         "your GPU. Layers with a sliding window, linear attention or a soft cap stay in BF16. Speculative decoding, "
-         "KV "
-         "transfer and context parallelism are refused. `SHA256SUMS` is checked with `sha256sum -c`.\n\n";
-  return out.str() + measured_section(form.format, options.report ? &*options.report : nullptr) + "\n" +
-         provenance_section(form.bundle);
+  return "vllm serve " + shell_word(model) +
+         " \\\n"
+         "  --dtype bfloat16 --kv-cache-dtype oscar2 --attention-backend OSCAR --no-enable-prefix-caching\n";
 }
 
 std::string sglang_command(const std::string& model) {
+  return "sglang serve " + shell_word(model) +
+         " \\\n"
+         "  --dtype bfloat16 --attention-backend oscar --page-size 64 --max-running-requests 32 \\\n"
+         "  --disable-prefill-cuda-graph --disable-radix-cache\n";
+}
+
+// releases: the engine with the releases that the plugin serves; notes: sentences on what was run and is refused.
+std::string plugin_card(const ServedForm& form, const ExportOptions& options, const PluginEngine& engine,
+                        const std::string& releases, std::string (*command)(const std::string& model),
+                        const std::string& notes) {
+  const std::string model = served_model(form.bundle, options.model_path);
   std::ostringstream out;
-  out << "OSCAR_KV_BUNDLE=\"$PWD\"/" << kBundleFolder << " sglang serve " << shell_word(model) << " \\\n"
-      << "  --dtype bfloat16 --attention-backend oscar --page-size 64 --max-running-requests 32 \\\n"
-      << "  --disable-prefill-cuda-graph --disable-radix-cache\n";
-  return out.str();
+  out << card_head(form.bundle, std::string("2-bit KV cache for ") + engine.name) << "## Serve\n\n"
+      << "The Python package oscar-kv (the wheel that `scripts/wheel` builds; it is on no package index) is a plugin "
+         "of "
+      << releases << ", which finds it by itself. In this folder:\n\n```console\n"
+      << "OSCAR_KV_BUNDLE=\"$PWD\"/" << kBundleFolder << " " << command(model) << "```\n\n"
+      << unknown_folder_note(model) << notes << " `SHA256SUMS` is checked with `sha256sum -c`.\n\n";
+  return out.str() + measured_section(form.format, options.report ? &*options.report : nullptr) + "\n" +
+         provenance_section(form.bundle);
+}
+
+std::string vllm_card(const ServedForm& form, const ExportOptions& options) {
+  return plugin_card(form, options, kVllmEngine, std::string("vLLM ") + kVllmRelease + ".x", vllm_command,
+                     "The adapter was run in vLLM's engine on an H100. "
+                     "`python -m oscar_kv.serve_check MODEL oscar_bundle` compares tasks and throughput with the BF16 "
+                     "cache on your GPU. Layers with a sliding window, linear attention or a soft cap stay in BF16. "
+                     "Speculative decoding, KV transfer and context parallelism are refused.");
 }
 
 std::string sglang_card(const ServedForm& form, const ExportOptions& options) {
-  const std::string model = served_model(form.bundle, options.model_path);
-  std::ostringstream out;
-  out << card_head(form.bundle, "2-bit KV cache for SGLang") << "## Serve\n\n"
-      << "The Python package oscar-kv (the wheel that `scripts/wheel` builds; it is on no package index) is a plugin "
-         "of SGLang "
-      << kSglangRelease << ", which finds it by itself. In this folder:\n\n```console\n"
-      << sglang_command(model) << "```\n\n"
-      << unknown_folder_note(model)
-      << "Each of the 32 requests has BF16 windows, whose memory grows with that number. Without "
-         "`--disable-radix-cache` "
-         "requests share prefixes, which needs a sink of whole pages (`--windows 64,256`). The adapter ran SGLang's "
-         "own "
-         "Python on a CPU; it was not measured on a GPU. Speculative decoding, disaggregation and the hierarchical "
-         "cache are refused. `SHA256SUMS` is checked with `sha256sum -c`.\n\n";
-  return out.str() + measured_section(form.format, options.report ? &*options.report : nullptr) + "\n" +
-         provenance_section(form.bundle);
+  return plugin_card(form, options, kSglangEngine, std::string("SGLang ") + kSglangRelease, sglang_command,
+                     "Each of the 32 requests has BF16 windows, whose memory grows with that number. Without "
+                     "`--disable-radix-cache` requests share prefixes, which needs a sink of whole pages (`--windows "
+                     "64,256`). The adapter ran SGLang's own Python on a CPU; it was not measured on a GPU. "
+                     "Speculative decoding, disaggregation and the hierarchical cache are refused.");
 }
 
 std::string plan_for(const ServedForm& form, const PluginEngine& engine) {
