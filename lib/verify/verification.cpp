@@ -396,8 +396,8 @@ VerifyReport Verification::measure() {
   const BootstrapOptions bootstrap{request_.bootstrap_samples, report.bootstrap_level, request_.seed};
   const bool first = is_first_rank(request_.ranks);
   std::vector<std::vector<std::int64_t>> repeated;
-  for (const auto& ids : set_.sequences) {
-    repeated.push_back(repeated_tokens(ids, request_.windows.sink, request_.windows.recent));
+  for (std::size_t i = 0; first && i < set_.sequences.size(); ++i) {  // no other rank reports
+    repeated.push_back(repeated_tokens(set_.sequences[i], request_.windows.sink, request_.windows.recent));
   }
   for (std::size_t row = 0; first && row < result.scored.size(); ++row) {
     report.methods.push_back(method_report(result, row, report, bootstrap, repeated));
