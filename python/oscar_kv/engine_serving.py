@@ -95,12 +95,8 @@ class EngineServing:
         """Whether all layers have pages of the same size."""
         return len(set(self.cells.values())) == 1
 
-    def cell(self, index=None):
-        """InputError if the layer is not named but must be, or is not in the bundle."""
-        if index is None:
-            if not self.one_size:
-                raise InputError(f"{self.bundle.path}: pages of its layers have different sizes, and the engine did not name the layer")
-            return next(iter(self.cells.values()))
+    def cell(self, index):
+        """InputError if the layer is not in the bundle."""
         if index not in self.cells:
             raise InputError(f"{self.bundle.path}: the bundle lacks layer {index} of the model; fit all layers")
         return self.cells[index]

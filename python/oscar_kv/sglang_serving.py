@@ -5,9 +5,8 @@ import pathlib
 
 import torch
 
-from . import engine_serving
 from .bundle import check_geometry, load_bundle
-from .engine_serving import EngineServing, checkpoint_folder, is_set, plain_torch, warn_of_length
+from .engine_serving import EngineServing, checkpoint_folder, head_range, is_set, plain_torch, unserved, warn_of_length
 from .errors import InputError
 from .fingerprint import checkpoint_fingerprint
 from .kernels import HEAD_SIZES, MOST_GROUP
@@ -87,7 +86,7 @@ def model_refusal(kvc):
     """One sentence for unsupported kinds of layers that SGLang's model configuration shows, or None."""
     text = kvc.model_config.hf_text_config
     found = {"linear_attention": kvc.mambaish_config is not None or "linear_attention" in (getattr(text, "layer_types", None) or ())}
-    return engine_serving.unserved(MODEL, found)
+    return unserved(MODEL, found)
 
 
 def attention_refusal(layer, group):
@@ -104,7 +103,7 @@ def attention_refusal(layer, group):
         return "layers whose logits are scaled by position are not served"
     values = {"sliding_window_size": layer.sliding_window_size if layer.sliding_window_size > 0 else None, "logit_cap": layer.logit_cap,
               "use_irope": layer.use_irope or None, "pos_encoding_mode": None if layer.pos_encoding_mode == "NONE" else layer.pos_encoding_mode}
-    return engine_serving.unserved(LAYERS, values)
+    return unserved(LAYERS, values)
 
 
 def bundle_path():
@@ -140,7 +139,7 @@ class Serving(EngineServing):
                            checkpoint_fingerprint(_checkpoint(model)) if bundle.fingerprint else None)
             warn_of_length(bundle, model.context_len, "--context-length")
             ranks = parallel.attn_tp_size
-            heads = engine_serving.head_range(kv_heads, parallel.attn_tp_rank, ranks, "--tp-size") if ranks > 1 else None
+            heads = head_range(kv_heads, parallel.attn_tp_rank, ranks, "--tp-size") if ranks > 1 else None
             super().__init__(bundle, text, model.head_dim, heads, by_block, groups["schedule"].max_running_requests, model.context_len)
         self.attention = _attention_layers(kvc.model)
         self.exchanged = False  # see overlay_table.OverlayTable; sglang_hooks.py sets it
