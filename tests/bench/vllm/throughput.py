@@ -7,7 +7,7 @@ from the difference. INPUT:OUTPUT:fill is as many requests as the cache holds at
 
 Environment: BATCHED (tokens of a step, default 8192, vLLM's own for this GPU), SLOTS (requests at a time, default the most asked for),
 MOST (of fill, default 256), EAGER_COMPILE=1 (no torch.compile, graphs of decode steps only, for machines whose torch is not vLLM's),
-PREFIX=1 (prefix caching on), PROFILE=prompts or decode (a table of kernels at the end).
+PREFIX=1 (prefix caching on), PROFILE=prompts or decode (a table of kernels at the end; decode: the first job with 2 and 66 tokens).
 
 BATCHED at least as long as a prompt keeps prompts whole; at 8192 longer ones come in chunks, and prompts that share a step with single
 tokens are cut as well: the second is what a server does all day."""
@@ -105,7 +105,7 @@ def main():
         prompts = prompts_of(8000, 16)
         profile_of(lambda: seconds(prompts, 48))
     if "decode" in asked:
-        prompts = prompts_of(jobs[0][0], 1)
+        prompts = prompts_of(jobs[0][0], jobs[0][2] or 1)
         profile_of(lambda: seconds(prompts, 2))
         profile_of(lambda: seconds(prompts, 66))
 
