@@ -9,6 +9,17 @@ python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upg
 for archive in "$parts"/reduced/*.zip; do python3 -m zipfile -e "$archive" "$site" & done
 wait
 chmod +x "$site"/torch/bin/* "$site"/triton/backends/nvidia/bin/* 2>/dev/null || true
+# A kernel for Blackwell. Its module needs the CUTLASS DSL, two more parts, only to say that other cards do not use it.
+cat >"$site/sglang/kernels/ops/gemm/cutedsl_dual_gemm.py" <<'TEXT'
+from types import SimpleNamespace
+
+MAX_DUAL_GEMM_DECODE_TOKENS = 0
+DualGemmQuantMode = SimpleNamespace(UNQUANT=None, STATIC_PER_TENSOR=None, STATIC_PER_TOKEN=None, DYNAMIC_PER_TENSOR=None, DYNAMIC_PER_TOKEN=None)
+
+
+def can_use_dual_gemm(*arguments, **named):
+    return False
+TEXT
 # Functions of NCCL 2.30 that torch 2.14 links and calls only for features that are not used here. PYTHONPATH cannot carry LD_PRELOAD: name
 # the library there as well.
 names="CommGetUniqueId CommGrow CommMemStats CommResume CommSuspend GetLsaMultimemDevicePointer GetPeerDevicePointer PutSignal Signal

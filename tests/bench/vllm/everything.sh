@@ -31,7 +31,8 @@ for group in $rows; do
     code=${PIPESTATUS[0]}
     if [ "$code" -ne 0 ]; then # noted, so that the next call goes on with other rows; delete the line to try again
       tail -n 30 "$log" >&2
-      failed=$(python3 "$here/table.py" "$lines" --failed "$cache" "$code" "$(tail -n 1 "$log")" "$@")
+      reason=$(grep -E 'Error|error:' "$log" | tail -n 1)
+      failed=$(python3 "$here/table.py" "$lines" --failed "$cache" "$code" "${reason:-$(tail -n 1 "$log")}" "$@")
       [ -z "$failed" ] || printf '%s\n' "$failed" >> "$lines"
     fi
     rm -f "$log"
