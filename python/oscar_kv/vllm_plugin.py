@@ -4,6 +4,7 @@ wraps vLLM's Attention (vllm_layers.py). An unsupported release is refused when 
 
     OSCAR_KV_BUNDLE=bundle vllm serve MODEL --kv-cache-dtype oscar2 --attention-backend OSCAR"""
 import contextlib
+import copyreg
 import os
 
 from .errors import InputError
@@ -37,11 +38,25 @@ class OscarCacheType:
         return KVQuantMode.CUSTOM
 
 
+def backend():
+    """The member OSCAR of vLLM's AttentionBackendEnum."""
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+    if BACKEND not in AttentionBackendEnum.__members__:
+        register_backend(BACKEND, "oscar_kv.vllm_backend.OscarBackend")
+        copyreg.pickle(AttentionBackendEnum, reduced)
+    return AttentionBackendEnum[BACKEND]
+
+
+def reduced(member):
+    """For pickle. vLLM hands its configuration to new processes, which read it before they load plugins."""
+    return (backend, ()) if member.name == BACKEND else (type(member), (member.value,))
+
+
 def register():
     """The entry point. May be called any number of times."""
     try:
         from vllm.config.cache import is_known_kv_cache_dtype, register_kv_cache_dtype
-        from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+        backend()
     except ImportError:  # another release: its users may not know that oscar-kv is installed
         if os.environ.get(BUNDLE_VARIABLE):
             from vllm import __version__
@@ -50,8 +65,6 @@ def register():
         return
     if not is_known_kv_cache_dtype(CACHE_DTYPE):
         register_kv_cache_dtype(CACHE_DTYPE)(OscarCacheType)
-    if BACKEND not in AttentionBackendEnum.__members__:
-        register_backend(BACKEND, "oscar_kv.vllm_backend.OscarBackend")
     from vllm import __version__
     if is_served(__version__):
         from .vllm_layers import install

@@ -2,6 +2,10 @@
 the metadata builder, and the backend's forward under the simulated block manager. Nothing here serves a model."""
 import dataclasses
 import importlib.metadata
+import os
+import pickle
+import subprocess
+import sys
 import types
 
 import pytest
@@ -124,6 +128,20 @@ def test_registration():
     entry = (SOURCE_DIR / "python" / "pyproject.toml").read_text(encoding="utf-8")
     assert '[project.entry-points."vllm.general_plugins"]\noscar_kv = "oscar_kv.vllm_plugin:register"' in entry
     assert importlib.metadata.version("vllm").startswith("0.33.")
+
+
+def test_a_new_process_reads_the_configuration_before_it_loads_plugins(tmp_path):
+    """As vLLM's engine core does, which is a process of its own in `vllm serve`."""
+    from vllm.config import AttentionConfig, DeviceConfig, VllmConfig
+    made = VllmConfig(cache_config=CacheConfig(cache_dtype="oscar2"), attention_config=AttentionConfig(backend="OSCAR"), device_config=DeviceConfig("cpu"),
+                      additional_config={"oscar_bundle": "DIR"})
+    others = [member for member in AttentionBackendEnum if member.name in ("FLASH_ATTN", "TRITON_ATTN")]
+    (tmp_path / "config").write_bytes(pickle.dumps((made, others)))
+    code = ("import pickle, sys; made, others = pickle.load(open(sys.argv[1], 'rb')); from oscar_kv import vllm_plugin; vllm_plugin.register(); "
+            "print(made.attention_config.backend.get_class().get_name(), made.cache_config.cache_dtype, *(m.name for m in others))")
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
+    done = subprocess.run([sys.executable, "-c", code, tmp_path / "config"], env=environment, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1:] == [" ".join(["OSCAR", "oscar2", *(m.name for m in others)])], done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("name,value,valid", [

@@ -80,7 +80,7 @@ class Hook:
 def engine(model, bundle, longest, chunk):
     """vLLM with one request at a time, without graphs, in this process."""
     os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_USE_FLASHINFER_SAMPLER="0", VLLM_NO_USAGE_STATS="1", HF_HUB_OFFLINE="1",
-                      VLLM_ALLOW_INSECURE_SERIALIZATION="1")
+                      VLLM_ALLOW_INSECURE_SERIALIZATION="1", VLLM_ALLOW_LONG_MAX_MODEL_LEN="1")  # for the one token after the last position
     from vllm import LLM
     ours = dict(kv_cache_dtype="oscar2", attention_backend="OSCAR", additional_config={"oscar_bundle": bundle}) if bundle else {}
     return LLM(model=model, dtype="bfloat16", skip_tokenizer_init=True, enforce_eager=True, enable_prefix_caching=False, max_num_seqs=1,
