@@ -72,6 +72,16 @@ DivergenceBaseline& CurvePasses::baseline(std::size_t s) {
   return baseline_[s];
 }
 
+std::vector<double> CurvePasses::divergences(std::size_t s, const std::vector<at::Tensor>& versions,
+                                             const std::string& where) {
+  if (decoder_.config().vocabulary < kLeastSampledVocabulary) {
+    return mean_divergences(decoder_, baseline(s), versions, where);
+  }
+  sampled_.resize(sequences_.size());
+  if (!sampled_[s].tokens.defined()) sampled_[s] = sample_logits(decoder_, baseline_[s].hidden);
+  return sampled_divergences(decoder_, baseline_[s].hidden, sampled_[s], versions, where);
+}
+
 std::vector<at::Tensor> CurvePasses::run_behind(std::size_t s, std::int64_t copies, Attention& attention,
                                                 std::int64_t first, std::int64_t last, std::uint64_t progress) {
   ExactCacheAttention exact;
@@ -105,7 +115,7 @@ PassResult CurvePasses::measure(const WidthMethods& methods, std::int64_t layer,
   result.kl.resize(profiles.size());
   for (std::size_t s = 0; s < sequences_.size(); ++s) {
     const auto versions = run_behind(s, copies, quantized, number, number, static_cast<std::uint64_t>(profiles.size()));
-    const std::vector<double> kl = mean_divergences(decoder_, baseline(s), versions, where);
+    const std::vector<double> kl = divergences(s, versions, where);
     const double rounding = exact_pass ? kl.back() : 0.0;
     for (std::size_t p = 0; p < profiles.size(); ++p) result.kl[p].push_back(std::max(kl[p] - rounding, 0.0));
     result.rounding.push_back(rounding);
@@ -137,7 +147,10 @@ std::uint64_t CurvePasses::memory_bytes(const ModelConfig& m, const DecoderOptio
                                   : std::max(std::int64_t{128} << 20, 3 * kLeastLogitRows * m.vocabulary * 4);
   const bool keeps = keeps_probabilities(m, options.device, sequences, context);
   const std::int64_t probabilities = keeps ? sequences * (context / kCurveStride) * m.vocabulary * 4 : 0;
-  return static_cast<std::uint64_t>(kept + layer + rows + blocks + probabilities);
+  const bool samples = m.vocabulary >= kLeastSampledVocabulary;
+  const std::int64_t sampled =
+      samples ? sequences * (context / kCurveStride) * (kLikely + kDrawn) * 12 + gathered_bytes(options.device) : 0;
+  return static_cast<std::uint64_t>(kept + layer + rows + blocks + probabilities + sampled);
 }
 
 }  // namespace oscar

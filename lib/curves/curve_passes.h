@@ -8,6 +8,7 @@
 
 #include "curves/mean_divergence.h"
 #include "curves/profile_attention.h"
+#include "curves/sampled_logits.h"
 #include "model/decoder.h"
 
 namespace oscar {
@@ -52,6 +53,8 @@ class CurvePasses {
                                      std::int64_t last, std::uint64_t progress);
   at::Tensor scored_rows(std::int64_t tokens, std::int64_t copies) const;  // [copies * R] int64: the scored rows
   DivergenceBaseline& baseline(std::size_t s);
+  // Of versions with one side quantized; large vocabularies are sampled.
+  std::vector<double> divergences(std::size_t s, const std::vector<at::Tensor>& versions, const std::string& where);
 
   Decoder& decoder_;
   const std::vector<std::vector<std::int32_t>>& sequences_;
@@ -59,6 +62,7 @@ class CurvePasses {
   std::function<void(std::uint64_t)> on_layers_;
   std::vector<std::vector<at::Tensor>> entering_;  // [sequences][layers] of [T, hidden]
   std::vector<DivergenceBaseline> baseline_;       // [sequences]
+  std::vector<SampledLogits> sampled_;             // [sequences]; empty for a small vocabulary
 };
 
 }  // namespace oscar

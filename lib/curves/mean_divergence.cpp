@@ -24,17 +24,14 @@ at::Tensor row_dots(const at::Tensor& a, const at::Tensor& b) {
   return at::bmm(a.unsqueeze(1), b.unsqueeze(2)).flatten();
 }
 
-// The change of the logits from the change of the hidden states. Capped logits, c tanh(x / c), change by
-//   c (t' - t) = c u (1 - t^2) / (1 + t u),   t = tanh(x / c), u = tanh(dx / c).
-at::Tensor logit_change(const Decoder& decoder, const at::Tensor& base, const at::Tensor& version) {
-  at::Tensor change = decoder.logits(version - base);
-  const double cap = decoder.config().final_soft_cap;
+}  // namespace
+
+at::Tensor capped_change(double cap, at::Tensor change, const std::function<at::Tensor()>& base) {
   if (cap <= 0.0) return change;
-  const at::Tensor t = decoder.logits(base).div_(cap), u = change / cap;
+  const at::Tensor t = base().div_(cap), u = change / cap;
   return change.mul_(1.0 - t.square()).div_(u.mul_(t).add_(1.0));
 }
 
-// p, change: [R, V] FP32. Sum over the rows of KL = ln sum p e^(D - m), FP64.
 at::Tensor summed_divergence(const at::Tensor& p, at::Tensor change) {
   if (p.is_cpu()) {
     const std::int64_t rows = p.size(0), vocabulary = p.size(1);
@@ -56,7 +53,15 @@ at::Tensor summed_divergence(const at::Tensor& p, at::Tensor change) {
   return excess.log1p_().clamp_min_(0.0).sum(at::kDouble);
 }
 
-}  // namespace
+std::vector<double> means_of(const std::vector<at::Tensor>& sums, std::int64_t rows, const std::string& where) {
+  std::vector<double> means;
+  for (const at::Tensor& sum : sums) {
+    const double mean = sum.item<double>() / static_cast<double>(rows);
+    if (!std::isfinite(mean)) throw NumericalError("the KL of " + where + " is not finite (NaN or infinity)");
+    means.push_back(mean);
+  }
+  return means;
+}
 
 void DivergenceBaseline::keep_probabilities(const Decoder& decoder) {
   if (probabilities.defined()) return;
@@ -81,16 +86,12 @@ std::vector<double> mean_divergences(const Decoder& decoder, const DivergenceBas
     const at::Tensor p = baseline.probabilities.defined() ? baseline.probabilities.narrow(0, first, count)
                                                           : at::softmax(decoder.logits(base), -1);
     for (std::size_t v = 0; v < versions.size(); ++v) {
-      sums[v] = sums[v] + summed_divergence(p, logit_change(decoder, base, versions[v].narrow(0, first, count)));
+      at::Tensor change = decoder.logits(versions[v].narrow(0, first, count) - base);
+      change = capped_change(decoder.config().final_soft_cap, change, [&] { return decoder.logits(base); });
+      sums[v] = sums[v] + summed_divergence(p, change);
     }
   }
-  std::vector<double> means;
-  for (const at::Tensor& sum : sums) {
-    const double mean = sum.item<double>() / static_cast<double>(rows);
-    if (!std::isfinite(mean)) throw NumericalError("the KL of " + where + " is not finite (NaN or infinity)");
-    means.push_back(mean);
-  }
-  return means;
+  return means_of(sums, rows, where);
 }
 
 }  // namespace oscar

@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -29,5 +30,19 @@ struct DivergenceBaseline {
 // Logits are held for one block of rows. NumericalError naming `where` if a mean is not finite.
 std::vector<double> mean_divergences(const Decoder& decoder, const DivergenceBaseline& baseline,
                                      const std::vector<at::Tensor>& versions, const std::string& where);
+
+// The parts of it, which sampled_logits.h shares.
+
+// The change of capped logits c tanh(x / c), [...] FP32, from `change`, the capped difference c tanh(dx / c) that
+// Decoder::logits() gives for a difference of hidden states; `base`, asked for with a cap only, gives the capped
+// logits.
+//   c (t' - t) = c u (1 - t^2) / (1 + t u),   t = tanh(x / c), u = tanh(dx / c).
+at::Tensor capped_change(double cap, at::Tensor change, const std::function<at::Tensor()>& base);
+
+// p, change: [R, V] FP32. Sum over the rows of KL = ln sum p e^(D - m), FP64. Overwrites `change` on a GPU.
+at::Tensor summed_divergence(const at::Tensor& p, at::Tensor change);
+
+// Sums over `rows` as means, which waits for a GPU. NumericalError naming `where`.
+std::vector<double> means_of(const std::vector<at::Tensor>& sums, std::int64_t rows, const std::string& where);
 
 }  // namespace oscar

@@ -182,12 +182,21 @@ void Decoder::load_head() const {
   impl_->head = load_weight(impl_->outer.head, impl_->options.dtype, impl_->options.device);
 }
 
+static at::Tensor scaled_and_capped(const ModelConfig& config, at::Tensor logits) {
+  if (config.logit_scale > 0.0) logits.mul_(config.logit_scale);
+  if (const double cap = config.final_soft_cap; cap > 0.0) logits.div_(cap).tanh_().mul_(cap);
+  return logits;
+}
+
 at::Tensor Decoder::logits(const at::Tensor& normed) const {
   load_head();
-  at::Tensor logits = at::linear(normed, impl_->head).to(at::kFloat);
-  if (config().logit_scale > 0.0) logits.mul_(config().logit_scale);
-  if (const double cap = config().final_soft_cap; cap > 0.0) logits.div_(cap).tanh_().mul_(cap);
-  return logits;
+  return scaled_and_capped(config(), at::linear(normed, impl_->head).to(at::kFloat));
+}
+
+at::Tensor Decoder::logits_at(const at::Tensor& normed, const at::Tensor& tokens) const {
+  load_head();
+  const at::Tensor rows = impl_->head.index_select(0, tokens.flatten()).view({tokens.size(0), tokens.size(1), -1});
+  return scaled_and_capped(config(), at::bmm(normed, rows.transpose(1, 2)).to(at::kFloat));
 }
 
 at::Tensor Decoder::forward(const std::vector<std::int32_t>& ids, const SequenceBatch& batch, Attention& attention) {

@@ -130,7 +130,9 @@ class Decoder {
                        const at::Tensor& asked = {});
   at::Tensor final_norm(const at::Tensor& hidden) const;  // [T, W] -> [T, hidden]
   at::Tensor logits(const at::Tensor& normed) const;      // [T, vocabulary], FP32
-  void load_head() const;                                 // load the head now instead of in the first logits()
+  // Of some tokens: normed [R, P, hidden], tokens [R, K] int64 -> [R, P, K], FP32. Copies their rows of the head.
+  at::Tensor logits_at(const at::Tensor& normed, const at::Tensor& tokens) const;
+  void load_head() const;  // load the head now instead of in the first logits()
   // embed, all layers, final norm: [T, hidden].
   at::Tensor forward(const std::vector<std::int32_t>& ids, const SequenceBatch& batch, Attention& attention);
 

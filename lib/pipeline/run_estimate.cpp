@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <map>
 #include <numeric>
 
@@ -18,6 +19,7 @@
 #include "curves/choose_profiles.h"
 #include "curves/curve_passes.h"
 #include "curves/measure_curves.h"
+#include "curves/sampled_logits.h"
 #include "fit/fit_phases.h"
 #include "generate/write_text.h"
 #include "model/rope.h"
@@ -153,22 +155,35 @@ class Probe {
                            [&](double total, std::int64_t tokens) { return total + all_layers(rate, tokens); });
   }
 
-  // The logits of a KL over the scored positions of a sequence: of the baseline, and of each version.
+  // The logits of a KL, in seconds of a scored row: once for all calls, for each call, for each version of a call, and
+  // for a whole.
   struct Scoring {
-    double baseline = 0.0, version = 0.0;  // seconds of a row
+    double once = 0.0, call = 0.0, version = 0.0, whole = 0.0;
   };
   Scoring scoring() const {
     constexpr std::int64_t kMostLogits = std::int64_t{1} << 25;
     const std::int64_t rows = std::clamp<std::int64_t>(kMostLogits / config_.vocabulary, 16,
                                                        probe_tokens(config_, decoder_.options().device) / 4);
+    const double count = static_cast<double>(rows);
     const at::Tensor hidden = decoder_.final_norm(decoder_.embed(ids(rows)).narrow(1, 0, config_.hidden));
     const DivergenceBaseline baseline{hidden, {}};
     const std::vector<at::Tensor> one{hidden * 1.001}, three{hidden * 1.001, hidden * 1.002, hidden * 1.003};
-    const double first = warm_seconds([&] { mean_divergences(decoder_, baseline, one, "a probe"); });
-    const double more = warm_seconds([&] { mean_divergences(decoder_, baseline, three, "a probe"); });
-    const double version = std::max(0.0, (more - first) / 2.0);
-    const double count = static_cast<double>(rows);
-    return {std::max(0.0, first - version) / count, version / count};
+    Scoring out;
+    out.whole = warm_seconds([&] { mean_divergences(decoder_, baseline, one, "a probe"); }) / count;
+    std::function<void(const std::vector<at::Tensor>&)> score = [&](const auto& versions) {
+      mean_divergences(decoder_, baseline, versions, "a probe");
+    };
+    if (config_.vocabulary >= kLeastSampledVocabulary) {
+      const SampledLogits sampled = sample_logits(decoder_, hidden);
+      out.once = seconds_of([&] { settle(sample_logits(decoder_, hidden).weights); }) / count;
+      score = [&, sampled](const auto& versions) {
+        sampled_divergences(decoder_, hidden, sampled, versions, "a probe");
+      };
+    }
+    const double first = warm_seconds([&] { score(one); }) / count, more = warm_seconds([&] { score(three); }) / count;
+    out.version = std::max(0.0, (more - first) / 2.0);
+    out.call = std::max(0.0, first - out.version);
+    return out;
   }
 
   // One token of each of `rows` rows, with its logits.
@@ -289,9 +304,8 @@ double curve_seconds(const Probe& probe, const ModelConfig& config, const RunSha
   // Of each profile: the coded layer, and on average half of the layers after it.
   const double each = layer * (kCodedLayer + 0.5 * (layers - 1.0)) + rows * scoring.version;
   const double calls = 0.5 * profiles;  // that make the baseline's softmax, of about two profiles each
-  const double sides = layer * layers + profiles * each + calls * rows * scoring.baseline;
-  const double whole = kWholeLayer * probe.all_layers(&LayerRates::exact, shape.curve_context) +
-                       rows * (scoring.version + scoring.baseline);
+  const double sides = layer * layers + profiles * each + calls * rows * scoring.call + rows * scoring.once;
+  const double whole = kWholeLayer * probe.all_layers(&LayerRates::exact, shape.curve_context) + rows * scoring.whole;
   return probe.load(0.0) + sequences * (sides + 2.0 * static_cast<double>(shape.curve_budgets) * whole);
 }
 
