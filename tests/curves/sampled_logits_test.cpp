@@ -13,7 +13,7 @@
 namespace oscar {
 namespace {
 
-constexpr std::int64_t kRowCount = 200;
+constexpr std::int64_t kSampledRows = 200;
 
 class Sampled : public testing::Test {
  protected:
@@ -22,7 +22,8 @@ class Sampled : public testing::Test {
         decoder(checkpoint, {}) {
     at::manual_seed(3);
     // Flat and peaked rows: the logits grow with the norm of the hidden state.
-    base.hidden = at::randn({kRowCount, decoder.config().hidden}) * at::linspace(0.05, 1.5, kRowCount).unsqueeze(1);
+    base.hidden =
+        at::randn({kSampledRows, decoder.config().hidden}) * at::linspace(0.05, 1.5, kSampledRows).unsqueeze(1);
     step = at::randn_like(base.hidden);
   }
   Checkpoint checkpoint;
@@ -34,7 +35,7 @@ class Sampled : public testing::Test {
 TEST_F(Sampled, WeightsAreThoseOfTheVocabulary) {
   const SampledLogits sampled = sample_logits(decoder, base.hidden);
   const at::Tensor p = at::softmax(decoder.logits(base.hidden), -1);
-  EXPECT_TRUE(at::allclose(sampled.weights.sum(-1), at::ones({kRowCount})));
+  EXPECT_TRUE(at::allclose(sampled.weights.sum(-1), at::ones({kSampledRows})));
   const at::Tensor likely = std::get<0>(at::topk(p, kLikely, -1));
   EXPECT_TRUE(at::allclose(sampled.weights.narrow(-1, 0, kLikely), likely, 1e-4, 1e-7));
   EXPECT_TRUE(at::equal(at::take_along_dim(p, sampled.tokens, -1).narrow(-1, 0, kLikely), likely));
@@ -43,7 +44,7 @@ TEST_F(Sampled, WeightsAreThoseOfTheVocabulary) {
   const at::Tensor least = likely.slice(-1, kLikely - 1);
   EXPECT_TRUE(at::take_along_dim(p, drawn, -1).le(least).all().item<bool>());
   const at::Tensor rest = p.sum(-1) - likely.sum(-1);
-  const at::Tensor found = at::zeros_like(p).scatter_add_(-1, drawn, at::full({kRowCount, kDrawn}, 1.0 / kDrawn));
+  const at::Tensor found = at::zeros_like(p).scatter_add_(-1, drawn, at::full({kSampledRows, kDrawn}, 1.0 / kDrawn));
   const at::Tensor expected = p.scatter(-1, std::get<1>(at::topk(p, kLikely, -1)), 0.0) / rest.unsqueeze(-1);
   // Over any range of tokens the share is right to one draw.
   EXPECT_LE((found.cumsum(-1) - expected.cumsum(-1)).abs().max().item<double>(), 1.5 / kDrawn);
