@@ -15,8 +15,10 @@ namespace {
 constexpr std::int64_t kQueryBlock = 512;
 constexpr std::int64_t kScoreElements = std::int64_t{1} << 24;  // FP32 scores in memory at once on the explicit path
 
-// [T, H, d] -> [1, H, T, d]
-at::Tensor heads_first(const at::Tensor& x) { return x.transpose(0, 1).unsqueeze(0); }
+// [N T, H, d] -> [N, H, T, d], for N sequences of T tokens
+at::Tensor heads_first(const at::Tensor& x, std::int64_t sequences) {
+  return x.unflatten(0, {sequences, -1}).transpose(1, 2);
+}
 
 at::Tensor repeat_heads(const at::Tensor& x, std::int64_t gqa_group) {
   return gqa_group == 1 ? x : x.repeat_interleave(gqa_group, 1);
@@ -48,16 +50,19 @@ void without_cudnn() {
   static_cast<void>(done);
 }
 
-// One sequence with plain softmax, using ATen's fused kernels. q [T, Hq, d]; k, v [T, Hkv, d].
-at::Tensor fused(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale, std::int64_t window) {
-  const std::int64_t tokens = q.size(0), gqa_group = q.size(1) / k.size(1);
-  const at::Tensor queries = heads_first(q);
-  const at::Tensor keys = heads_first(repeat_heads(k, gqa_group)), values = heads_first(repeat_heads(v, gqa_group));
+// N sequences of T tokens with plain softmax, using ATen's fused kernels. q [N T, Hq, d]; k, v [N T, Hkv, d].
+at::Tensor fused(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, std::int64_t sequences, double scale,
+                 std::int64_t window) {
+  const std::int64_t tokens = q.size(0) / sequences, gqa_group = q.size(1) / k.size(1);
+  const at::Tensor queries = heads_first(q, sequences);
+  const at::Tensor keys = heads_first(repeat_heads(k, gqa_group), sequences);
+  const at::Tensor values = heads_first(repeat_heads(v, gqa_group), sequences);
   if (window == 0) {
     if (q.is_cuda()) without_cudnn();
-    return at::scaled_dot_product_attention(queries, keys, values, {}, 0.0, true, scale).squeeze(0).transpose(0, 1);
+    return at::scaled_dot_product_attention(queries, keys, values, {}, 0.0, true, scale).transpose(1, 2).flatten(0, 1);
   }
   at::Tensor out = at::empty(q.sizes(), q.options());
+  const at::Tensor rows = out.unflatten(0, {sequences, -1});  // [N, T, Hq, d]
   for (std::int64_t start = 0; start < tokens; start += kQueryBlock) {
     const std::int64_t count = std::min(kQueryBlock, tokens - start);
     const std::int64_t from = first_key(start, window), reach = start + count - from;
@@ -65,7 +70,7 @@ at::Tensor fused(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, 
     const at::Tensor block =
         at::scaled_dot_product_attention(queries.narrow(2, start, count), keys.narrow(2, from, reach),
                                          values.narrow(2, from, reach), mask, 0.0, false, scale);
-    out.narrow(0, start, count).copy_(block.squeeze(0).transpose(0, 1));
+    rows.narrow(1, start, count).copy_(block.transpose(1, 2));
   }
   return out;
 }
@@ -99,12 +104,27 @@ at::Tensor explicit_softmax(const at::Tensor& q, const at::Tensor& k, const at::
   return out;
 }
 
+// Several complete sequences of one length.
+bool equal_sequences(const SequenceBatch& batch, std::int64_t chunk) {
+  const std::int64_t length = batch.lengths.empty() ? 0 : batch.lengths[0];
+  if (batch.lengths.size() < 2 || length == 0 || (chunk > 0 && chunk < length)) return false;
+  for (std::size_t s = 0; s < batch.lengths.size(); ++s) {
+    if (batch.lengths[s] != length || batch.starts[s] != 0) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 at::Tensor FullAttention::attend(const AttentionInput& input) {
   require_all_queries(input, "FullAttention");
   const SequenceBatch& batch = *input.batch;
   const bool plain = input.soft_cap == 0.0 && !input.sinks.defined();
+  if (plain && equal_sequences(batch, input.chunk)) {  // one call: on a GPU, short sequences do not fill a kernel
+    const std::int64_t count = std::ssize(batch.lengths);
+    const std::int64_t window = input.sliding_window < batch.lengths[0] ? input.sliding_window : 0;
+    return fused(input.q, input.k, input.v, count, input.scale, window).contiguous();
+  }
   at::Tensor out;
   std::int64_t offset = 0;
   for (std::size_t s = 0; s < batch.lengths.size(); ++s) {
@@ -118,7 +138,7 @@ at::Tensor FullAttention::attend(const AttentionInput& input) {
       const auto part = [&](const at::Tensor& x) { return x.narrow(0, first, count); };
       // A window longer than the sequence has no effect.
       const std::int64_t window = input.sliding_window < count ? input.sliding_window : 0;
-      return plain ? fused(part(q), part(k), part(v), input.scale, window)
+      return plain ? fused(part(q), part(k), part(v), 1, input.scale, window)
                    : explicit_softmax(part(q), part(k), part(v), input, window);
     };
     at::Tensor one;

@@ -123,20 +123,23 @@ TEST(FullAttention, AChunkSeesNothingOfThoseBefore) {
 }
 
 TEST(FullAttention, PackedSequencesEqualSeparateRuns) {
-  for (const std::int64_t window : {0, 5}) {
-    Case packed({3, 1, 0, 70, 12}, 7, 1, 48);
-    packed.input.sliding_window = window;
-    const at::Tensor out = packed.run();
-    std::int64_t offset = 0;
-    for (const std::int64_t n : packed.batch.lengths) {
-      if (n == 0) continue;
-      Case one({n}, 7, 1, 48);
-      one.input.sliding_window = window;
-      one.input.q = packed.input.q.narrow(0, offset, n).clone();
-      one.input.k = packed.input.k.narrow(0, offset, n).clone();
-      one.input.v = packed.input.v.narrow(0, offset, n).clone();
-      EXPECT_TRUE(at::equal(one.run(), out.narrow(0, offset, n)));
-      offset += n;
+  // Sequences of one length take one call together.
+  for (const std::vector<std::int64_t>& lengths : {std::vector<std::int64_t>{3, 1, 0, 70, 12}, {530, 530, 530}}) {
+    for (const std::int64_t window : {0, 5}) {
+      Case packed(lengths, 7, 1, 48);
+      packed.input.sliding_window = window;
+      const at::Tensor out = packed.run();
+      std::int64_t offset = 0;
+      for (const std::int64_t n : packed.batch.lengths) {
+        if (n == 0) continue;
+        Case one({n}, 7, 1, 48);
+        one.input.sliding_window = window;
+        one.input.q = packed.input.q.narrow(0, offset, n).clone();
+        one.input.k = packed.input.k.narrow(0, offset, n).clone();
+        one.input.v = packed.input.v.narrow(0, offset, n).clone();
+        EXPECT_TRUE(at::equal(one.run(), out.narrow(0, offset, n)));
+        offset += n;
+      }
     }
   }
 }
@@ -161,7 +164,7 @@ void expect_definition(at::Device device) {
     for (const std::int64_t window : {0, 33, 520}) {
       for (const int extra : {0, 1, 2, 3}) {
         if (extra != 0 && dim != 48) continue;
-        Case c({600, 9}, heads, kv_heads, dim);
+        Case c(dim == 80 ? std::vector<std::int64_t>{600, 600} : std::vector<std::int64_t>{600, 9}, heads, kv_heads, dim);
         c.input.sliding_window = window;
         if (extra & 1) c.input.soft_cap = 0.5;
         if (extra & 2) c.input.sinks = random({heads}, 5);
