@@ -164,7 +164,8 @@ void expect_definition(at::Device device) {
     for (const std::int64_t window : {0, 33, 520}) {
       for (const int extra : {0, 1, 2, 3}) {
         if (extra != 0 && dim != 48) continue;
-        Case c(dim == 80 ? std::vector<std::int64_t>{600, 600} : std::vector<std::int64_t>{600, 9}, heads, kv_heads, dim);
+        Case c(dim == 80 ? std::vector<std::int64_t>{600, 600} : std::vector<std::int64_t>{600, 9}, heads, kv_heads,
+               dim);
         c.input.sliding_window = window;
         if (extra & 1) c.input.soft_cap = 0.5;
         if (extra & 2) c.input.sinks = random({heads}, 5);
