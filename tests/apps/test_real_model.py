@@ -22,14 +22,16 @@ def test_table_of_a_model(tmp_path):
     assert done.returncode == 0, done.stderr
     lines = (tmp_path / "table.md").read_text().splitlines()
     assert (tmp_path / "table.md").read_text() in done.stdout
-    assert lines[0].count("|") == lines[1].count("|") == 8
+    assert lines[0].count("|") == lines[1].count("|") == 9
     rows = {line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[2:-1]] for line in lines[2:]}
-    assert set(rows) == {"`fp8`", "`q4_0`", "`kivi2`", "`kivi2-g128`", "`turboquant2.5`", "`hadamard2`", "`waterfill`, 2.25 bits", "`waterfill`, 1.5 bits", "`oscar`"}
+    assert set(rows) == {"`fp8`", "`q4_0`", "`kivi2`", "`kivi2-g128`", "`turboquant2.5`", "`waterfill`, 2.25 bits", "`waterfill`, 1.5 bits",
+                         "`waterfill`, 2.25 bits, analytic", "`balanced`", "`oscar`"}
     report = json.loads((tmp_path / "report-512.json").read_text())
     method = next(m for m in report["methods"] if m["id"] == "bits-1.5")
     row = rows["`waterfill`, 1.5 bits"]
     assert row[1].endswith(f" / {method['bits_per_element']:.2f}") and row[3].startswith(f"{method['kl']['mean']:.3g} ± ")
     assert row[4].endswith(f" / {method['ppl_ratio']:.3f}") and row[5].endswith(f" / {100 * method['same_top1']:.1f}%")
+    assert row[6].endswith(f" / {100 * method['recall']['share'] / method['recall']['bf16']:.1f}%")
     assert (tmp_path / "report-384.html").exists()
     # What is there is taken as it is.
     again = run(tmp_path, "--budgets", "2.25,1.5", "--lengths", "512", "--sequences", "2")
