@@ -209,7 +209,13 @@ def test_ranges_of_quality_are_those_of_the_tables():
     found = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()
              if re.match(r"\| (below|above|0)", line)]
     assert len(found) == len(bounds)
-    for (low, high), (_, count, ratio, top, _) in zip(bounds, found):
+    phrases = [(m["kl"], 100 * m["recall"]["share"] / m["recall"]["bf16"]) for length in
+               json.loads((SOURCE_DIR / "tests/bench/results/real_model_phrases_h100.json").read_text())["lengths"].values()
+               for m in length["methods"]]
+    assert f"in {len(phrases)} measurements" in text
+    for (low, high), (_, count, ratio, top, recalled, _) in zip(bounds, found):
+        shares = [share for kl, share in phrases if low <= kl < high]
+        assert recalled == f"{min(shares):.1f} to {max(shares):.1f}%", (low, shares)
         inside = [p for p in points if low <= p[0] < high]
         assert int(count) == len(inside)
         for shown, column in ((ratio, 1), (top.rstrip("%"), 2)):
