@@ -72,16 +72,17 @@ def unserved(words, values):
 
 class EngineServing:
     """bundle: of the full model; slots: concurrent requests; most_tokens: of a request.
-    by_block: windows are in an overlay by block, because requests share blocks; otherwise each slot has its own."""
+    by_block: windows are in an overlay by block, because requests share blocks; otherwise each slot has its own.
+    most_new: new tokens of a request in a decode step."""
 
-    def __init__(self, bundle, text, head_dim, heads, by_block, slots, most_tokens):
+    def __init__(self, bundle, text, head_dim, heads, by_block, slots, most_tokens, most_new=1):
         """text: transformers' configuration of the model, for the rotary embedding, which engines do not pass; heads: the
         range of this rank, None for all."""
         self.bundle = bundle if heads is None else bundle.slice_heads(*heads)
         self.layers = {layer.layer: layer for layer in self.bundle.layers}
         rotated = any(layer.key.rotated_mean for layer in bundle.layers)
         self.phases = phases_of(text, head_dim) if rotated else None
-        self.by_block, self.slots, self.most_tokens = by_block, slots, most_tokens
+        self.by_block, self.slots, self.most_tokens, self.most_new = by_block, slots, most_tokens, most_new
         self.cells = {index: self._cell(layer) for index, layer in self.layers.items()}
         self._caches = {}
 
@@ -104,9 +105,10 @@ class EngineServing:
     def new_table(self, device, blocks=None):
         """Converts the engine's batches to rows. blocks: in the engine's memory, if known."""
         sink_pages = -(-self.bundle.sink // PAGE_TOKENS)
+        recent, new = self.bundle.recent, self.most_new
         if self.by_block:
-            return OverlayTable(self.slots, sink_pages, blocks_of_window(self.bundle.recent), device, blocks=blocks)
-        return SlotTable(self.slots, sink_pages + ring_pages(self.bundle.recent, 1), device)
+            return OverlayTable(self.slots, sink_pages, blocks_of_window(recent + new - 1), device, blocks=blocks, most_new=new, recent=recent)
+        return SlotTable(self.slots, sink_pages + ring_pages(recent, new), device, new)
 
     def blocks(self, layers):
         """Blocks in the engine's memory, as seen by these layers; 0: not yet known."""
@@ -136,6 +138,6 @@ class EngineServing:
             layer = self.layers[index]
             with plain_torch():
                 code = LayerCode(self.bundle, layer, self.phases, device)
-                kv = (OverlayKV if self.by_block else SlotKV)(code, self.slots, self.room(), group)
+                kv = (OverlayKV if self.by_block else SlotKV)(code, self.slots, self.room(), group, most_new=self.most_new)
             self._caches[index] = kv
         return self._caches[index]

@@ -29,8 +29,8 @@ class WriteThrough(Tiers):
     """Tiers whose pages hold all tokens. flush_tokens() writes a page as if there were no windows: the newest token
     then leaves at once, from its place in the ring of the newest blocks."""
 
-    def __init__(self, code):
-        super().__init__(code, 1, blocks_of_window(code.recent))
+    def __init__(self, code, most_new=1):
+        super().__init__(code, 1, blocks_of_window(code.recent + most_new - 1))
         self.entry = WindowLayout(code.layer.head_dim, 0, 1).to(code.device)  # for one block
 
     def _flush(self, held, bad):
@@ -48,12 +48,12 @@ class WriteThrough(Tiers):
 class OverlayKV(SlotKV):
     """The cache of one layer. Arguments as in SlotKV; spare: as in OverlayTable."""
 
-    def __init__(self, code, slots, most_tokens, group, spare=None):
+    def __init__(self, code, slots, most_tokens, group, spare=None, most_new=1):
         if code.sink % PAGE_TOKENS:
             raise InputError(f"prefix caching needs a sink of whole blocks of {PAGE_TOKENS} tokens, the bundle has {code.sink}; fit with "
                              "--windows 64,256, or switch prefix caching off")
         self._spare, self.pages = spare, None  # pages: the engine's memory, once known
-        super().__init__(code, slots, most_tokens, group, WriteThrough(code))
+        super().__init__(code, slots, most_tokens, group, WriteThrough(code, most_new), most_new)
 
     def _new_windows(self, slots):
         count = entries(slots, self.tiers.layout.pages, self._spare) + 1
@@ -83,20 +83,13 @@ class OverlayKV(SlotKV):
         overlay = rows.overlay
         return Written(pool, rows.table, self.windows, rows.window_table, rows.lengths, overlay.blocks, overlay.ring)
 
-    @staticmethod
-    def _part(held, rows):
-        return Written(held.pool, held.table[rows], held.windows, held.window_table[rows], held.lengths[rows], held.blocks[rows],
-                       held.ring[rows])
-
     def flushed(self, held):
         return held.lengths, held.blocks, held.ring
 
-    def _flush(self, held, flush):
+    def _flush(self, held, after, flush):
         """Before the step, does only the work that must not delay other layers: the new tokens must be in the
         windows first."""
 
-    def _flush_after(self, held, flush):
-        if flush is None:
-            self.tiers._flush(held, self.bad)
-        elif flush.last is self:
-            flush.run(held)
+    def _flush_after(self, held, after, flush):
+        if flush is None or flush.last is self:
+            self._run_flush(held, after, flush)

@@ -34,11 +34,11 @@ class Overlay:
 class OverlayTable(SlotTable):
     """Converts an engine's batches to Rows with an Overlay. ring_pages: blocks_of_window(); spare: entries beyond
     the needs of `slots` running requests, which keep tokens of ended ones; blocks: number in the engine; None:
-    found in the tables, which waits."""
+    found in the tables, which waits. most_new: as in SlotTable; above 1 it needs recent, the window in tokens."""
 
-    def __init__(self, slots, sink_pages, ring_pages, device, spare=None, blocks=None):
-        super().__init__(slots, sink_pages + ring_pages, device)
-        self.sink_pages, self.ring_pages = sink_pages, ring_pages
+    def __init__(self, slots, sink_pages, ring_pages, device, spare=None, blocks=None, most_new=1, recent=None):
+        super().__init__(slots, sink_pages + ring_pages, device, most_new)
+        self.sink_pages, self.ring_pages, self._recent = sink_pages, ring_pages, recent if most_new > 1 else None
         self.entries = entries(slots, sink_pages + ring_pages, spare)
         device = self._lengths.device
         whole = dict(dtype=torch.int64, device=device)
@@ -79,15 +79,18 @@ class OverlayTable(SlotTable):
         """Whether the block has a BF16 copy. For tests, because it waits."""
         return block < self._entry_of.shape[0] - 1 and int(self._entry_of[block]) != NONE
 
-    def _of_window(self, lengths, table):
+    def _of_window(self, lengths, table, start):
         """Blocks [R, sink + ring pages] in the windows of requests with these lengths, and their index in the
-        request; NONE if absent."""
+        request; NONE if absent. start [R]: tokens before the new ones. If tokens were taken back, the newest blocks
+        begin before the window of the first new one, and the first of them has lost its entry: it is absent."""
         last = (lengths.long() - 1) // PAGE_TOKENS  # -1 without tokens
         column = torch.arange(self.ring_pages, device=table.device)
         newest = last[:, None] - (last[:, None] - column) % self.ring_pages
         first = torch.arange(self.sink_pages, device=table.device).expand(len(last), -1)
         number = torch.cat([first, newest], dim=1)
         there = (number >= 0) & (number <= last[:, None]) & (lengths[:, None] > 0)
+        if self._recent is not None:
+            there &= (number < self.sink_pages) | (PAGE_TOKENS * (number + 1) > start[:, None] - self._recent)
         number = torch.where(there, number, 0)
         return torch.where(there, table.long().gather(1, number.clamp(max=table.shape[1] - 1)), NONE), number
 
@@ -122,7 +125,7 @@ class OverlayTable(SlotTable):
         return found.view(blocks.shape), new.view(blocks.shape)
 
     def rows(self, slots, starts, counts, lengths, table, slot_mapping):
-        made = super().rows(slots, starts, counts, lengths, table, slot_mapping)
+        made, batch = self._requests(slots, starts, counts, lengths, table, slot_mapping)
         count, table = lengths.shape[0], made.table
         if not self._known:
             self._grow(int(table.max()) + 1)
@@ -130,14 +133,14 @@ class OverlayTable(SlotTable):
         device = table.device
         slot, _ = self._slots_of(slots, [1] * len(slots), count)
         chunk = {c.row: c for c in made.chunks}
-        # First the data read before new tokens are written: windows of chunks before the pass, windows of single tokens
-        # after it.
-        known = torch.tensor([chunk[b].start if b in chunk else -1 for b in range(count)]).to(device, non_blocking=True)
+        # First the data read before new tokens are written: windows of chunks before the pass, windows of others after
+        # it.
+        known, few = torch.tensor([[chunk[b].start if b in chunk else -1 for b in range(count)], batch.counts]).to(device, non_blocking=True)
         until = torch.where(known >= 0, known, made.lengths)
-        blocks, number = self._of_window(until, table)
+        start = torch.where(known >= 0, known, (made.lengths - few).clamp(min=0))
+        blocks, number = self._of_window(until, table, start)
         found, new = self._assign(slot, blocks)
         overlay = Overlay(self._whole[:count], self._ring[:count], self._before[:count])
-        start = torch.where(known >= 0, known, (made.lengths - 1).clamp(min=0))
         read = new & (number * PAGE_TOKENS < start[:, None])  # they hold tokens and had no entry
         exchanged, self.exchanged = self.exchanged, False
         if exchanged or any(s > 0 and s % PAGE_TOKENS == 0 for s, c in zip(starts, counts) if c > 0):
@@ -154,11 +157,11 @@ class OverlayTable(SlotTable):
                 end = (c.start + c.count - 1) // PAGE_TOKENS - self.ring_pages + 1
                 if end > first:
                     self._entry_of[table[c.row, first:end].long()] = NONE
-            found, _ = self._assign(slot, self._of_window(made.lengths, table)[0])
+            found, _ = self._assign(slot, self._of_window(made.lengths, table, torch.where(known >= 0, made.lengths, start))[0])
         self._entries[:count] = found
         self._ring[:count] = found[:, self.sink_pages:]
         made.table, made.window_table, made.overlay = self._behind[:count], self._entries[:count], overlay
-        return made
+        return self._with_steps(made, batch, slot_mapping)
 
     def _tables(self, table):
         """Copies of the block table at fixed addresses: the full table, and the part from the first block after the

@@ -99,7 +99,7 @@ class OscarAttentionBackend(AttentionBackend):
         heads, d = layer.tp_q_head_num, layer.head_dim
         query, key, value = q.view(-1, heads, d), k.view(-1, layer.tp_k_head_num, d), v.view(-1, layer.tp_v_head_num, d)
         rows, count = self.forward_metadata, query.shape[0]
-        kept = rows.single is None and count <= self._output.shape[0] and q.dtype == self._output.dtype
+        kept = rows.only_steps and count <= self._output.shape[0] and q.dtype == self._output.dtype
         # A decode step's output stays finite in rows of padding, and needs no fill, because layers run one after another.
         output = self._output[:count, :heads * d] if kept else q.new_zeros(count, heads * d)
         if not output.is_contiguous():

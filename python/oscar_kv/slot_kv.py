@@ -19,7 +19,8 @@ from .chunk_plan import Chunk, ChunkWork
 from .errors import InputError
 from .kernels import TILES_OF_PAGE
 from .page_layout import PAGE_TOKENS
-from .tiers import Held, Tiers
+from .step_rows import StepTables, sent
+from .tiers import Held, Tiers, ring_pages
 
 
 @dataclasses.dataclass
@@ -29,14 +30,17 @@ class Rows:
     lengths: torch.Tensor       # [R] int32 tokens, including new ones; 0: padding
     table: torch.Tensor         # [R, P] int32 blocks
     window_table: torch.Tensor  # [R, window pages of a slot] int32
-    # None: every row has one new token, row i token i; otherwise rows and tokens of single-token requests: slices, or
-    # [S] int64
-    single: tuple = None
-    chunks: tuple = ()          # [chunk_plan.Chunk]
+    steps: object = None        # step_rows.StepRows of requests with few new tokens, or None
+    chunks: tuple = ()          # [chunk_plan.Chunk] of the others
     overlay: object = None      # overlay_table.Overlay, if windows are by block
     flush: object = None        # step_flush.StepFlush of the layers; None: each layer flushes itself
     # {(policy, room): ChunkWork}, made by the first layer that needs it
     works: dict = dataclasses.field(default_factory=dict)
+
+    @property
+    def only_steps(self):
+        """Whether every token of the batch is one of steps, in order."""
+        return not self.chunks and self.steps is not None and isinstance(self.steps.tokens, slice)
 
     def work(self, policy, room):
         """The work on chunks, shared by all layers of one policy."""
@@ -47,17 +51,22 @@ class Rows:
         return self.works[policy, room]
 
 
-def _sent(numbers, device):
-    """Host integers as int64 on the device. The copy is from pageable memory, which is read before the call returns."""
-    return torch.tensor(numbers, dtype=torch.int64).to(device, non_blocking=True)
+@dataclasses.dataclass
+class Batch:
+    """New tokens of the requests in a pass, on the host."""
+    counts: list  # [R]
+    firsts: list  # [R] first token among the batch's tokens
+    few: list     # requests that are no chunk
+    each: int     # tokens of every request, None if they differ or there are chunks
 
 
 class SlotTable:
     """Converts an engine's batches to Rows. slots: concurrent requests of the engine. One additional slot takes the
-    padding."""
+    padding. most_new: new tokens of a request in a decode step; a request with more has a chunk of a prompt."""
 
-    def __init__(self, slots, window_pages, device):
+    def __init__(self, slots, window_pages, device, most_new=1):
         device, self.slots, self.window_pages = torch.device(device), slots, window_pages
+        self._steps = StepTables(slots, window_pages, most_new, device)
         pages = torch.arange((slots + 1) * window_pages, dtype=torch.int32, device=device)
         self._pages = pages.view(slots + 1, window_pages)
         self._window_table = self._pages[slots:].repeat(slots, 1)
@@ -72,20 +81,25 @@ class SlotTable:
         """The batch whose row b is the request in slot slots[b], with counts[b] new tokens after starts[b]; tokens
         of the rows are consecutive. Padding: rows beyond `slots`, slots of -1, counts of 0 and rows whose last
         token has slot_mapping -1.
-        slots, starts, counts: sequences on the host; starts is read only for rows with more than one token. lengths
-        [R], table [R, P] and slot_mapping [tokens]: on the device, without waiting for it. slots may also be a tensor
-        [R] on the device."""
+        slots, starts, counts: sequences on the host; starts is read only for chunks. lengths [R], table [R, P] and
+        slot_mapping [tokens]: on the device, without waiting for it. slots may also be a tensor [R] on the device."""
+        made, batch = self._requests(slots, starts, counts, lengths, table, slot_mapping)
+        return self._with_steps(made, batch, slot_mapping)
+
+    def _requests(self, slots, starts, counts, lengths, table, slot_mapping):
+        """Rows without steps, and data about the batch for _with_steps()."""
         count, device = lengths.shape[0], lengths.device
         if count > self.slots:
             raise InputError(f"a batch of {count} requests came to a cache of {self.slots}; start the engine with more "
                              "(max_num_seqs)")
         on_device, known = self._slots_of(slots, counts, count)
         counts = list(counts) + [0] * (count - len(counts))
-        every_single = all(c == 1 for c in counts[:len(slots)]) and slot_mapping.shape[0] >= count
+        each = counts[0] if len(slots) > 0 else 1  # of a step without chunks
+        uniform = 1 <= each <= self._steps.most_new and all(c == each for c in counts[:len(slots)]) and slot_mapping.shape[0] >= count * each
         firsts = [0, *itertools.accumulate(counts)][:count]
         self._window_table[:count] = self._pages[on_device]
-        mapped = slot_mapping[:count] if every_single else \
-            slot_mapping[_sent([max(0, f + c - 1) for f, c in zip(firsts, counts)], device)]
+        mapped = slot_mapping[each - 1:count * each:each] if uniform else \
+            slot_mapping[sent([max(0, f + c - 1) for f, c in zip(firsts, counts)], device)]
         self._lengths[:count] = torch.where((on_device < self.slots) & (mapped >= 0), lengths, 0).int()
         if not table.is_contiguous() or table.dtype != torch.int32:
             if self._table is None or self._table.shape[1] != table.shape[1]:
@@ -93,14 +107,17 @@ class SlotTable:
             self._table[:count] = table
             table = self._table[:count]
         made = Rows(self._lengths[:count], table, self._window_table[:count])
-        if not every_single:
-            single = [b for b in range(count) if counts[b] == 1 and known[b]]
-            if single == list(range(len(single))):  # an engine that sorts its batch
-                made.single = slice(0, len(single)), slice(0, len(single))
-            else:
-                made.single = _sent(single, device), _sent([firsts[b] for b in single], device)
+        few = [b for b in range(count) if 1 <= counts[b] <= self._steps.most_new and known[b]]
+        if not uniform:
             made.chunks = tuple(Chunk(b, firsts[b], int(starts[b]), counts[b]) for b in range(count)
-                                if counts[b] > 1 and known[b])
+                                if counts[b] > self._steps.most_new and known[b])
+        return made, Batch(counts, firsts, few, each if uniform else None)
+
+    def _with_steps(self, made, batch, slot_mapping):
+        if batch.each is not None:
+            made.steps = self._steps.uniform(made, batch.each, slot_mapping)
+        else:
+            made.steps = self._steps.mixed(made, batch.counts, batch.firsts, batch.few)
         return made
 
     def _slots_of(self, slots, counts, count):
@@ -109,19 +126,22 @@ class SlotTable:
             return torch.where((slots >= 0) & (slots < self.slots), slots.long(), self.slots), [c > 0 for c in counts]
         named = [s if 0 <= s < self.slots and c > 0 else self.slots for s, c in zip(slots, counts)]
         named += [self.slots] * (count - len(named))
-        return _sent(named, self._lengths.device), [n < self.slots for n in named]
+        return sent(named, self._lengths.device), [n < self.slots for n in named]
 
 
 class SlotKV:
     """The cache of one layer. code: paged_kv.LayerCode; slots: as in SlotTable; most_tokens: per request; group:
-    query heads per KV head. Everything that outlives a forward pass is allocated here."""
+    query heads per KV head; most_new: as in SlotTable. Everything that outlives a forward pass is allocated here."""
 
-    def __init__(self, code, slots, most_tokens, group, tiers=None):
+    def __init__(self, code, slots, most_tokens, group, tiers=None, most_new=1):
+        if most_new > max(1, code.recent):
+            raise InputError(f"steps of {most_new} tokens do not fit into a recent window of {code.recent} tokens; speculate fewer tokens, or "
+                             "fit with a longer window (--windows)")
         for codec in (code.key, code.value):
             if codec.encoder not in ("minmax", "search"):
                 raise InputError(f"layer {code.layer.layer} is encoded with {codec.encoder}, which serving engines cannot do token "
                                  "by token; fit with --encoder search")
-        self.code, self.tiers, self.group = code, tiers or Tiers(code), group
+        self.code, self.tiers, self.group = code, tiers or Tiers(code, pages=ring_pages(code.recent, most_new)), group
         self.places_of, self.engine_pages = None, 0  # vllm_pages.Places by call, None: the engine's own numbers; pages in the engine
         unsupported = self.tiers.step_unsupported or self.tiers.decode_unsupported(group)
         if code.device.type == "cuda" and unsupported is not None:
@@ -130,7 +150,7 @@ class SlotKV:
         self.bad = torch.full((2,), ops.NO_FAULT, dtype=torch.int32, device=code.device)
         self.space = torch.empty(0, dtype=torch.uint8, device=code.device)
         if self.tiers.decode_unsupported(group) is None:
-            self.space = _workspace(self.windows, code, group, slots, most_tokens, self.tiers.layout.pages)
+            self.space = _workspace(self.windows, code, group, slots * most_new, most_tokens, self.tiers.layout.pages)
         code.transform.reserve(most_tokens, code.device)
         self.policy, layer = self.tiers.policy(), code.layer
         self.room = chunk_pass.room(layer.kv_heads, layer.head_dim, slots * most_tokens)
@@ -172,56 +192,63 @@ class SlotKV:
         RoPE. sinks: logits [Hq] or None (attention_rule.Rule). Writes output [N, Hq, d]; rows of padding stay unchanged
         or become meaningless.
 
-        A single token is appended, then attends to the three tiers. All chunks attend in one call to their stored
+        Tokens of rows.steps are appended, then attend to the three tiers. All chunks attend in one call to their stored
         tokens and to their own unquantized tokens, then they are appended."""
         held = self._held(pool, rows)
-        if rows.single is None:
-            n = rows.lengths.shape[0]
-            self._step(held, query[:n], key[:n], value[:n], scale, output[:n], rows.flush, sinks)
-            return
         if rows.chunks:
             self._run_chunks(held, rows, query, key, value, scale, output, sinks)
-        row, token = rows.single
-        if isinstance(row, slice):
-            if row.stop > 0:
-                self._step(self._part(held, row), query[token], key[token], value[token], scale, output[token], rows.flush, sinks)
-        elif row.shape[0] > 0:
-            made = torch.empty_like(query[token])
-            self._step(self._part(held, row), query[token], key[token], value[token], scale, made, rows.flush, sinks)
+        if rows.steps is None:
+            return
+        token = rows.steps.tokens
+        made = output[token] if isinstance(token, slice) else torch.empty_like(query[token])
+        self._step(held, rows, query[token], key[token], value[token], scale, made, sinks)
+        if not isinstance(token, slice):
             output[token] = made.to(output.dtype)
 
-    def _step(self, held, query, key, value, scale, output, flush, sinks=None):
-        """Single tokens: append, then attention that writes the engine's output. Sinks need the log-sum-exp, so they
+    def _step(self, held, rows, query, key, value, scale, output, sinks):
+        """Rows of steps: append, then attention that writes the engine's output. Sinks need the log-sum-exp, so they
         take more launches."""
+        steps = rows.steps
+        self._flush(held, steps.after, rows.flush)
+        made = output
+        if self.buffer is not None and sinks is None and output.dtype != torch.bfloat16:
+            made = torch.empty(output.shape, dtype=torch.bfloat16, device=output.device)
+        most = max(1, MOST_ITEMS // self.code.layer.kv_heads)
+        for first in range(0, steps.lengths.shape[0], most):  # rows of a request are in order, so that later ones may follow in another launch
+            part = slice(first, first + most)
+            one = Held(held.pool, steps.table[part], self.windows, steps.window_table[part], steps.lengths[part])
+            self._launch(one, query[part], key[part], value[part], scale, made[part], sinks)
+        if made is not output:
+            output.copy_(made)
+        self._flush_after(held, steps.after, rows.flush)
+
+    def _launch(self, held, query, key, value, scale, output, sinks):
         code, transform = self.code, self.code.transform
         if sinks is not None:
-            self._flush(held, flush)
             output.copy_(self.tiers.step(held, query, key, value, scale, self.bad, Rule(sinks=sinks), self.space, flushes=False))
-            self._flush_after(held, flush)
-            return
-        if self.buffer is not None and output.dtype != torch.bfloat16:
-            made = torch.empty(output.shape, dtype=torch.bfloat16, device=output.device)
-            self._step(held, query, key, value, scale, made, flush)
-            output.copy_(made)
             return
         phases = transform.phase_table(code.device) if transform.rotated_mean else None
         tile = transform.phases.tile(code.device) if transform.rotated_mean and self.space.is_cuda else None
-        self._flush(held, flush)
         ops.step_tokens(output, query, key, value, held.pool, held.table, held.windows, held.window_table, held.lengths, transform.query,
                         transform.key_forward, transform.value_forward, transform.output, transform.key_mean, transform.value_mean, phases,
                         tile, code.key.sigma, code.value.sigma, self.space, float(scale), code.sink, code.recent, self.tiers.flush,
                         *code.numbers)
-        self._flush_after(held, flush)
 
-    def _flush(self, held, flush):
+    def _flush(self, held, after, flush):
         """Flushes the tokens that the new ones will push out of the windows. The new ones are not written yet; the
-        ring has room for both."""
-        if flush is None:
-            self.tiers._flush(held, self.bad)
-        elif flush.first is self:
-            flush.run(held)
+        ring has room for both. after: StepRows.after; two tokens of a launch may not go into one page."""
+        if flush is None or flush.first is self:
+            self._run_flush(held, after, flush)
 
-    def _flush_after(self, held, flush):
+    def _run_flush(self, held, after, flush):
+        for lengths in after:
+            one = dataclasses.replace(held, lengths=lengths)
+            if flush is None:
+                self.tiers._flush(one, self.bad)
+            else:
+                flush.run(one)
+
+    def _flush_after(self, held, after, flush):
         """Called after the new tokens were written."""
 
     def flushed(self, held):
@@ -231,10 +258,6 @@ class SlotKV:
     def _held(self, pool, rows):
         """The storage of these rows' cache."""
         return Held(pool, rows.table, self.windows, rows.window_table, rows.lengths)
-
-    @staticmethod
-    def _part(held, rows):
-        return Held(held.pool, held.table[rows], held.windows, held.window_table[rows], held.lengths[rows])
 
     def _run_chunks(self, held, rows, query, key, value, scale, output, sinks):
         """All chunks attend before any is appended, because an overlay entry that one has finished with may be
@@ -251,16 +274,18 @@ class SlotKV:
         chunk_pass.append(self.code, held, work, key, value, self.bad, self.policy.sink)
 
 
+MOST_ITEMS = 4096  # rows times KV heads of a launch, for which the kernel's workspace serves launches of all sizes
 # columns by which an engine's block table may exceed its longest request's need, because some engines round up
 WIDER_TABLE = 16
 _spaces = {}  # shared, because layers of a device run one after another; captured graphs keep its address
 
 
-def _workspace(like, code, group, slots, most_tokens, window_pages):
+def _workspace(like, code, group, rows, most_tokens, window_pages):
     layer, queries = code.layer, 0
+    rows = min(rows, max(1, MOST_ITEMS // layer.kv_heads))
     if code.transform.rotated_mean:
         queries = most_tokens // PAGE_TOKENS + WIDER_TABLE + TILES_OF_PAGE * window_pages
-    place = (like.device, layer.head_dim, group, slots, layer.kv_heads, queries)
+    place = (like.device, layer.head_dim, group, rows, layer.kv_heads, queries)
     needed = ops.decode_workspace_bytes(like, *place[1:])
     if place not in _spaces:
         _spaces[place] = torch.zeros(needed, dtype=torch.uint8, device=like.device)

@@ -195,7 +195,7 @@ class Engine:
 
     def compute(self, slots, starts, counts, lengths, table, mapping, query, key, value):
         rows, output = self.table.rows(slots, starts, counts, lengths, table, mapping), torch.zeros_like(query)
-        assert (rows.single is None) == (max(counts) == 1)
+        assert rows.only_steps == (max(counts) == 1)
         rows.flush = self.flush
         sinks = None if self.oracle.sinks is None else self.oracle.sinks.to(self.device)
         self.kv.forward(self.pool, rows, query, key, value, SCALE, output, sinks)

@@ -326,7 +326,7 @@ def test_graphs_read_tables_at_one_address(serve):
         batch = batch_of(ForwardMode.DECODE, slots, None, None, torch.tensor([9, 7, 1]), places)
         backend.init_forward_metadata_out_graph(batch, in_capture=capture)
         rows = backend.forward_metadata
-        assert rows.single is None
+        assert rows.only_steps
         assert rows.lengths.tolist() == ([0, 0, 0] if capture else [9, 7, 0])  # rows of slot 0 are padding
         found.append([t.data_ptr() for t in (rows.lengths, rows.table, rows.window_table)])
     assert found[0] == found[1]

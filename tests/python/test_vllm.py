@@ -343,7 +343,7 @@ def test_the_builder_needs_the_slots(serve):
     ends, one = torch.tensor([0, 1]), torch.ones(1, dtype=torch.int32)
     common = CommonAttentionMetadata(ends, ends, one, 1, 1, 1, 1, torch.zeros(1, 6, dtype=torch.int32), torch.zeros(1, dtype=torch.int64),
                                      req_idx=np.array([2]))
-    assert builder.build_for_cudagraph_capture(common).rows.single is None
+    assert builder.build_for_cudagraph_capture(common).rows.only_steps
     for change, sentence in (({"req_idx": None}, "slots of the requests"), ({"causal": False}, "not causal")):
         with pytest.raises(InputError, match=sentence):
             builder.build(0, common.replace(**change))
