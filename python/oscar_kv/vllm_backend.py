@@ -122,12 +122,12 @@ class OscarMetadata(AttentionMetadata):
 class OscarMetadataBuilder(AttentionMetadataBuilder):
     """One forward pass as SlotTable sees it. Everything that a captured graph reads is written here, before its
     replay."""
-    _cudagraph_support = AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
-    reorder_batch_threshold = 1
+    _cudagraph_support = AttentionCGSupport.UNIFORM_BATCH  # of as many tokens a request as a decode step has
 
     def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         self.serving = serving_of(vllm_config)
+        self.reorder_batch_threshold = self.serving.most_new
         self.table, self.layers = self.serving.table(device), [layer_index(name) for name in layer_names]
         self._names, self._flush, self._tables = layer_names, None, {}
         by_places = {}  # layers with the same page numbers
@@ -147,9 +147,9 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
         counts = [end - begin for begin, end in zip(ends, ends[1:])]
         slots = common.req_idx[:count].tolist()
         counts = counts[:len(slots)]  # further rows are padding
-        upper = common.seq_lens_cpu_upper_bound  # exact for rows with more than one token
+        upper = common.seq_lens_cpu_upper_bound  # exact for chunks, and for requests that are new
         starts = [0] * len(slots) if upper is None else [n - c for n, c in zip(upper[:len(slots)].tolist(), counts)]
-        if upper is None and (self.serving.by_block or any(c > 1 for c in counts)):
+        if upper is None and (self.serving.by_block or any(c > self.serving.most_new for c in counts)):
             raise InputError("vLLM did not tell the lengths of prompts on the host (seq_lens_cpu_upper_bound)")
         if self.serving.by_block:
             self.table.cover(self.serving.blocks(self.layers))
@@ -166,14 +166,18 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
         def placed(name, table):
             held = self._tables.get((places, name))
             if held is None or held.shape[1] != table.shape[1]:
-                held = self._tables[places, name] = table.new_zeros(self.serving.slots, table.shape[1])
+                most = self.serving.slots * self.serving.most_new
+                held = self._tables[places, name] = table.new_zeros(most, table.shape[1])
             held[:table.shape[0]] = places(table)
             return held[:table.shape[0]]
 
         overlay = rows.overlay
         if overlay is not None:
             overlay = dataclasses.replace(overlay, blocks=placed("blocks", overlay.blocks))
-        return dataclasses.replace(rows, table=placed("table", rows.table), overlay=overlay, flush=flush, works={})
+        table, steps = placed("table", rows.table), rows.steps
+        if steps is not None:
+            steps = dataclasses.replace(steps, table=table if steps.table is rows.table else placed("steps", steps.table))
+        return dataclasses.replace(rows, table=table, steps=steps, overlay=overlay, flush=flush, works={})
 
     def _step_flush(self):
         """Made when vLLM's memory is bound to the layers, and again when the memory changes, because graphs are

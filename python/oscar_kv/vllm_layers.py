@@ -12,6 +12,7 @@ from .vllm_pages import pages_of_block, tokens_of_block
 from .vllm_plugin import BACKEND, CACHE_DTYPE
 
 MARK = "oscar_kv"
+DRAFT = "draft_model."  # vLLM's prefix for layers of a draft model (speculative decoding), which has no bundle
 
 
 def install():
@@ -30,7 +31,7 @@ def install():
             return
         from .vllm_backend import current_config
         config = current_config()
-        if bf16_reason(config, given) is None:
+        if not str(given.arguments.get("prefix", "")).startswith(DRAFT) and bf16_reason(config, given) is None:
             make(self, *arguments, **named)
             return
         given.arguments["cache_config"] = _with_type(cache, "auto")

@@ -17,6 +17,7 @@ from .vllm_limits import IN_BF16, LAYERS, MODEL
 from .vllm_pages import Places, nominal_cell
 from .vllm_plugin import BUNDLE_VARIABLE, CACHE_DTYPE
 
+SPECULATION = ("ngram", "ngram_gpu", "draft_model")  # methods of speculative decoding that are served
 BUNDLE_OPTION, CHECKPOINT_OPTION = "oscar_bundle", "oscar_checkpoint"  # of --additional-config
 
 
@@ -35,12 +36,14 @@ def bundle_path(config):
 
 def refusals(config):
     """Sentences for vLLM settings that this adapter does not support."""
-    cache, parallel = config.cache_config, config.parallel_config
+    cache, parallel, method = config.cache_config, config.parallel_config, getattr(config.speculative_config, "method", None)
     cases = [
         (cache.kv_cache_dtype_skip_layers, "--kv-cache-dtype-skip-layers is given, but the bundle says which layers stay in BF16; "
          "leave it out"),
-        (config.speculative_config is not None, "speculative decoding is asked for, but this backend decodes one token at a time; "
-         "leave --speculative-config out"),
+        (method not in (None, *SPECULATION), f"speculative decoding with the method {method} is asked for, which oscar-kv does not serve; use "
+         f"one of {', '.join(SPECULATION)}, or leave --speculative-config out"),
+        (getattr(config.speculative_config, "kv_cache_dtype", None) is not None, "a cache type of the draft model is given, but it keeps BF16; "
+         "leave kv_cache_dtype out of --speculative-config"),
         (config.kv_transfer_config is not None, "KV transfer and offloading would leave the BF16 windows behind; leave "
          "--kv-transfer-config out"),
         (parallel.decode_context_parallel_size > 1 or parallel.prefill_context_parallel_size > 1,
@@ -117,10 +120,20 @@ class Serving(EngineServing):
                            checkpoint_fingerprint(_checkpoint(config)) if bundle.fingerprint else None)
             warn_of_length(bundle, model.max_model_len, "--max-model-len")
             heads = head_range(kv_heads, rank, ranks, "--tensor-parallel-size") if ranks > 1 else None
-            super().__init__(bundle, text, model.get_head_size(), heads, by_block, config.scheduler_config.max_num_seqs, model.max_model_len)
+            super().__init__(bundle, text, model.get_head_size(), heads, by_block, config.scheduler_config.max_num_seqs, model.max_model_len,
+                             self._most_new(config, bundle))
         self.nominal_cell = nominal_cell(self.cells.values())
         self.page_tokens, self.pages_of_block = PAGE_TOKENS, None  # the latter if layers of other kinds share the blocks
         self._in_bf16 = {}  # {layer index: reason}
+
+    @staticmethod
+    def _most_new(config, bundle):
+        """Tokens of a request in a decode step: one, and those that speculative decoding proposes."""
+        speculated = config.speculative_config.num_speculative_tokens if config.speculative_config is not None else 0
+        if speculated > 0 and speculated >= bundle.recent:
+            raise InputError(f"{speculated} speculated tokens do not fit into the bundle's recent window of {bundle.recent} tokens; pass fewer in "
+                             "--speculative-config, or fit with a longer window (--windows)")
+        return 1 + speculated
 
     def keep_in_bf16(self, index, reason):
         """Notes that vLLM serves a layer in BF16; returns the reason."""

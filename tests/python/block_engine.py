@@ -21,6 +21,7 @@ class Request:
     slot: int = -1
     done: int = 0   # tokens in the cache
     blocks: list = dataclasses.field(default_factory=list)
+    accepted: int = 1  # of the new tokens of this pass: the others are proposals, which are taken back
     family: int = -1  # its first `shared` tokens are those of all requests of this family
     shared: int = 0
 
@@ -90,10 +91,12 @@ class Oracle:
 
 
 class Engine:
-    """A block manager of `blocks` blocks and `slots` slots that schedules at random and may take a request's blocks away."""
+    """A block manager of `blocks` blocks and `slots` slots that schedules at random and may take a request's blocks away. most_new: new
+    tokens of a decode step, all but the first of which may be taken back."""
 
-    def __init__(self, bundle, layer, blocks=40, slots=4, width=6, seed=1, device="cpu", group=2, phases=None):
-        self.random, self.device, self.slots, self.width = random.Random(seed), device, slots, width
+    def __init__(self, bundle, layer, blocks=40, slots=4, width=6, seed=1, device="cpu", group=2, phases=None, most_new=1):
+        self.random, self.device, self.slots, self.width, self.most_new = random.Random(seed), device, slots, width, most_new
+        self.rejected = 0
         self.oracle = Oracle(LayerCode(bundle, bundle.layers[layer], phases), group)
         code = LayerCode(bundle, bundle.layers[layer], phases, device)
         self.make_cache(code, blocks, group)
@@ -110,8 +113,8 @@ class Engine:
         self.running, self.waiting, self.preempted, self.compared, self.kinds = [], [], 0, 0, set()
 
     def make_cache(self, code, blocks, group):
-        self.kv = SlotKV(code, self.slots, self.width * 64, group)
-        self.table = SlotTable(self.slots, self.kv.window_pages, self.device)
+        self.kv = SlotKV(code, self.slots, self.width * 64, group, most_new=self.most_new)
+        self.table = SlotTable(self.slots, self.kv.window_pages, self.device, self.most_new)
 
     def admit(self, request):
         """A request has got its slot."""
@@ -152,16 +155,37 @@ class Engine:
             if self.random.random() < 0.2:
                 continue
             left = request.prompt - request.done
-            count = 1 if left <= 0 else min(left, self.random.choice([1, 7, 30, 64, 100, 200]))
+            count = self.step(request) if left <= 0 else min(left, self.random.choice([1, 7, 30, 64, 100, 200]))
+            request.accepted = self.random.randint(1, count) if left <= 0 else count
             work.append((request, count))
         return work
+
+    def step(self, request):
+        """New tokens of a decode step, proposals included."""
+        most = min(self.most_new, request.total - request.done)
+        return self.random.choice([most, most, self.random.randint(1, most)])
+
+    def new_rows(self, request, count):
+        """query, key and value of the new tokens of a pass. Those of proposals that are taken back are of no request."""
+        made = [rows[request.done:request.done + count].clone() for rows in self.oracle.tokens(request)]
+        wrong = torch.Generator().manual_seed(request.done)
+        for rows in made:
+            rows[request.accepted:] = 3 * torch.randn(rows[request.accepted:].shape, generator=wrong).bfloat16().float()
+        return made
+
+    def expected(self, request, count, coded_blocks):
+        """Outputs of the new tokens that are kept. Tokens of a step are as of steps of their own."""
+        if count > self.most_new:
+            return self.oracle.attention(request, request.done, count, coded_blocks)
+        return torch.cat([self.oracle.attention(request, request.done + i, 1, coded_blocks) for i in range(request.accepted)])
 
     def forward(self, work, padding=0, scattered=False):
         """One pass; compares the rows of every request. scattered: the block table is a part of a wider one."""
         heads, d = self.kv.code.layer.kv_heads, self.kv.code.layer.head_dim
         count, tokens = len(work) + padding, sum(n for _, n in work)
+        padded = padding * work[0][1]  # tokens
         table = torch.full((count, self.width + 1 if scattered else self.width), 0, dtype=torch.int32)
-        lengths, mapping, sides = torch.zeros(count, dtype=torch.int32), torch.full((tokens + padding,), -1, dtype=torch.int64), ([], [], [])
+        lengths, mapping, sides = torch.zeros(count, dtype=torch.int32), torch.full((tokens + padded,), -1, dtype=torch.int64), ([], [], [])
         at = 0
         for b, (request, n) in enumerate(work):
             self.grow(request, request.done + n)
@@ -170,32 +194,34 @@ class Engine:
             for i, p in enumerate(range(request.done, request.done + n)):
                 mapping[at + i] = request.blocks[p // 64] * 64 + p % 64
             at += n
-            for side, rows in zip(sides, self.oracle.tokens(request)):
-                side.append(rows[request.done:request.done + n])
+            for side, rows in zip(sides, self.new_rows(request, n)):
+                side.append(rows)
         for side, h in zip(sides, (heads * self.oracle.group, heads, heads)):
-            side.append(torch.full((padding, h, d), 3e4))  # what padding holds must not matter
+            side.append(torch.full((padded, h, d), 3e4))  # what padding holds must not matter
         query, key, value = (torch.cat(side).to(self.device) for side in sides)
         table = table.to(self.device)[:, :self.width] if scattered else table.to(self.device)
         counts = [n for _, n in work]
         coded = [self.coded_blocks(request, n) for request, n in work]
         output = self.compute([r.slot for r, _ in work], [r.done for r, _ in work], counts, lengths.to(self.device), table,
                               mapping.to(self.device), query, key, value)
-        self.kinds.add("decode" if max(counts) == 1 else "mixed" if min(counts) == 1 else "prefill")
+        self.kinds.add("decode" if max(counts) <= self.most_new else "mixed" if min(counts) <= self.most_new else "prefill")
         at = 0
         for (request, n), coded_blocks in zip(work, coded):
-            expected, found = self.oracle.attention(request, request.done, n, coded_blocks), output[at:at + n].cpu()
+            expected = self.expected(request, n, coded_blocks)
+            found = output[at:at + len(expected)].cpu()
             # Kernels compute in BF16, and their sums in another order move a rare code by a step.
             on_cpu = self.device == "cpu"
             error, limit = (float((found - expected).abs().max()), 2e-4) if on_cpu else (float((found - expected).norm() / expected.norm()), 3e-2)
             assert error <= limit, f"{n} tokens after {request.done} in slot {request.slot}: {error}"
-            request.done, at, self.compared = request.done + n, at + n, self.compared + 1
-            self.wrote(request, n)
+            kept = len(expected)
+            request.done, at, self.compared, self.rejected = request.done + kept, at + n, self.compared + 1, self.rejected + n - kept
+            self.wrote(request, kept)
             if request.done == request.total:
                 self.release(request)
 
     def compute(self, slots, starts, counts, lengths, table, mapping, query, key, value):
         rows, output = self.table.rows(slots, starts, counts, lengths, table, mapping), torch.zeros_like(query)
-        assert rows.only_steps == (max(counts) == 1)
+        assert rows.only_steps or max(counts) > 1
         rows.flush = self.flush
         sinks = None if self.oracle.sinks is None else self.oracle.sinks.to(self.device)
         self.kv.forward(self.pool, rows, query, key, value, SCALE, output, sinks)
@@ -206,9 +232,9 @@ class Engine:
         while self.waiting or self.running:
             work = self.schedule()
             if work:
-                single = all(n == 1 for _, n in work)
+                uniform = len({n for _, n in work}) == 1 and work[0][1] <= self.most_new
                 room = self.slots - len(work)
-                self.forward(work, self.random.randint(0, room) if single else 0, self.random.random() < 0.3)
+                self.forward(work, self.random.randint(0, room) if uniform else 0, self.random.random() < 0.3)
 
 
 class PrefixEngine(Engine):
@@ -216,8 +242,9 @@ class PrefixEngine(Engine):
     memory is needed. Knows of each block whether its tokens are BF16 in the overlay (raw) or codes that were put there."""
 
     def make_cache(self, code, blocks, group):
-        self.kv = OverlayKV(code, self.slots, self.width * 64, group, spare=2)
-        self.table = OverlayTable(self.slots, code.sink // 64, self.kv.tiers.layout.ring_pages, self.device, spare=2, blocks=blocks)
+        self.kv = OverlayKV(code, self.slots, self.width * 64, group, spare=2, most_new=self.most_new)
+        self.table = OverlayTable(self.slots, code.sink // 64, self.kv.tiers.layout.ring_pages, self.device, spare=2, blocks=blocks,
+                                  most_new=self.most_new, recent=code.recent)
         self.users, self.block_of, self.key_of, self.raw, self.reached = {}, {}, {}, {}, {}
         self.hits = self.coded = self.kept = 0
 
@@ -263,7 +290,7 @@ class PrefixEngine(Engine):
 
     def coded_blocks(self, request, count):
         made = []
-        for number in self.window(request.done + 1 if count == 1 else request.done):
+        for number in self.window(request.done + (count if count <= self.most_new else 0)):
             if 64 * number < request.done:
                 block = request.blocks[number]
                 if not self.table.has_entry(block):
