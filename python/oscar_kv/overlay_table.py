@@ -81,8 +81,8 @@ class OverlayTable(SlotTable):
 
     def _of_window(self, lengths, table, start):
         """Blocks [R, sink + ring pages] in the windows of requests with these lengths, and their index in the
-        request; NONE if absent. start [R]: tokens before the new ones. If tokens were taken back, the newest blocks
-        begin before the window of the first new one, and the first of them has lost its entry: it is absent."""
+        request; NONE if absent. start [R]: tokens before the new ones. If tokens were taken back, the first of the
+        newest blocks may have lost its entry, but all its tokens are older than the windows: it counts as absent."""
         last = (lengths.long() - 1) // PAGE_TOKENS  # -1 without tokens
         column = torch.arange(self.ring_pages, device=table.device)
         newest = last[:, None] - (last[:, None] - column) % self.ring_pages
@@ -157,7 +157,7 @@ class OverlayTable(SlotTable):
                 end = (c.start + c.count - 1) // PAGE_TOKENS - self.ring_pages + 1
                 if end > first:
                     self._entry_of[table[c.row, first:end].long()] = NONE
-            found, _ = self._assign(slot, self._of_window(made.lengths, table, torch.where(known >= 0, made.lengths, start))[0])
+            found, _ = self._assign(slot, self._of_window(made.lengths, table, start)[0])
         self._entries[:count] = found
         self._ring[:count] = found[:, self.sink_pages:]
         made.table, made.window_table, made.overlay = self._behind[:count], self._entries[:count], overlay

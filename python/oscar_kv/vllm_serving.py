@@ -112,6 +112,7 @@ class Serving(EngineServing):
             if by_block and bundle.sink % PAGE_TOKENS:
                 raise InputError(f"prefix caching is on, which needs a sink of whole blocks of {PAGE_TOKENS} tokens, and the bundle has "
                                  f"{bundle.sink}; fit with --windows 64,256, or pass --no-enable-prefix-caching")
+            most_new = self._most_new(config, bundle)
             text = model.hf_text_config
             if reason := model_refusal(text):
                 raise InputError(f"the model cannot be served with the 2-bit cache: {reason}")
@@ -121,7 +122,7 @@ class Serving(EngineServing):
             warn_of_length(bundle, model.max_model_len, "--max-model-len")
             heads = head_range(kv_heads, rank, ranks, "--tensor-parallel-size") if ranks > 1 else None
             super().__init__(bundle, text, model.get_head_size(), heads, by_block, config.scheduler_config.max_num_seqs, model.max_model_len,
-                             self._most_new(config, bundle))
+                             most_new)
         self.nominal_cell = nominal_cell(self.cells.values())
         self.page_tokens, self.pages_of_block = PAGE_TOKENS, None  # the latter if layers of other kinds share the blocks
         self._in_bf16 = {}  # {layer index: reason}

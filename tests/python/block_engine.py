@@ -22,6 +22,7 @@ class Request:
     done: int = 0   # tokens in the cache
     blocks: list = dataclasses.field(default_factory=list)
     accepted: int = 1  # of the new tokens of this pass: the others are proposals, which are taken back
+    refused: int = 0   # proposals of the last pass that were taken back
     family: int = -1  # its first `shared` tokens are those of all requests of this family
     shared: int = 0
 
@@ -127,7 +128,7 @@ class Engine:
         self.free_blocks += request.blocks
         self.random.shuffle(self.free_blocks)
         self.free_slots.append(request.slot)
-        request.blocks, request.done, request.slot = [], 0, -1
+        request.blocks, request.done, request.slot, request.refused = [], 0, -1, 0
         self.running.remove(request)
 
     def grow(self, request, tokens):
@@ -214,7 +215,8 @@ class Engine:
             error, limit = (float((found - expected).abs().max()), 2e-4) if on_cpu else (float((found - expected).norm() / expected.norm()), 3e-2)
             assert error <= limit, f"{n} tokens after {request.done} in slot {request.slot}: {error}"
             kept = len(expected)
-            request.done, at, self.compared, self.rejected = request.done + kept, at + n, self.compared + 1, self.rejected + n - kept
+            request.done, request.refused, at = request.done + kept, n - kept, at + n
+            self.compared, self.rejected = self.compared + 1, self.rejected + n - kept
             self.wrote(request, kept)
             if request.done == request.total:
                 self.release(request)
@@ -272,7 +274,7 @@ class PrefixEngine(Engine):
             if self.users[block] == 0:
                 self.free_blocks.insert(self.random.randrange(len(self.free_blocks) + 1), block)
         self.free_slots.append(request.slot)
-        request.blocks, request.done, request.slot = [], 0, -1
+        request.blocks, request.done, request.slot, request.refused = [], 0, -1, 0
         self.running.remove(request)
 
     def grow(self, request, tokens):

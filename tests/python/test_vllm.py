@@ -23,6 +23,7 @@ from oscar_kv.errors import InputError  # noqa: E402
 from oscar_kv.transform import Phases  # noqa: E402
 from oscar_kv.transformers_attach import _phases  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
+from test_speculation import exact_bundle  # noqa: E402
 from transformers import AutoConfig, AutoModel, LlamaConfig  # noqa: E402
 from vllm.config.cache import CacheConfig  # noqa: E402
 from vllm.v1.attention.backend import AttentionCGSupport, CommonAttentionMetadata  # noqa: E402
@@ -52,6 +53,10 @@ def config(layers=2, kv_heads=2, d=32, model=SAMPLES / "tiny-qwen3", **changed):
         place, _, last = name.rpartition("__")
         setattr(getattr(made, place) if place else made, last, value)
     return made
+
+
+def speculation(tokens=3, method="ngram", kv_cache_dtype=None):
+    return types.SimpleNamespace(method=method, num_speculative_tokens=tokens, kv_cache_dtype=kv_cache_dtype)
 
 
 def two_sizes():
@@ -124,7 +129,7 @@ def test_registration():
     with pytest.raises(ValueError):
         CacheConfig(cache_dtype="oscar3")
     assert OscarBackend.get_preferred_block_size(16) == 64
-    assert OscarMetadataBuilder.get_cudagraph_support(None, None) is AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
+    assert OscarMetadataBuilder.get_cudagraph_support(None, None) is AttentionCGSupport.UNIFORM_BATCH
     entry = (SOURCE_DIR / "python" / "pyproject.toml").read_text(encoding="utf-8")
     assert '[project.entry-points."vllm.general_plugins"]\noscar_kv = "oscar_kv.vllm_plugin:register"' in entry
     assert importlib.metadata.version("vllm").startswith("0.33.")
@@ -165,7 +170,9 @@ def test_versions():
 
 @pytest.mark.parametrize("changed,sentence", [
     ({"cache_config__enable_prefix_caching": True}, "the bundle has 4; fit with --windows 64,256, or pass --no-enable-prefix-caching"),
-    ({"cache_config__kv_cache_dtype_skip_layers": ["0"]}, "skip-layers"), ({"speculative_config": object()}, "speculative"),
+    ({"cache_config__kv_cache_dtype_skip_layers": ["0"]}, "skip-layers"), ({"speculative_config": speculation(method="eagle3")}, "method eagle3 .* one of ngram, ngram_gpu, draft_model"),
+    ({"speculative_config": speculation(kv_cache_dtype="fp8")}, "leave kv_cache_dtype out"),
+    ({"speculative_config": speculation(8)}, "8 speculated tokens do not fit into the bundle's recent window of 8"),
     ({"kv_transfer_config": object()}, "KV transfer"), ({"parallel_config__decode_context_parallel_size": 2}, "context parallelism"),
     ({"parallel_config__use_ubatching": True}, "DBO"), ({"model_config__dtype": torch.float16}, "computes in float16.*--dtype bfloat16"),
     ({"use_v2_model_runner": False}, "VLLM_USE_V2_MODEL_RUNNER"), ({"layers": 3}, "lacks layer 2"), ({"kv_heads": 4}, "KV heads"),
@@ -251,8 +258,8 @@ def test_default_types_of_a_model_being_built_do_not_reach_the_bundle(monkeypatc
 class ThroughVllm:
     """A simulated engine with vLLM's memory, metadata and interfaces between it and the cache."""
 
-    def __init__(self, bundle, layer, made, layers, blocks, seed, phases=None):
-        super().__init__(bundle, layer, blocks=blocks, seed=seed, phases=phases)
+    def __init__(self, bundle, layer, made, layers, blocks, seed, phases=None, most_new=1):
+        super().__init__(bundle, layer, blocks=blocks, seed=seed, phases=phases, most_new=most_new)
         specs = specs_of(layers, made)
         self.layer, self.blocks = layers[layer], allocated(specs, made, blocks)[layers[layer].layer_name]
         self.builder = OscarMetadataBuilder(specs[self.layer.layer_name], list(specs), made, torch.device("cpu"))
@@ -262,10 +269,19 @@ class ThroughVllm:
         metadata = self.builder.build(0, CommonAttentionMetadata(
             query_start_loc=ends, query_start_loc_cpu=ends, seq_lens=lengths, num_reqs=len(lengths), num_actual_tokens=query.shape[0],
             max_query_len=max(counts), max_seq_len=384, block_table_tensor=table, slot_mapping=mapping,
-            seq_lens_cpu_upper_bound=lengths, req_idx=np.array(slots)))
+            seq_lens_cpu_upper_bound=self.upper(slots, lengths), req_idx=np.array(slots)))
         output = torch.zeros_like(query)
         self.layer.impl.forward(self.layer, query, key, value, self.blocks, metadata, output)
         return output
+
+    def upper(self, slots, lengths):
+        """The host does not know how many proposals of the last step were kept: its lengths are as if all had been."""
+        known = lengths.clone()
+        for b, slot in enumerate(slots):
+            request = next(r for r in self.running if r.slot == slot)
+            if request.prompt < request.done:
+                known[b] += request.refused
+        return known
 
 
 class VllmEngine(ThroughVllm, Engine):
@@ -308,6 +324,20 @@ def test_requests_of_unequal_layers_in_memory_of_vllm(serve, layer):
     engine.run(requests(5 + layer, 330, 5))
     assert engine.kinds == {"decode", "mixed", "prefill"} and engine.compared > 40
     assert bool(engine.blocks.any())
+
+
+@pytest.mark.parametrize("prefix_caching", [False, True])
+def test_speculation_in_memory_of_vllm(serve, prefix_caching, monkeypatch):
+    bundle = exact_bundle(d=64, key=(4, 2, 1, 1), value=(4, 2, 1, 1), sink=64, recent=40)
+    made = serve(bundle, speculative_config=speculation(), cache_config__enable_prefix_caching=prefix_caching,
+                 parallel_config__data_parallel_size=1)
+    layer, work = attention_layer(0), families(8, 330, 8)
+    for request in work:
+        request.prompt = max(1, request.total - 40)
+    engine = (VllmPrefixEngine if prefix_caching else VllmEngine)(bundle, 0, made, [layer], 27, 3, most_new=4)
+    assert layer.impl.serving.most_new == engine.builder.reorder_batch_threshold == 4
+    engine.run(work)
+    assert engine.kinds >= {"decode", "mixed"} and engine.compared > 60 and engine.rejected > 30
 
 
 def test_keys_centered_before_rope(serve):

@@ -8,7 +8,7 @@ import types
 import pytest
 
 pytest.importorskip("vllm", reason="vllm is not installed (scripts/requirements-vllm.txt)")
-from test_vllm import VllmEngine, VllmPrefixEngine, serve  # noqa: F401, I001  (skips this file, too, with another release)
+from test_vllm import VllmEngine, VllmPrefixEngine, serve, speculation  # noqa: F401, I001  (skips this file, too, with another release)
 
 import torch  # noqa: E402
 from block_engine import SCALE, families, requests  # noqa: E402
@@ -81,14 +81,15 @@ def build(serve, monkeypatch):
         made = serve(bundle, **changed)
         for name, value in dict(quant_config=None).items():
             setattr(made, name, value)
-        made.model_config.hf_text_config.num_hidden_layers = len(layers)
+        made.model_config.hf_text_config.num_hidden_layers = sum("prefix" not in given for given in layers)
         monkeypatch.setattr(vllm_attention, "get_current_vllm_config", lambda: made)
         monkeypatch.setattr(vllm_attention, "get_attn_backend", select)
         first = bundle.layers[0]
         built = []
         for i, given in enumerate(layers):
             asked = dict(num_heads=2 * first.kv_heads, head_size=first.head_dim, scale=SCALE, num_kv_heads=first.kv_heads) | given
-            built.append(Attention(cache_config=made.cache_config, prefix=f"model.layers.{i}.self_attn.attn", **asked))
+            prefix = asked.pop("prefix", f"model.layers.{i}.self_attn.attn")
+            built.append(Attention(cache_config=made.cache_config, prefix=prefix, **asked))
         return made, built
 
     return make
@@ -163,6 +164,21 @@ def test_windowed_layers_keep_bf16_and_vllms_backend(build):
     mine, other = tensors["model.layers.5.self_attn.attn"], tensors["model.layers.0.self_attn.attn"]
     assert mine.is_contiguous() and mine.shape == (BLOCKS * serving.pages_of_block, 2, 64, serving.nominal_cell)
     assert other.shape == (BLOCKS, 2, 64, 128) and other.stride(0) * 2 == full.page_size_bytes
+
+
+def test_a_draft_model_keeps_bf16(build):
+    """Its layers have numbers of the model's layers, other heads, and pages in the same blocks."""
+    bundle = random_bundle(2, d=64)
+    draft = [{"num_heads": 2, "num_kv_heads": 1, "head_size": 128, "prefix": f"draft_model.model.layers.{i}.self_attn.attn"} for i in range(3)]
+    made, built = build(bundle, [{}, {}, *draft], speculative_config=speculation(method="draft_model"))
+    assert [isinstance(one.impl, OscarImpl) for one in built] == [True, True, False, False, False]
+    assert {(one.kv_cache_dtype, one.kv_cache_torch_dtype) for one in built[2:]} == {("auto", torch.bfloat16)}
+    serving = vllm_backend.serving_of(made)
+    assert serving.bf16_text() == "" and serving.most_new == 4 and made.attention_config.backend.name == "OSCAR"
+    found, groups, sizes, tensors = planned(made)
+    assert len(groups) == 1 and set(sizes) == {64} and len(groups[0].layer_names) == 5
+    assert tensors["model.layers.0.self_attn.attn"].shape == (BLOCKS, 2, 64, serving.nominal_cell)
+    assert tensors["draft_model.model.layers.0.self_attn.attn"].shape == (BLOCKS, 1, 64, 256)
 
 
 def test_vllms_cache_manager_and_block_tables(build):
