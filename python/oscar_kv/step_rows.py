@@ -65,12 +65,13 @@ class StepTables:
         tokens = [firsts[b] + i for b in short for i in range(counts[b])]
         row, back = sent([[b for b in short for _ in range(counts[b])],
                           [counts[b] - 1 - i for b in short for i in range(counts[b])]], device)
-        ends = made.lengths[row]
         few = [0] * len(counts)
         for b in short:
             few[b] = counts[b]
-        few = sent(few, device)
-        after = tuple(torch.where((i < few) & (made.lengths > 0), made.lengths - (few - 1 - i), 0).int() for i in range(max(counts[b] for b in short)))
+        most, few = max(few), sent(few, device)
+        held = made.lengths > 0
+        after = tuple(torch.where(held & (i < few), made.lengths - (few - 1 - i), 0).int() for i in range(most))
         # an engine that sorts its batch
         places = slice(0, len(tokens)) if tokens == list(range(len(tokens))) else sent(tokens, device)
-        return StepRows(places, torch.where(ends > 0, ends - back, 0).int(), made.table[row], made.window_table[row], after)
+        lengths = torch.where(held[row], made.lengths[row] - back, 0).int()
+        return StepRows(places, lengths, made.table[row], made.window_table[row], after)

@@ -21,7 +21,7 @@ class Request:
     slot: int = -1
     done: int = 0   # tokens in the cache
     blocks: list = dataclasses.field(default_factory=list)
-    accepted: int = 1  # of the new tokens of this pass: the others are proposals, which are taken back
+    accepted: int = 10 ** 6  # of the new tokens of this pass: the others are proposals, which are taken back
     refused: int = 0   # proposals of the last pass that were taken back
     family: int = -1  # its first `shared` tokens are those of all requests of this family
     shared: int = 0
@@ -178,7 +178,7 @@ class Engine:
         """Outputs of the new tokens that are kept. Tokens of a step are as of steps of their own."""
         if count > self.most_new:
             return self.oracle.attention(request, request.done, count, coded_blocks)
-        return torch.cat([self.oracle.attention(request, request.done + i, 1, coded_blocks) for i in range(request.accepted)])
+        return torch.cat([self.oracle.attention(request, request.done + i, 1, coded_blocks) for i in range(min(request.accepted, count))])
 
     def forward(self, work, padding=0, scattered=False):
         """One pass; compares the rows of every request. scattered: the block table is a part of a wider one."""

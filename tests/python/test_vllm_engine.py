@@ -103,6 +103,35 @@ def test_prefix_caching(monkeypatch):
             compare(f"evicted, turn {turn}", answers(llm, asked), expected, 0.3)
 
 
+def accepted(llm):
+    """Tokens of proposals that this process has seen accepted."""
+    return sum(m.value for m in llm.get_metrics() if m.name == "vllm:spec_decode_num_accepted_tokens")
+
+
+SPECULATION = {"ngram": {"prompt_lookup_min": 1, "prompt_lookup_max": 3}, "draft_model": {"model": str(MODEL)}}
+
+
+@pytest.mark.parametrize("method", SPECULATION)
+def test_speculation(method, monkeypatch):
+    """Prompts repeat a phrase, so that n-grams are found; the model is its own draft model. Some proposals are kept, others taken back, and
+    the answers are those of an engine that proposes nothing."""
+    bundle, asked = bundle_of("blocks"), [(ids[:170] * 13)[:len(ids)] for ids in prompts()]
+    with engine(monkeypatch, bundle) as llm:
+        expected = answers(llm, asked, together=False)
+    cases = {"eager": (1, 0.05, {}), "graphs": (3, 0.05, GRAPHS),
+             "in chunks and preempted": (7, 0.1, dict(max_num_batched_tokens=512, num_gpu_blocks_override=64, **GRAPHS)),
+             "prefix caching": (4, 0.3, dict(enable_prefix_caching=True, **GRAPHS))}
+    for name, (tokens, limit, options) in cases.items():
+        config = dict(method=method, num_speculative_tokens=tokens, **SPECULATION[method])
+        with engine(monkeypatch, bundle, speculative_config=config, disable_log_stats=False, **options) as llm:
+            before = accepted(llm)
+            for turn in range(2):  # the second finds prefixes
+                compare(f"{method}, {tokens} tokens, {name}, turn {turn}", answers(llm, asked), expected, limit)
+            kept = accepted(llm) - before
+            print(f"{method}, {tokens} tokens, {name}: {kept} of {2 * NEW * len(asked)} tokens were proposed")
+            assert 0 < kept < 2 * NEW * len(asked)
+
+
 def test_samples(monkeypatch):
     """Several samples of one prompt, together and beside other requests, with the seeds of single ones."""
     asked, bundle = prompts((800, 1300)), bundle_of("blocks")

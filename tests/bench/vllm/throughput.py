@@ -7,7 +7,8 @@ from the difference. INPUT:OUTPUT:fill is as many requests as the cache holds at
 
 Environment: BATCHED (tokens of a step, default 8192, vLLM's own for this GPU), SLOTS (requests at a time, default the most asked for),
 MOST (of fill, default 256), EAGER_COMPILE=1 (no torch.compile, graphs of decode steps only, for machines whose torch is not vLLM's),
-PREFIX=1 (prefix caching on), PROFILE=prompts or decode (a table of kernels at the end; decode: the first job with 2 and 66 tokens).
+PREFIX=1 (prefix caching on), SPEC=k (prompts repeat a phrase of 512 tokens, and k tokens of n-grams are proposed in every step; 0: none
+are), PROFILE=prompts or decode (a table of kernels at the end; decode: the first job with 2 and 66 tokens).
 
 BATCHED at least as long as a prompt keeps prompts whole; at 8192 longer ones come in chunks, and prompts that share a step with single
 tokens are cut as well: the second is what a server does all day."""
@@ -45,6 +46,9 @@ def engine_of(cache, jobs):
                    max_model_len=max(i + o for i, o, _ in jobs) + 64, gpu_memory_utilization=float(os.environ.get("MEMORY", 0.92)),
                    enable_prefix_caching=bool(os.environ.get("PREFIX")), max_num_seqs=int(os.environ.get("SLOTS", 0)) or most,
                    max_num_batched_tokens=int(os.environ.get("BATCHED", 8192)))
+    if int(os.environ.get("SPEC") or 0):
+        options.update(disable_log_stats=False, speculative_config=dict(method="ngram", num_speculative_tokens=int(os.environ["SPEC"]),
+                                                                        prompt_lookup_min=2, prompt_lookup_max=4))
     if os.environ.get("EAGER_COMPILE"):
         options["compilation_config"] = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
     if cache in WIDTHS:
@@ -72,6 +76,12 @@ def profile_of(work):
         print(f"{r.self_device_time_total / 1e3:10.2f} ms {100 * r.self_device_time_total / total:5.1f} % {r.count:7d} x  {r.key[:110]}")
 
 
+def speculated(llm):
+    """Steps with proposals so far, and their proposed and accepted tokens."""
+    found = {m.name: m.value for m in llm.get_metrics() if m.name.startswith("vllm:spec_decode_num") and hasattr(m, "value")}
+    return [found.get(f"vllm:spec_decode_num_{name}", 0) for name in ("drafts", "draft_tokens", "accepted_tokens")]
+
+
 def main():
     cache, jobs = sys.argv[1], list(jobs_of(sys.argv[2:]))
     begin = time.perf_counter()
@@ -89,15 +99,26 @@ def main():
         llm.generate(prompts, SamplingParams(max_tokens=tokens, temperature=0, ignore_eos=True, detokenize=False), use_tqdm=False)
         return time.perf_counter() - begin
 
+    spec = os.environ.get("SPEC", "")
+    if spec:
+        about["speculated"] = int(spec)
+
     def prompts_of(length, count):
-        return [{"prompt_token_ids": torch.randint(10, 150000, (length,), generator=generator).tolist()} for _ in range(count)]
+        phrase = 512 if spec else length
+        ids = [torch.randint(10, 150000, (phrase,), generator=generator).repeat(-(-length // phrase))[:length] for _ in range(count)]
+        return [{"prompt_token_ids": one.tolist()} for one in ids]
 
     seconds(prompts_of(500, 2), 4)
     for job, (length, tokens, count) in zip(sys.argv[2:], jobs):
         count = count or max(1, min(int(os.environ.get("MOST", 256)), capacity // (length + tokens + 64)))
         alone = seconds(prompts_of(length, count), 1) if tokens > 1 else 0.0
+        before = speculated(llm) if int(spec or 0) else None
         whole = seconds(prompts_of(length, count), tokens)
-        print(json.dumps({**about, "job": job, "input": length, "output": tokens, "requests": count, "prompts_s": round(alone, 3), "all_s": round(whole, 3),
+        found = {}
+        if spec:  # a step of one request after the other; with several requests at a time, drafts are counted for each
+            drafts, proposed, kept = [n - was for n, was in zip(speculated(llm), before)] if before else [count * (tokens - 1), 0, 0]
+            found = {"accepted": round(kept / proposed, 3) if proposed else None, "step_ms": round(1e3 * count * (whole - alone) / max(drafts, 1), 3)}
+        print(json.dumps({**about, **found, "job": job, "input": length, "output": tokens, "requests": count, "prompts_s": round(alone, 3), "all_s": round(whole, 3),
                           "decode_tokens_s": round(count * (tokens - 1) / max(whole - alone, 1e-9), 1),
                           "all_tokens_s": round(count * (length + tokens) / whole, 1)}), flush=True)
     asked = os.environ.get("PROFILE", "")
