@@ -1,6 +1,6 @@
 """The 2-bit cache in vLLM's own engine on a GPU: requests together, in chunks, preempted, with shared prefixes, with recorded graphs, over
 HTTP, on two GPUs and beside BF16 layers are answered as one at a time. Skipped where vLLM's kernels or a GPU are missing. Each test starts
-engines of its own, in about a minute (-k chooses)."""
+engines of its own, in about a minute (-k chooses). Memory is not profiled, so that several tests can share a GPU."""
 import concurrent.futures
 import contextlib
 import gc
@@ -45,8 +45,8 @@ def prompts(lengths=LENGTHS, seed=4, shared=0):
 @contextlib.contextmanager
 def engine(monkeypatch, bundle, own_process=True, model=MODEL, ours=True, **options):
     set_environment(monkeypatch, bundle, own_process)
-    chosen = dict(model=str(model), dtype="bfloat16", max_model_len=3000, gpu_memory_utilization=0.2, max_num_seqs=8,
-                  enable_prefix_caching=False, skip_tokenizer_init=True, enforce_eager=True, max_num_batched_tokens=8192)
+    chosen = dict(model=str(model), dtype="bfloat16", max_model_len=3000, gpu_memory_utilization=0.1, kv_cache_memory_bytes=1 << 28,
+                  max_num_seqs=8, enable_prefix_caching=False, skip_tokenizer_init=True, enforce_eager=True, max_num_batched_tokens=8192)
     if ours:
         chosen |= dict(kv_cache_dtype="oscar2", attention_backend="OSCAR", additional_config={"oscar_bundle": str(model)})
     llm = vllm.LLM(**{**chosen, **options})
@@ -154,7 +154,8 @@ def test_http(prefix_caching, monkeypatch, tmp_path):
     """vllm serve: together, streaming, samples, aborted requests, log-probabilities of a prompt, hits of prefixes."""
     asked, bundle = prompts(shared=256), bundle_of("blocks")
     set_environment(monkeypatch, bundle)
-    options = ["--max-model-len", "4096", "--gpu-memory-utilization", "0.2", "--max-num-seqs", "8", "--max-num-batched-tokens", "1024",
+    options = ["--max-model-len", "4096", "--gpu-memory-utilization", "0.1", "--kv-cache-memory-bytes", str(1 << 28), "--max-num-seqs", "8",
+               "--max-num-batched-tokens", "1024",
                "--compilation-config", '{"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}',
                "--enable-prefix-caching" if prefix_caching else "--no-enable-prefix-caching"]
     limit = 0.3 if prefix_caching else 0.1
