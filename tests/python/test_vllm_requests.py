@@ -26,7 +26,7 @@ def test_compare():
 
 def test_processes_get_the_bundle(monkeypatch):
     helpers.set_environment(monkeypatch, dict(layers=2, kv_heads=1, d=64, key=[4, 2, 1, 1], value=[4, 2, 1, 1], numbers=[2, 5], left_out=[0, 1, 3, 4]))
-    code = ("import torch; import oscar_kv.vllm_serving as s; torch.set_default_device('meta'); b = s.load_bundle('x'); "  # as vLLM sets the GPU
+    code = ("import torch; torch.set_default_device('meta'); import oscar_kv.vllm_serving as s; b = s.load_bundle('x'); "  # as vLLM sets the GPU
             "assert b.layers[0].key.forward.device.type == 'cpu'; "
             "print([l.layer for l in b.layers], [e['layer'] for e in b.model['left_out']])")
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
