@@ -50,10 +50,14 @@ def warn_of_one_forward(attached):
 
 def watch_forward(attached, cache_name):
     """A hook for nn.Module.register_forward_pre_hook. A loss over a prompt in one forward uses BF16 even if there is
-    a cache."""
+    a cache. Assisted decoding shows how many tokens are proposals."""
     def hook(module, args, kwargs):
-        if kwargs.get("labels") is not None and getattr(kwargs.get(cache_name), "attached", None) is attached:
+        cache = kwargs.get(cache_name)
+        if getattr(cache, "attached", None) is not attached:
+            return
+        if kwargs.get("labels") is not None:
             warn_of_one_forward(attached)
+        cache.propose(kwargs.get("logits_to_keep"))
 
     return hook
 
@@ -63,12 +67,14 @@ def checked(attached, generate):
     requests a cache."""
     @functools.wraps(generate)
     def checked_generate(*args, **kwargs):
-        attached.call = None
+        outer, attached.call = attached.call, None  # the model may assist itself
         try:
             made = generate(*args, **kwargs)
             cache, before = attached.call or (None, None)
         finally:
-            attached.call = None
+            if attached.call is not None:
+                attached.call[0].end_assistance()
+            attached.call = outer
         check_use(cache, before)
         return made
 

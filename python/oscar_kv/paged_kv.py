@@ -11,7 +11,7 @@ from .chunk_plan import Chunk, ChunkWork
 from .codec import side_codec
 from .errors import InputError, NumericalError
 from .page_layout import PAGE_TOKENS, PageLayout
-from .tiers import Held, Tiers
+from .tiers import Held, Tiers, ring_pages
 from .transform import LayerTransform
 
 
@@ -85,6 +85,7 @@ class PagedKV:
         self.tiers = Tiers(code, flush)
         self.batch = len(table.pages)
         self.lengths = [0] * self.batch
+        self.oldest = [0] * self.batch  # the ring has BF16 rows of all tokens from here on
         heads, device = code.layer.kv_heads, code.device
         pages = self.tiers.layout.pages
         self.windows = self.tiers.new_windows(self.batch)
@@ -94,6 +95,45 @@ class PagedKV:
         self.device_lengths = torch.zeros(self.batch, dtype=torch.int32, device=device)
         self.bad = torch.full((2,), ops.NO_FAULT, dtype=torch.int32, device=device)
         self.step_unsupported = self.tiers.step_unsupported
+
+    def make_room(self, tokens):
+        """Lengthens the rings so that crop() can take back this many tokens that come one at a time."""
+        code, old = self.code, self.tiers
+        pages = ring_pages(code.recent, self.flush + tokens)
+        if pages <= old.layout.ring_pages:
+            return
+        was, table = self.windows, self.window_table
+        self.tiers = Tiers(code, self.flush, pages)
+        self.windows = self.tiers.new_windows(self.batch)
+        self.window_table = torch.arange(self.batch * self.tiers.layout.pages, dtype=torch.int32, device=code.device).view(self.batch, -1)
+        for b, (length, oldest) in enumerate(zip(self.lengths, self.oldest)):
+            spans = [range(min(code.sink, length)), range(max(code.sink, oldest), length)]
+            position = torch.tensor([p for span in spans for p in span], dtype=torch.int64, device=code.device)
+            sequence = torch.full_like(position, b)
+            self.tiers.layout.write(self.windows, self.window_table, sequence, position, *old.layout.rows(was, table, sequence, position))
+
+    def crop_refusal(self, lengths):
+        """Why crop() cannot shorten the sequences to these lengths, or None."""
+        for b, (length, oldest) in enumerate(zip(lengths, self.oldest)):
+            if length > self.code.sink and self.quantized_end(length) < oldest and length < self.lengths[b]:
+                return (f"sequence {b} cannot go from {self.lengths[b]} back to {length} tokens, because its recent window would begin at token "
+                        f"{self.quantized_end(length)}, and BF16 copies are kept from token {oldest} on")
+        return None
+
+    def crop(self, lengths):
+        """Takes back the last tokens of every sequence. InputError if tokens of the new recent windows have no BF16 copies."""
+        if (reason := self.crop_refusal(lengths)) is not None:
+            raise InputError(reason)
+        self.lengths, self.oldest = list(lengths), [min(o, n) for o, n in zip(self.oldest, lengths)]
+        self.device_lengths.copy_(torch.tensor(self.lengths, dtype=torch.int32))
+
+    def _grow_to(self, lengths):
+        """The host's part of new tokens. Of a chunk, the ring gets the tokens that are not quantized at once."""
+        ring = PAGE_TOKENS * self.tiers.layout.ring_pages
+        for b, (start, end) in enumerate(zip(self.lengths, lengths)):
+            coded = self.quantized_end(end)
+            self.oldest[b] = coded if coded > start else max(self.oldest[b], end - ring)
+        self.lengths = lengths
 
     def held(self):
         table = self.table.tensor(self.code.device)
@@ -162,7 +202,7 @@ class PagedKV:
             self.tiers.append(self.held(), plan, key, value, self.bad)
             if plan.runs and self.code.encode_unsupported is None:
                 self.check_finite()
-        self.lengths = lengths
+        self._grow_to(lengths)
         self.device_lengths.copy_(torch.tensor(self.lengths, dtype=torch.int32))
 
     def check_finite(self):
@@ -209,7 +249,7 @@ class PagedKV:
 
     def count(self, tokens):
         """advance() after replays with reserved memory."""
-        self.lengths = [n + tokens for n in self.lengths]
+        self._grow_to([n + tokens for n in self.lengths])
 
     @torch.no_grad()
     def step(self, query, key, value, scale, rule=ALL):
@@ -224,7 +264,7 @@ class PagedKV:
     def advance(self, tokens):
         """The host's part of steps: pages for more tokens of every sequence. After replays of a captured graph, it
         updates the host's lengths to the device's."""
-        self.lengths = [n + tokens for n in self.lengths]
+        self._grow_to([n + tokens for n in self.lengths])
         self._reserve_pages(self.lengths)
         self.code.transform.reserve(max(self.lengths), self.code.device)
 
@@ -262,6 +302,6 @@ class PagedKV:
 
     def reset(self):
         """Removes all tokens; keeps the memory of the windows."""
-        self.lengths = [0] * self.batch
+        self.lengths, self.oldest = [0] * self.batch, [0] * self.batch
         self.device_lengths.zero_()
         self.pool = self.pool[:0].clone()

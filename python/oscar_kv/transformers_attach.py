@@ -28,7 +28,7 @@ from .transformers_attention import attention, rule_of
 from .transformers_cache import CACHE_NAME, OscarCache
 from .unwrap import unwrapped
 
-NAME, ATTRIBUTE = "oscar", "_oscar_attached"
+NAME, ATTRIBUTE, ASSISTED = "oscar", "_oscar_attached", "assisted_generation"
 GEMMA4 = ("gemma4_text", "gemma4_unified_text")
 # A flash attention mask function returns None or [B, keys], which is sufficient for padding here.
 AttentionInterface.register(NAME, attention)
@@ -180,9 +180,12 @@ def _check_generation(model, attached, config, mode, tokens, cache):
         raise InputError(f"{CACHE_NAME} is a {type(cache).__name__}, so that generate() would run without the attached bundle; pass "
                          f"oscar_kv.new_cache(model), or {cache_use.AROUND}")
     mode = str(getattr(mode, "value", mode))
-    if mode not in ("greedy_search", "sample") or (config.num_beams or 1) > 1:
-        raise InputError(f"generation mode '{mode}' is not supported with a 2-bit cache, which cannot take tokens back or copy "
-                         "sequences; use greedy search or sampling, or detach() first")
+    if mode not in ("greedy_search", "sample", ASSISTED) or (config.num_beams or 1) > 1:
+        raise InputError(f"generation mode '{mode}' is not supported with a 2-bit cache, which cannot copy sequences; use greedy "
+                         "search, sampling or assisted decoding, or detach() first")
+    if getattr(config, "assistant_early_exit", None) is not None:
+        raise InputError("assistant_early_exit runs the first layers of the model alone, which the 2-bit cache does not serve; pass an "
+                         "assistant_model or prompt_lookup_num_tokens")
     # A cache implementation named by the checkpoint is only its authors' default without a bundle.
     if config.cache_implementation not in (None, getattr(model.generation_config, "cache_implementation", None)):
         raise InputError(f"cache_implementation '{config.cache_implementation}' excludes the attached bundle; leave it out, or "
@@ -202,6 +205,9 @@ def _prepare(self, generation_config, model_kwargs, generation_mode, batch_size,
         cache = model_kwargs[CACHE_NAME] = OscarCache(attached)
     else:
         cache._is_user_defined = True  # transformers' own mark
+    cache.assisted = str(getattr(generation_mode, "value", generation_mode)) == ASSISTED
+    if cache.assisted or getattr(generation_config, "is_assistant", False):
+        cache.activate_past_recording()
     attached.call = cache, cache_use.columns(cache)
 
 

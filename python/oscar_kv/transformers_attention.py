@@ -45,15 +45,27 @@ def attention(module, query, key, value, attention_mask, scaling=None, dropout=0
     if layer.owner.is_recording:  # one token per sequence; the cache has checked the mask, and counts the replays
         layer.pending = None
         return layer.kv.step_on_device(query, key, value, scale, rule).to(query.dtype).transpose(1, 2), None
-    valid = layer.valid(attention_mask)
+    valid, count, proposed = layer.valid(attention_mask), query.shape[2], layer.owner.proposed
+    # Proposals see what they would see in steps of their own, so that assisted decoding writes the same text.
+    first = max(1, count - proposed)
+    pieces = [slice(0, first), *(slice(i, i + 1) for i in range(first, count))]
+    outputs = []
+    for piece in pieces:
+        layer.pending = key[:, :, piece], value[:, :, piece]
+        outputs.append(_cached(layer, query[:, :, piece], *layer.pending, None if valid is None else valid[:, piece], scale, rule))
+    return (outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)).transpose(1, 2), None
+
+
+def _cached(layer, query, key, value, valid, scale, rule):
+    """Attention of the layer's pending tokens to the cache and to each other, [B, Hq, q, d]; they enter the cache."""
     if query.shape[2] == 1 and (valid is None or bool(valid.all())):
         output = layer.kv.step(query, key, value, scale, rule).to(query.dtype)
         layer.count(valid)
-    else:
-        tokens = torch.ones(query.shape[0], query.shape[2], dtype=torch.bool) if valid is None else valid
-        output = _chunk(layer, query, key, value, tokens, scale, rule)
-        layer.keep(valid)
-    return output.transpose(1, 2), None
+        return output
+    tokens = torch.ones(query.shape[0], query.shape[2], dtype=torch.bool) if valid is None else valid
+    output = _chunk(layer, query, key, value, tokens, scale, rule)
+    layer.keep(valid)
+    return output
 
 
 def _refuse_packed(module, key, attention_mask, kwargs):

@@ -16,7 +16,10 @@ CARRIER = "_oscar_layer"
 CACHE_NAME = next(iter(getattr(generation, "ALL_CACHE_NAMES", ["past_key_values"])))
 
 
-def _refuse(what, why="a 2-bit cache cannot take tokens back or copy sequences; generate without it"):
+PROPOSALS = 64  # tokens for which assisted decoding makes room in the windows, until it proposes more
+
+
+def _refuse(what, why="a 2-bit cache cannot copy sequences; generate without it"):
     def method(self, *args, **kwargs):
         raise InputError(f"{what}: {why}")
 
@@ -48,6 +51,7 @@ class OscarLayer(CacheLayerMixin):
         if key_states.dtype not in (torch.bfloat16, torch.float32):
             raise InputError(f"layer {self.index}: keys are {key_states.dtype}, expected bfloat16 or float32")
         self.kv = PagedKV(code, self.owner.table(batch), self.owner.attached.flush)
+        self.kv.make_room(self.owner.room)
         self.is_initialized = True
 
     @torch.compiler.disable
@@ -121,9 +125,32 @@ class OscarLayer(CacheLayerMixin):
         if self.kv is not None:
             self.kv.reset()
 
+    def lengths_of(self, columns):
+        """Tokens of each sequence among the first columns."""
+        if self.held is None:
+            return [columns] * self.kv.batch
+        padded = self.held.shape[1]
+        return [int(n) + max(0, columns - padded) for n in self.held[:, :columns].sum(dim=1)]
+
+    def crop(self, tokens):
+        """Takes back -tokens tokens, or all but the first `tokens` if that is above 0. InputError if the windows do not
+        have what is then in them."""
+        columns = self.columns + tokens if tokens <= 0 else min(tokens, self.columns)
+        if not self.is_initialized or columns == self.columns:
+            return
+        if columns < 0:
+            raise InputError(f"crop({tokens}): the cache holds {self.columns} tokens")
+        lengths = self.lengths_of(columns)
+        if (reason := self.kv.crop_refusal(lengths)) is not None:
+            raise InputError(f"crop({tokens}): {reason}; copy the cache before (copy.deepcopy), or take back fewer tokens")
+        self.kv.crop(lengths)
+        self.columns = columns
+        self.held = None if self.held is None else self.held[:, :columns]
+
+    def activate_past_recording(self):
+        self.owner.activate_past_recording()
+
     reorder_cache = _refuse("beam search")
-    crop = _refuse("crop (assisted decoding)")
-    activate_past_recording = _refuse("assisted decoding")
     batch_repeat_interleave = _refuse("batch_repeat_interleave")
     batch_select_indices = _refuse("batch_select_indices")
     offload = prefetch = _refuse("cache offloading")
@@ -137,6 +164,8 @@ class OscarCache(Cache):
         self._mask = (None, None)  # the last call's mask and its copy on the CPU, shared by layers
         self._held = (None, None)  # the padding mask, and its copy on the masks' device
         self.steps, self.is_recording = None, False  # step_graphs.Steps, once steps are recorded
+        self.room = self.proposed = 0  # tokens that may be taken back; last tokens of the running forward that are proposals
+        self.assisted = False          # during assisted decoding
         own = self._own_layers()
         super().__init__(layers=[own[i] if code is None else OscarLayer(self, i) for i, code in enumerate(attached.codes)])
         self.paged = [layer for layer in self.layers if isinstance(layer, OscarLayer)]
@@ -253,7 +282,47 @@ class OscarCache(Cache):
             if self.attached.codes[i] is None:
                 self.layers[i] = fresh
 
+    def activate_past_recording(self):
+        """Assisted decoding will take tokens back."""
+        self.make_room(PROPOSALS)
+        for layer in self.layers:
+            if not isinstance(layer, OscarLayer) and hasattr(layer, "activate_past_recording"):
+                layer.activate_past_recording()
+
+    def make_room(self, tokens):
+        if tokens > self.room:
+            self.room = tokens
+            self._changed()
+            for layer in self.paged:
+                if layer.kv is not None:
+                    layer.kv.make_room(tokens)
+
+    def _changed(self):
+        if self.steps is not None:
+            self.steps.forget()
+
+    def propose(self, kept):
+        """A forward of assisted decoding begins. kept: its last tokens with logits, all but the first of which are proposals; None: the
+        model does not say."""
+        if not self.assisted:
+            return
+        if kept is None:
+            raise InputError("assisted decoding needs a model whose forward has the argument logits_to_keep; generate without an assistant")
+        self.proposed = max(0, int(kept) - 1)
+        self.make_room(self.proposed)
+
+    def end_assistance(self):
+        self.assisted, self.proposed = False, 0
+
+    def crop(self, tokens):
+        """OscarLayer.crop() of every layer. Layers of transformers itself must keep past states (activate_past_recording())."""
+        for layer in self.layers:
+            if not isinstance(layer, OscarLayer) and tokens != 0 and not layer.is_croppable:
+                raise InputError(f"crop({tokens}): a layer keeps the state of its last token only ({type(layer).__name__})")
+        self._changed()
+        for layer in self.layers:
+            layer.crop(tokens)
+
     reorder_cache = _refuse("beam search")
-    crop = _refuse("crop (assisted decoding)")
     batch_repeat_interleave = _refuse("batch_repeat_interleave")
     batch_select_indices = _refuse("batch_select_indices")

@@ -343,7 +343,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize("options,what", [
         (dict(num_beams=2), "generation mode 'beam_search'"), (dict(num_beams=2, do_sample=True), "generation mode 'beam_sample'"),
-        (dict(prompt_lookup_num_tokens=3), "generation mode 'assisted_generation'"),
+        (dict(prompt_lookup_num_tokens=3, assistant_early_exit=1), "assistant_early_exit runs the first layers"),
         (dict(cache_implementation="static"), "cache_implementation 'static' excludes")])
     def test_generation_modes(self, attached, ids, options, what):
         with pytest.raises(InputError, match=what):
@@ -351,9 +351,9 @@ class TestRefusals:
 
     def test_cache_methods(self, attached):
         cache = oscar_kv.new_cache(attached)
-        for call in (lambda: cache.crop(-1), lambda: cache.reorder_cache(torch.tensor([0])), lambda: cache.layers[0].crop(-1),
-                     lambda: cache.batch_repeat_interleave(2), lambda: cache.layers[0].activate_past_recording()):
-            with pytest.raises(InputError, match="a 2-bit cache cannot take tokens back"):
+        for call in (lambda: cache.reorder_cache(torch.tensor([0])), lambda: cache.layers[0].reorder_cache(torch.tensor([0])),
+                     lambda: cache.batch_repeat_interleave(2), lambda: cache.layers[0].offload()):
+            with pytest.raises(InputError, match="a 2-bit cache cannot copy sequences"):
                 call()
 
     def test_lengths_beyond_the_page_table(self, model, ids, fit):
