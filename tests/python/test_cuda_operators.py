@@ -314,13 +314,13 @@ def test_graph_capture_and_replay(layout):
 
 
 class Captured:
-    """A simulated engine whose batches of single tokens are replays of one graph for each batch size, as vLLM has them: padded rows
-    and other requests in their slots find their tensors where the capture read them."""
+    """A simulated engine whose decode steps are replays of one graph for each batch size, as vLLM has them: padded rows and other
+    requests in their slots find their tensors where the capture read them."""
 
     def compute(self, slots, starts, counts, lengths, table, mapping, query, key, value):
-        if max(counts) > 1:
+        if max(counts) > self.most_new or min(counts) < max(counts):
             return super().compute(slots, starts, counts, lengths, table, mapping, query, key, value)
-        rows, size = self.table.rows(slots, starts, counts, lengths, self.fixed_table(table), mapping), len(lengths)
+        rows, size = self.table.rows(slots, starts, counts, lengths, self.fixed_table(table), mapping), (len(lengths), counts[0])
         if rows.overlay is not None and rows.overlay.fills is not None:
             self.kv.fill(*rows.overlay.fills)
         if size not in self.graphs:
@@ -365,14 +365,18 @@ class CapturedPrefixEngine(Captured, PrefixEngine):
 
 @pytest.mark.parametrize("layout,rotated_mean", [("uniform", False), ("4211", False), ("4211", True)])
 @pytest.mark.parametrize("kind", [CapturedEngine, CapturedPrefixEngine])
-def test_captured_steps_of_a_serving_engine(kind, layout, rotated_mean):
+@pytest.mark.parametrize("most_new", [1, 4])
+def test_captured_steps_of_a_serving_engine(most_new, kind, layout, rotated_mean):
     key, value = LAYOUTS[layout]
     bundle = random_bundle(d=64, key=key, value=value, sink=64, recent=40, rotated_mean=rotated_mean)
-    engine = kind(bundle, 0, seed=11, device="cuda", phases=Phases(10000.0 ** -(torch.arange(32) / 32)))
+    engine = kind(bundle, 0, seed=11, device="cuda", phases=Phases(10000.0 ** -(torch.arange(32) / 32)), most_new=most_new)
     engine.graphs, engine.replays = {}, 0
     engine.tables = torch.zeros(engine.slots, engine.width, dtype=torch.int32, device="cuda")
-    engine.run(requests(13, 330) if kind is CapturedEngine else families(5, 330))
-    assert engine.replays >= 10 and len(engine.graphs) > 1 and engine.preempted > 1
+    work = requests(13, 330) if kind is CapturedEngine else families(5, 330)
+    for request in work if most_new > 1 else ():
+        request.prompt = max(1, request.total - 40)
+    engine.run(work)
+    assert engine.replays >= 10 and len(engine.graphs) > 1 and engine.preempted > 1 and (engine.rejected > 10 or most_new == 1)
 
 
 def test_rows_that_are_not_finite():
