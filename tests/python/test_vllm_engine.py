@@ -116,12 +116,14 @@ def test_speculation(method, monkeypatch):
     """Prompts repeat a phrase, so that n-grams are found; the model is its own draft model. Some proposals are kept, others taken back, and
     the answers are those of an engine that proposes nothing."""
     bundle, asked = bundle_of("blocks"), [(ids[:170] * 13)[:len(ids)] for ids in prompts()]
-    with engine(monkeypatch, bundle) as llm:
-        expected = answers(llm, asked, together=False)
-    cases = {"eager": (1, 0.05, {}), "graphs": (3, 0.05, GRAPHS),
-             "in chunks and preempted": (7, 0.1, dict(max_num_batched_tokens=512, num_gpu_blocks_override=64, **GRAPHS)),
-             "prefix caching": (4, 0.3, dict(enable_prefix_caching=True, **GRAPHS))}
-    for name, (tokens, limit, options) in cases.items():
+    plain = []  # whole prompts, and prompts in chunks, whose first tokens are codes for the others
+    for options in ({}, {"max_num_batched_tokens": 512}):
+        with engine(monkeypatch, bundle, **options) as llm:
+            plain.append(answers(llm, asked, together=False))
+    cases = {"eager": (1, 0.05, plain[0], {}), "graphs": (3, 0.05, plain[0], GRAPHS),
+             "in chunks and preempted": (7, 0.1, plain[1], dict(max_num_batched_tokens=512, num_gpu_blocks_override=64, **GRAPHS)),
+             "prefix caching": (4, 0.3, plain[0], dict(enable_prefix_caching=True, **GRAPHS))}
+    for name, (tokens, limit, expected, options) in cases.items():
         config = dict(method=method, num_speculative_tokens=tokens, **SPECULATION[method])
         with engine(monkeypatch, bundle, speculative_config=config, disable_log_stats=False, **options) as llm:
             before = accepted(llm)
