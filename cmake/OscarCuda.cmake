@@ -4,6 +4,10 @@ find_package(CUDAToolkit 13 REQUIRED)
 set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 
+if(OSCAR_CUDA_ARCHITECTURES STREQUAL "release")
+  set(OSCAR_CUDA_ARCHITECTURES "80-real;86-real;89-real;90a-real;90-virtual")
+endif()
+
 option(OSCAR_LINEINFO "Line numbers in the kernels, for profilers: a fifth more time to compile and three times the size" OFF)
 
 # oscar_kernel_library(name SOURCES ... DEPS ...)

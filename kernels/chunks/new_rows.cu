@@ -134,6 +134,7 @@ __global__ void __launch_bounds__(TileProduct<D>::kThreads, D == 256 ? 2 : 3)
 
 template <int D>
 cudaError_t launch(const NewRowsParams& p, cudaStream_t stream) {
+  static_assert(sizeof(Shared<D>) <= kLeastBlockMemory);
   const int bytes = static_cast<int>(sizeof(Shared<D>));
   if (const cudaError_t error = allow_shared_memory<new_rows_kernel<D>>(bytes); error != cudaSuccess) return error;
   new_rows_kernel<D><<<dim3(static_cast<unsigned>(p.run_count), static_cast<unsigned>(p.side.kv_heads)),

@@ -123,6 +123,7 @@ __global__ void __launch_bounds__(TileProduct<D>::kThreads) past_rows_kernel(con
 
 template <int D>
 cudaError_t launch(const PastRowsParams& p, cudaStream_t stream) {
+  static_assert(sizeof(Shared<D>) <= kLeastBlockMemory);
   const int bytes = static_cast<int>(sizeof(Shared<D>));
   if (const cudaError_t error = allow_shared_memory<past_rows_kernel<D>>(bytes); error != cudaSuccess) return error;
   past_rows_kernel<D><<<dim3(static_cast<unsigned>(p.tile_count), static_cast<unsigned>(p.kv_heads)),

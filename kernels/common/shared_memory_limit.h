@@ -4,9 +4,14 @@
 #include <cuda_runtime_api.h>
 
 #include <atomic>
+#include <cstddef>
 #include <mutex>
 
 namespace oscar::kernels {
+
+// Bytes that a block may have on every device of compute capability 8.0 or later. Kernels of a fixed size assert that
+// they need no more.
+inline constexpr std::size_t kLeastBlockMemory = 99 * 1024;
 
 // Allows `kernel` to be launched with `bytes` of dynamic shared memory on the current device. The limit belongs to the
 // kernel, not to the launch, and threads launch one kernel with different sizes at the same time (oscar-verify checks

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "kernels/common/hopper_code.h"
 #include "kernels/common/shared_memory_limit.h"
 #include "kernels/decode/cluster_kernel.cuh"
 #include "kernels/decode/parts_kernel.cuh"
@@ -12,7 +13,8 @@
 namespace oscar::kernels {
 
 struct DeviceLimits {
-  int device = 0, multiprocessors = 0, shared_per_multiprocessor = 0, reserved_per_block = 0, major = 0;
+  int device = 0, multiprocessors = 0, major = 0;
+  SharedMemoryLimits memory;
 
   static cudaError_t get(DeviceLimits& d) {
     cudaError_t error = cudaGetDevice(&d.device);
@@ -20,11 +22,14 @@ struct DeviceLimits {
       if (error == cudaSuccess) error = cudaDeviceGetAttribute(&to, what, d.device);
     };
     read(d.multiprocessors, cudaDevAttrMultiProcessorCount);
-    read(d.shared_per_multiprocessor, cudaDevAttrMaxSharedMemoryPerMultiprocessor);
-    read(d.reserved_per_block, cudaDevAttrReservedSharedMemoryPerBlock);
     read(d.major, cudaDevAttrComputeCapabilityMajor);
+    read(d.memory.per_multiprocessor, cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+    read(d.memory.per_block, cudaDevAttrMaxSharedMemoryPerBlockOptin);
+    read(d.memory.reserved_per_block, cudaDevAttrReservedSharedMemoryPerBlock);
     return error;
   }
+  // The cluster and the parts kernel were measured on Hopper only. Other devices use the streaming kernel.
+  bool is_hopper() const { return major == 9; }
 };
 
 template <class C>
@@ -33,16 +38,13 @@ int decode_blocks() {
   return DeviceLimits::get(device) == cudaSuccess ? device.multiprocessors * C::kBlocksPerSm : 0;
 }
 
-// Sets the ring to the size that the shared memory of a resident block allows; returns the dynamic shared memory in
-// bytes. extra: bytes in addition to rings and scratch; fixed: bytes that the kernel declares.
-template <class C>
-int plan_shared_memory(DecodeLaunch& a, const DeviceLimits& device, int extra, std::size_t fixed) {
-  const int block = device.shared_per_multiprocessor / C::kBlocksPerSm - device.reserved_per_block -
-                    static_cast<int>((fixed + 127) / 128 * 128);
-  extra += C::kScratchBytes;
-  a.slots = std::clamp((block - extra) / (C::kWarps * a.slot_bytes), 1, C::kMaxSlots);
-  a.pool_bytes = std::max(C::kWarps * a.slots * a.slot_bytes, C::kMergeBytes);
-  return a.pool_bytes + extra;
+// Sets the launch's rings to what the shared memory of a resident block allows.
+template <class C, class Declared>
+MemoryPlan plan_shared_memory(DecodeLaunch& a, const DeviceLimits& device, int extra = 0) {
+  const MemoryPlan plan = plan_memory(block_memory<C>(a.slot_bytes, device.multiprocessors, sizeof(Declared), extra),
+                                      C::kBlocksPerSm, device.memory);
+  a.slots = plan.slots, a.pool_bytes = plan.pool_bytes;
+  return plan;
 }
 
 // Number of clusters of `size` blocks that can be resident together; queried once per device and size.
@@ -95,10 +97,11 @@ template <class C>
 cudaError_t launch_cluster(DecodeLaunch a, const DeviceLimits& device, cudaStream_t stream, bool& launched) {
   launched = false;
   const int items = a.p.batch * a.p.kv_heads;
-  if (device.major < 9 || items == 0 || items > device.multiprocessors) return cudaSuccess;
+  if (!device.is_hopper() || items == 0 || items > device.multiprocessors) return cudaSuccess;
   const auto kernel = cluster_kernel<C>;
-  const int bytes = plan_shared_memory<C>(a, device, C::receive_bytes(a.gqa_group), sizeof(DecodeShared<C>));
-  cudaError_t error = allow_shared_memory<cluster_kernel<C>>(bytes);
+  const MemoryPlan plan = plan_shared_memory<C, DecodeShared<C>>(a, device, C::receive_bytes(a.gqa_group));
+  if (!plan.fits()) return cudaSuccess;
+  cudaError_t error = allow_shared_memory<cluster_kernel<C>>(plan.bytes);
   if (error == cudaSuccess) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
   if (error != cudaSuccess) return error;
   cudaLaunchAttribute attributes[2] = {};
@@ -107,7 +110,7 @@ cudaError_t launch_cluster(DecodeLaunch a, const DeviceLimits& device, cudaStrea
   attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
   cudaLaunchConfig_t config{};
   config.blockDim = dim3(C::kThreads);
-  config.dynamicSmemBytes = static_cast<std::size_t>(bytes);
+  config.dynamicSmemBytes = static_cast<std::size_t>(plan.bytes);
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = 1;
@@ -148,19 +151,19 @@ template <class C>
 cudaError_t launch_parts(DecodeLaunch a, const DeviceLimits& device, cudaStream_t stream, bool& launched) {
   const int items = a.p.batch * a.p.kv_heads;
   launched = false;
-  if (device.major < 9 || items == 0 || items > device.multiprocessors) return cudaSuccess;
+  if (!device.is_hopper() || items == 0 || items > device.multiprocessors) return cudaSuccess;
   const PartsSplit split = PartsSplit::make<C>(a, device.multiprocessors);
   if (a.p.kernel != DecodeKernel::kParts && !split.expected) return cudaSuccess;
-  const int bytes = plan_shared_memory<C>(a, device, 0, sizeof(PartsShared<C>));
+  const MemoryPlan plan = plan_shared_memory<C, PartsShared<C>>(a, device);
   if (a.slots * a.slot_bytes < C::kHeads * C::kMergeRow * 4) return cudaSuccess;  // a warp's ring must hold its sums
-  const cudaError_t error = allow_shared_memory<parts_kernel<C>>(bytes);
+  const cudaError_t error = allow_shared_memory<parts_kernel<C>>(plan.bytes);
   if (error != cudaSuccess) return error;
   cudaLaunchAttribute attribute = early_start();
   cudaLaunchConfig_t config{};
   config.gridDim =
       dim3(static_cast<unsigned>(split.parts), static_cast<unsigned>(a.p.kv_heads), static_cast<unsigned>(a.p.batch));
   config.blockDim = dim3(C::kThreads);
-  config.dynamicSmemBytes = static_cast<std::size_t>(bytes);
+  config.dynamicSmemBytes = static_cast<std::size_t>(plan.bytes);
   config.stream = stream;
   config.attrs = &attribute;
   config.numAttrs = a.page_queries != nullptr ? 1 : 0;
@@ -169,20 +172,35 @@ cudaError_t launch_parts(DecodeLaunch a, const DeviceLimits& device, cudaStream_
 }
 
 template <class C>
+cudaError_t launch_half(const DecodeLaunch& a, const DeviceLimits& device, cudaStream_t stream);
+
+// Launches the streaming kernel. If its block does not fit the device, launches the one with half the warps.
+template <class C>
 cudaError_t launch_stream(DecodeLaunch a, const DeviceLimits& device, cudaStream_t stream) {
   const auto kernel = stream_kernel<C>;
-  const int bytes = plan_shared_memory<C>(a, device, 0, sizeof(DecodeShared<C>));
-  const cudaError_t error = allow_shared_memory<stream_kernel<C>>(bytes);
+  const MemoryPlan plan = plan_shared_memory<C, DecodeShared<C>>(a, device);
+  if (!plan.fits()) {
+    if constexpr (C::kHasHalf) return launch_half<C>(a, device, stream);
+    return cudaErrorInvalidConfiguration;
+  }
+  const cudaError_t error = allow_shared_memory<stream_kernel<C>>(plan.bytes);
   if (error != cudaSuccess) return error;
   cudaLaunchAttribute attribute = early_start();
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(device.multiprocessors * C::kBlocksPerSm));
+  config.gridDim = dim3(static_cast<unsigned>(device.multiprocessors * plan.blocks));
   config.blockDim = dim3(C::kThreads);
-  config.dynamicSmemBytes = static_cast<std::size_t>(bytes);
+  config.dynamicSmemBytes = static_cast<std::size_t>(plan.bytes);
   config.stream = stream;
   config.attrs = &attribute;
   config.numAttrs = a.page_queries != nullptr && device.major >= 9 ? 1 : 0;
   return cudaLaunchKernelEx(&config, kernel, a);
+}
+
+// The code for 90a has no kernel with half the warps.
+template <class C>
+cudaError_t launch_half(const DecodeLaunch& a, const DeviceLimits& device, cudaStream_t stream) {
+  if (kHopperCode && device.is_hopper()) return cudaErrorInvalidValue;
+  return launch_stream<typename C::Half>(a, device, stream);
 }
 
 template <class C>
@@ -203,6 +221,10 @@ cudaError_t launch_decode(const DecodeLaunch& a, cudaStream_t stream) {
     if (error != cudaSuccess || launched) return error;
   }
   if (wish == DecodeKernel::kCluster || wish == DecodeKernel::kParts) return cudaErrorInvalidValue;
+  if (wish == DecodeKernel::kHalfStream) {
+    if constexpr (C::kHasHalf) return launch_half<C>(a, device, stream);
+    return cudaErrorInvalidValue;
+  }
   return launch_stream<C>(a, device, stream);
 }
 

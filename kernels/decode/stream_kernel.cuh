@@ -2,6 +2,7 @@
 // global memory, and the last block to arrive merges them. Supports every shape and ragged batches.
 #pragma once
 
+#include "kernels/common/hopper_code.h"
 #include "kernels/decode/merge.cuh"
 #include "kernels/decode/warp_loop.cuh"
 
@@ -37,6 +38,7 @@ __device__ __forceinline__ void write_item(const PagedDecodeParams& p, const Blo
 
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) stream_kernel(const __grid_constant__ DecodeLaunch a) {
+  if constexpr (C::kIsHalf && kCodeIsHopper) return;  // whose blocks always fit
   const PagedDecodeParams& p = a.p;
   constexpr int D = C::D;
   extern __shared__ __align__(128) std::uint8_t pool[];

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 
+#include "kernels/common/hopper_code.h"
 #include "kernels/common/shared_memory_limit.h"
 #include "kernels/far_pairs/hopper_launch.h"
 #include "kernels/far_pairs/tensor_ops.cuh"
@@ -276,6 +277,7 @@ __global__ void __launch_bounds__(256) split_kernel(const __grid_constant__ Spli
 
 template <int D>
 cudaError_t launch(const FarPairsParams& p, cudaStream_t stream) {
+  static_assert(sizeof(Shared<D>) <= kLeastBlockMemory);
   const int bytes = static_cast<int>(sizeof(Shared<D>));
   const cudaError_t error = allow_shared_memory<far_kernel<D>>(bytes);
   if (error != cudaSuccess) return error;
@@ -284,10 +286,10 @@ cudaError_t launch(const FarPairsParams& p, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
-// True if the current device is the kind that far_pairs_hopper.cu is built for.
+// True if this build has the kernel of far_pairs_hopper.cu for the current device.
 bool on_hopper() {
   int device = 0, major = 0;
-  return cudaGetDevice(&device) == cudaSuccess &&
+  return kHopperCode && cudaGetDevice(&device) == cudaSuccess &&
          cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major == 9;
 }
 

@@ -3,6 +3,7 @@
 // warpgroups.
 #include <cstddef>
 
+#include "kernels/common/hopper_code.h"
 #include "kernels/common/shared_memory_limit.h"
 #include "kernels/far_pairs/hopper_launch.h"
 #include "kernels/far_pairs/hopper_tiles.cuh"
@@ -306,15 +307,9 @@ __device__ __forceinline__ void run(const FarPairsParams& p) {
 }
 
 // Code for other GPUs is empty: far_pairs() does not call it there.
-#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-constexpr bool kBuilt = true;
-#else
-constexpr bool kBuilt = false;
-#endif
-
 template <int D>
 __global__ void __launch_bounds__(kAll, 1) far_kernel(const __grid_constant__ FarPairsParams p) {
-  if constexpr (kBuilt && D > 0) run<D>(p);
+  if constexpr (kCodeIsHopper && D > 0) run<D>(p);
 }
 
 template <int D>

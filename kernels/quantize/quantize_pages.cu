@@ -105,13 +105,14 @@ int run_warps_bytes(const QuantizePagesParams& p) {
 template <int P>
 bool has_run_warps(const QuantizePagesParams& p) {
   constexpr std::int64_t kEnough = 2048;
-  constexpr int kMostBytes = 96 * 1024;
-  return p.windows != nullptr && p.pages != nullptr && p.layout.planes > 0 && run_warps_bytes<P>(p) <= kMostBytes &&
+  return p.windows != nullptr && p.pages != nullptr && p.layout.planes > 0 &&
+         run_warps_bytes<P>(p) <= static_cast<int>(kLeastBlockMemory) &&
          static_cast<std::int64_t>(p.run_count) * p.kv_heads * p.layers >= kEnough;
 }
 
 template <int P>
 cudaError_t launch(const QuantizePagesParams& p, cudaStream_t stream) {
+  static_assert(sizeof(Shared<P>) <= kLeastBlockMemory);
   const bool by_warp = has_run_warps<P>(p);
   const int bytes = by_warp ? run_warps_bytes<P>(p) : static_cast<int>(sizeof(Shared<P>));
   const int runs = by_warp ? (p.run_count + kRunWarps - 1) / kRunWarps : p.run_count;  // blocks for all runs

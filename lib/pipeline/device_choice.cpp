@@ -21,6 +21,9 @@ at::Device gpu(int index) {
   return device;
 }
 
+// Why the kernels of this build do not run on a GPU; empty if they do.
+std::string unsupported_here(int index) { return gpu_unsupported(gpu_facts(index), kCudaArchitectures, kCudaVersion); }
+
 // The GPU index in --device, which may not exist; own: the index if --device names none.
 int asked_index(const CommonOptions& options, int own) {
   return options.device.starts_with("cuda:") ? std::stoi(options.device.substr(5)) : own;
@@ -33,7 +36,7 @@ std::jthread start_device(const CommonOptions& options, const Ranks* ranks) {
   return std::jthread([options, own = ranks == nullptr ? 0 : ranks->environment().local_rank] {
     try {
       const int index = asked_index(options, own);
-      if (index < gpu_count() && gpu_unsupported(gpu_facts(index), kCudaArchitectures).empty()) {
+      if (index < gpu_count() && unsupported_here(index).empty()) {
         at::empty({1}, at::TensorOptions(at::kByte).device(gpu(index)));
       }
     } catch (const std::exception&) {
@@ -46,7 +49,7 @@ at::Device choose_device(const CommonOptions& options, const Ranks* ranks) {
   if (options.device == "cpu") return at::kCPU;
   if (options.device == "auto") {
     const bool found = gpu_count() > own;
-    const std::string unsupported = found ? gpu_unsupported(gpu_facts(own), kCudaArchitectures) : "";
+    const std::string unsupported = found ? unsupported_here(own) : "";
     const bool usable = found && unsupported.empty();
     log_info("device: " + (usable ? "cuda:" + std::to_string(own) : "cpu") + " (chosen by --device auto" +
              (unsupported.empty() ? "" : ": " + unsupported) + ")");
@@ -73,7 +76,7 @@ at::Device choose_device(const CommonOptions& options, const Ranks* ranks) {
                            " GPU(s), numbered from 0" +
                            (ranks == nullptr ? "" : ": start no more ranks than GPUs (--nproc-per-node)"));
   }
-  const std::string unsupported = gpu_unsupported(gpu_facts(index), kCudaArchitectures);
+  const std::string unsupported = unsupported_here(index);
   if (!unsupported.empty()) throw EnvironmentError("--device " + options.device + ": " + unsupported);
   return gpu(index);
 }

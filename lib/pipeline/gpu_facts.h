@@ -9,6 +9,7 @@ namespace oscar {
 struct GpuFacts {
   std::string name;          // "NVIDIA H100 80GB HBM3"
   int major = 0, minor = 0;  // compute capability
+  int driver = 0;            // newest CUDA that the driver knows: 13000
 };
 
 int gpu_count();  // from the CUDA runtime; 0 without a driver, or if the driver is too old
@@ -21,7 +22,8 @@ GpuFacts gpu_facts(int index);  // EnvironmentError if the driver does not answe
 
 // Why kernels built for `architectures` (CMake's list: "80-real;90a-real") do not run on the GPU; empty if they do.
 // Machine code runs on its major capability from its minor one on; with a letter, only on that capability. Entries
-// without "-real" also include PTX, which every later GPU can translate.
-std::string gpu_unsupported(const GpuFacts& gpu, const std::string& architectures);
+// without "-real" also include PTX, which the driver of every later GPU can translate, if it is as new as the compiler,
+// CUDA `compiler` ("13.0.88").
+std::string gpu_unsupported(const GpuFacts& gpu, const std::string& architectures, const std::string& compiler);
 
 }  // namespace oscar

@@ -6,6 +6,7 @@ import warnings
 
 import torch
 
+from .cards import rocm_unsupported
 from .codec import side_codec
 from .errors import InputError
 from .overlay_kv import OverlayKV
@@ -78,6 +79,8 @@ class EngineServing:
     def __init__(self, bundle, text, head_dim, heads, by_block, slots, most_tokens, most_new=1):
         """text: transformers' configuration of the model, for the rotary embedding, which engines do not pass; heads: the
         range of this rank, None for all."""
+        if reason := rocm_unsupported():
+            raise InputError(f"the 2-bit cache cannot be served: {reason}")
         self.bundle = bundle if heads is None else bundle.slice_heads(*heads)
         self.layers = {layer.layer: layer for layer in self.bundle.layers}
         rotated = any(layer.key.rotated_mean for layer in bundle.layers)

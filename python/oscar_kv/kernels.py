@@ -2,14 +2,12 @@
 torch reference; functions return the reason.
 
 OSCAR_KV_OPERATORS names another shared object, or is "off" to use the reference everywhere."""
-import functools
 import os
 import pathlib
-import warnings
 
 import torch
 
-from . import ops
+from . import cards, ops
 from .page_layout import PAGE_TOKENS
 from .vllm_limits import HEAD_SIZES, MOST_GROUP, MOST_WINDOW
 
@@ -25,24 +23,13 @@ def library_path():
     return path if named or path.is_file() else None
 
 
-@functools.lru_cache(maxsize=1)
-def missing():
-    """None once the operators are loaded, otherwise the reason why they are not."""
+def missing(device=None):
+    """None if kernels serve this CUDA device, otherwise the reason. None names the current device."""
     if not torch.cuda.is_available():
-        return "torch finds no CUDA device"
-    major, minor = torch.cuda.get_device_capability()
-    if major not in (8, 9):
-        return f"the CUDA operators are built for compute capability 8 and 9, not {major}.{minor}"
+        return cards.rocm_unsupported() or "torch finds no CUDA device"
+    index = torch.device(device).index if device is not None else None
     path = library_path()
-    if path is None:
-        return "this build of oscar-kv has no CUDA operators"
-    try:
-        torch.ops.load_library(str(path))
-    except OSError as error:
-        reason = f"{path} cannot be loaded ({error})"
-        warnings.warn(f"oscar-kv runs its torch reference, which is slow: {reason}", stacklevel=2)
-        return reason
-    return None
+    return cards.missing_on(torch.cuda.current_device() if index is None else index, None if path is None else str(path))
 
 
 def code_unsupported(code):

@@ -117,6 +117,15 @@ flush_layers = _declare(
     "Tensor value_sigma, Tensor key_clip, Tensor value_clip, Tensor(a!) bad, int sink, int recent, int flush, bool search, "
     "int[] key_code, int[] value_code) -> ()", _no_layers, _nothing)
 
+
+def _no_device_code(like):
+    raise RuntimeError("oscar_kv::device_code: the CUDA operators are not loaded")
+
+
+# Whether the operators run on the device of `like`: CUDA's error or 0, the driver's version of CUDA (13000), and the version
+# that it must have to translate the operators' PTX.
+device_code = _declare("device_code", "(Tensor like) -> (int, int, int)", _no_device_code, lambda like: (0, 0, 0))
+
 # Bytes that decode_attention needs on the device of `like`. page_queries: from kernels.page_queries() with rotated
 # means, otherwise 0.
 decode_workspace_bytes = _declare(

@@ -73,7 +73,7 @@ class LayerCode:
         self.numbers = (self.key.code.numbers(), self.value.code.numbers())
         self.sink, self.recent = bundle.sink, bundle.recent
         # None: kernels serve this layer's device, within the limits of kernels.py.
-        self.without_kernels = kernels.missing() if self.device.type == "cuda" else "the layer is not on a CUDA device"
+        self.without_kernels = kernels.missing(self.device) if self.device.type == "cuda" else "the layer is not on a CUDA device"
         self.encode_unsupported = self.without_kernels or kernels.encode_unsupported(self.key) or kernels.encode_unsupported(self.value)
 
 

@@ -16,6 +16,7 @@ from vllm.v1.attention.backend import (  # noqa: E402
     AttentionBackend, AttentionCGSupport, AttentionImpl, AttentionMetadata, AttentionMetadataBuilder, AttentionType)
 from vllm.v1.kv_cache_interface import KVCacheLayout  # noqa: E402
 
+from .cards import capability_unsupported  # noqa: E402
 from .errors import InputError  # noqa: E402
 from .kernels import HEAD_SIZES  # noqa: E402
 from .page_layout import PAGE_TOKENS  # noqa: E402
@@ -96,7 +97,7 @@ class OscarBackend(AttentionBackend):
 
     @classmethod
     def supports_compute_capability(cls, capability):
-        return capability.major in (8, 9)  # supported by the CUDA operators (kernels.py)
+        return capability_unsupported(capability.major, capability.minor) is None
 
     @classmethod
     def customize_spec(cls, spec):

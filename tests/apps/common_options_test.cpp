@@ -160,18 +160,35 @@ TEST(DeviceChoice, NeverFallsBackSilently) {
 }
 
 TEST(DeviceChoice, RefusesGpusThatTheKernelsAreNotBuiltFor) {
-  const GpuFacts h100{"H100", 9, 0}, a100{"A100", 8, 0}, l4{"L4", 8, 9}, v100{"V100", 7, 0}, b200{"B200", 10, 0};
-  const std::string built = "80-real;90a-real";
-  for (const GpuFacts& gpu : {h100, a100, l4}) EXPECT_EQ(gpu_unsupported(gpu, built), "") << gpu.name;
-  EXPECT_THAT(gpu_unsupported(v100, built),
+  const int driver = 13000;
+  const GpuFacts h100{"H100", 9, 0, driver}, a100{"A100", 8, 0, driver}, l4{"L4", 8, 9, driver},
+      v100{"V100", 7, 0, driver}, b200{"B200", 10, 0, driver};
+  const std::string built = "80-real;90a-real", compiler = "13.0.88";
+  for (const GpuFacts& gpu : {h100, a100, l4}) EXPECT_EQ(gpu_unsupported(gpu, built, compiler), "") << gpu.name;
+  EXPECT_THAT(gpu_unsupported(v100, built, compiler),
               ::testing::HasSubstr("V100 has compute capability 7.0, and the kernels of this build are for 8.0, 9.0"));
-  EXPECT_THAT(gpu_unsupported(b200, built), ::testing::HasSubstr("OSCAR_CUDA_ARCHITECTURES=100"));
-  EXPECT_EQ(gpu_unsupported(b200, "80"), "");  // PTX
-  EXPECT_EQ(gpu_unsupported(b200, "90-virtual"), "");
-  EXPECT_NE(gpu_unsupported(a100, "90-virtual"), "");
-  EXPECT_NE(gpu_unsupported(a100, "86-real"), "");
-  EXPECT_NE(gpu_unsupported({"B300", 10, 3}, "100a-real"), "");
-  EXPECT_NE(gpu_unsupported(h100, ""), "");
+  EXPECT_THAT(gpu_unsupported(b200, built, compiler), ::testing::HasSubstr("OSCAR_CUDA_ARCHITECTURES=100"));
+  EXPECT_EQ(gpu_unsupported(b200, "80", compiler), "");  // PTX
+  EXPECT_EQ(gpu_unsupported(b200, "90-virtual", compiler), "");
+  EXPECT_NE(gpu_unsupported(a100, "90-virtual", compiler), "");
+  EXPECT_NE(gpu_unsupported(a100, "86-real", compiler), "");
+  EXPECT_NE(gpu_unsupported({"B300", 10, 3}, "100a-real", compiler), "");
+  EXPECT_NE(gpu_unsupported(h100, "", compiler), "");
+}
+
+// Machine code needs only a driver that runs; PTX needs one that is as new as the compiler.
+TEST(DeviceChoice, RefusesADriverThatCannotTranslateTheKernels) {
+  const std::string release = "80-real;86-real;89-real;90a-real;90-virtual";
+  for (const GpuFacts& gpu :
+       {GpuFacts{"RTX 3090", 8, 6, 13000}, GpuFacts{"RTX 4090", 8, 9, 13000}, GpuFacts{"H200", 9, 0, 13000},
+        GpuFacts{"B200", 10, 0, 13020}, GpuFacts{"RTX 5090", 12, 0, 13020}}) {
+    EXPECT_EQ(gpu_unsupported(gpu, release, "13.2.51"), "") << gpu.name;
+  }
+  EXPECT_EQ(
+      gpu_unsupported({"RTX 5090", 12, 0, 13010}, release, "13.2.51"),
+      "the driver of RTX 5090 is for CUDA 13.1 and cannot translate the kernels of this build, which CUDA 13.2.51 "
+      "compiled; update the driver, or pass --device cpu");
+  EXPECT_NE(gpu_unsupported({"T4", 7, 5, 13020}, release, "13.2.51"), "");
 }
 
 TEST(DeviceChoice, AutoDtypeFollowsTheDevice) {

@@ -11,8 +11,10 @@ torch = pytest.importorskip("torch")
 
 from conftest import BUILD_DIR, PACKAGE_PATH, SOURCE_DIR  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
-from oscar_kv import kernels  # noqa: E402
+from oscar_kv import cards, kernels  # noqa: E402
 from oscar_kv.attention_rule import ALL, Rule  # noqa: E402
+from oscar_kv.engine_serving import EngineServing  # noqa: E402
+from oscar_kv.errors import InputError  # noqa: E402
 from oscar_kv.paged_kv import LayerCode  # noqa: E402
 from oscar_kv.tiers import Tiers  # noqa: E402
 
@@ -50,7 +52,7 @@ def test_only_stable_headers():
 @built
 def test_loads_without_a_gpu():
     program = ("import torch; from oscar_kv import ops; torch.ops.load_library(__import__('sys').argv[1])\n"
-               "for name in ('decode_attention', 'append_tokens', 'flush_tokens', 'quantize_rows', 'dequantize_pages', 'past_rows', 'new_rows'):\n"
+               "for name in ('device_code', 'decode_attention', 'append_tokens', 'flush_tokens', 'quantize_rows', 'dequantize_pages', 'past_rows', 'new_rows'):\n"
                "    assert torch._C._dispatch_has_kernel_for_dispatch_key(f'oscar_kv::{name}', 'CUDA'), name\n")
     environment = os.environ | {"PYTHONPATH": PACKAGE_PATH, "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run([sys.executable, "-c", program, OPERATORS], capture_output=True, text=True, env=environment)
@@ -66,20 +68,89 @@ def test_switched_off(monkeypatch):
     assert str(kernels.library_path()) == "/somewhere/else.so"
 
 
-def test_why_operators_are_missing(monkeypatch, tmp_path):
-    def reason(available, capability, operators):
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
-        monkeypatch.setenv("OSCAR_KV_OPERATORS", str(operators))
-        return kernels.missing.__wrapped__()
+@built
+def test_code_for_the_configured_gpus():
+    cache = (BUILD_DIR / "CMakeCache.txt").read_text(encoding="utf-8")
+    listed = re.search(r"^OSCAR_CUDA_ARCHITECTURES:STRING=(.*)$", cache, re.MULTILINE).group(1)
+    tool = SOURCE_DIR / "tools" / "device_code.py"
+    done = subprocess.run([sys.executable, tool, OPERATORS, listed], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    done = subprocess.run([sys.executable, tool, OPERATORS, "70-real"], capture_output=True, text=True)
+    assert done.returncode == 1 and "expected sm_70" in done.stderr
 
-    assert "no CUDA device" in reason(False, (9, 0), "off")
-    assert "compute capability 8 and 9, not 7.5" in reason(True, (7, 5), "off")
-    assert "not 10.0" in reason(True, (10, 0), "off")
-    assert "has no CUDA operators" in reason(True, (9, 0), "off")
-    (tmp_path / "broken.so").write_text("no shared object")
-    with pytest.warns(UserWarning, match="runs its torch reference"):
-        assert "broken.so cannot be loaded" in reason(True, (8, 6), tmp_path / "broken.so")
+
+@pytest.fixture
+def host(monkeypatch, tmp_path):
+    """Sets what torch and the operators say of the GPUs of a host: (capability, (CUDA error, driver, driver for PTX)) each."""
+    operators = tmp_path / "operators.so"
+    operators.touch()
+    monkeypatch.setenv("OSCAR_KV_OPERATORS", str(operators))
+
+    def set_host(*gpus, hip=None, loads=lambda path: None):
+        cards.missing_on.cache_clear(), cards.load.cache_clear()
+        monkeypatch.setattr(torch.version, "hip", hip)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: len(gpus) > 0)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: gpus[index][0])
+        monkeypatch.setattr(torch.ops, "load_library", loads)
+        monkeypatch.setattr(torch, "empty", lambda size, device: device)
+        monkeypatch.setattr(cards.ops, "device_code", lambda device: gpus[int(device.removeprefix("cuda:"))][1])
+    yield set_host
+    cards.missing_on.cache_clear(), cards.load.cache_clear()
+
+
+RUNS = (0, 13000, 13000)
+SLOW = "runs its torch reference on GPU"
+
+
+def test_gpus_that_kernels_serve(host):
+    host(*((capability, RUNS) for capability in [(8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)]))
+    assert [kernels.missing(f"cuda:{i}") for i in range(6)] == [None] * 6 and kernels.missing() is None
+
+
+def test_each_gpu_of_a_host_is_asked(host):
+    loaded = []
+    host(((8, 6), RUNS), ((7, 5), RUNS), ((12, 0), (cards.NO_CODE, 13000, 13000)), loads=loaded.append)
+    assert kernels.missing("cuda:0") is None and kernels.missing(torch.device("cuda")) is None
+    with pytest.warns(UserWarning, match=f"{SLOW} 1"):
+        assert kernels.missing("cuda:1") == "the CUDA operators need compute capability 8.0 or newer, not 7.5"
+    with pytest.warns(UserWarning, match=f"{SLOW} 2"):
+        assert "has no code for compute capability 12.0; use a wheel of scripts/wheel" in kernels.missing("cuda:2")
+    assert kernels.missing("cuda:0") is None and len(loaded) == 1
+
+
+@pytest.mark.parametrize("error", [cards.INSUFFICIENT_DRIVER, cards.UNSUPPORTED_PTX])
+def test_a_driver_that_is_too_old(host, error):
+    host(((12, 0), (error, 12080, 13000)))
+    with pytest.warns(UserWarning, match=SLOW):
+        assert kernels.missing() == ("the CUDA operators need a driver for CUDA 13.0 on this GPU, and the driver is for CUDA 12.8; "
+                                     "update the driver")
+
+
+def test_torch_for_rocm(host):
+    host(((9, 4), RUNS), hip="7.1.0")
+    with pytest.warns(UserWarning, match=SLOW):
+        assert kernels.missing() == "this torch is built for ROCm, and the CUDA operators run on NVIDIA GPUs"
+    host(hip="7.1.0")
+    assert "ROCm" in kernels.missing()
+    with pytest.raises(InputError, match="cannot be served: this torch is built for ROCm"):
+        EngineServing(None, None, 128, None, False, 1, 1)
+
+
+def test_why_operators_are_missing(host, monkeypatch):
+    def fails(path):
+        raise OSError("no shared object")
+
+    host()
+    assert kernels.missing() == "torch finds no CUDA device"
+    host(((9, 0), (999, 13000, 13000)))
+    with pytest.warns(UserWarning, match=SLOW):
+        assert "do not load on this GPU (CUDA error 999)" in kernels.missing()
+    host(((9, 0), RUNS), loads=fails)
+    with pytest.warns(UserWarning, match=SLOW):
+        assert "operators.so cannot be loaded (no shared object)" in kernels.missing()
+    monkeypatch.setenv("OSCAR_KV_OPERATORS", "off")
+    assert "has no CUDA operators" in kernels.missing()
 
 
 def code(encoder="search", **bundle):

@@ -15,7 +15,7 @@ pytest.importorskip("scikit_build_core")
 
 from conftest import BUILD_DIR, GOLDEN, SAMPLES, SOURCE_DIR
 
-MOST_BYTES = 40 << 20
+MOST_BYTES = 25 << 20
 PROGRAM = """
 import importlib.util, pathlib, sys
 import oscar_kv

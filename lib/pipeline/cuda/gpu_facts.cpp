@@ -27,7 +27,9 @@ GpuFacts gpu_facts(int index) {
     throw EnvironmentError("GPU " + std::to_string(index) + " does not answer (" + cudaGetErrorString(error) +
                            "); pass --device cpu");
   }
-  return {properties.name, properties.major, properties.minor};
+  int driver = 0;
+  cudaDriverGetVersion(&driver);
+  return {properties.name, properties.major, properties.minor, driver};
 }
 
 }  // namespace oscar

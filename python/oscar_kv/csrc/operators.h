@@ -7,6 +7,9 @@
 
 namespace oscar_kv {
 
+// Whether the kernels run on the device of `like`: the CUDA error or 0, the driver's version and the version for PTX.
+std::tuple<std::int64_t, std::int64_t, std::int64_t> device_code(const Tensor& like);
+
 std::int64_t decode_workspace_bytes(const Tensor& like, std::int64_t head_dim, std::int64_t group, std::int64_t batch,
                                     std::int64_t kv_heads, std::int64_t page_queries);
 

@@ -4,6 +4,7 @@ STABLE_TORCH_LIBRARY_IMPL(oscar_kv, CPU, m) { m.impl("tile_phases", TORCH_BOX(&o
 
 // python/oscar_kv/ops.py has declared the schemas before this library is loaded.
 STABLE_TORCH_LIBRARY_IMPL(oscar_kv, CUDA, m) {
+  m.impl("device_code", TORCH_BOX(&oscar_kv::device_code));
   m.impl("decode_workspace_bytes", TORCH_BOX(&oscar_kv::decode_workspace_bytes));
   m.impl("decode_attention", TORCH_BOX(&oscar_kv::decode_attention));
   m.impl("append_tokens", TORCH_BOX(&oscar_kv::append_tokens));
