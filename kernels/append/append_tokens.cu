@@ -5,6 +5,7 @@
 
 #include "kernels/append/append_tokens.h"
 #include "kernels/common/fragment_pages.h"
+#include "kernels/common/launch_kernel.cuh"
 
 namespace oscar::kernels {
 namespace {
@@ -247,17 +248,11 @@ template <int D>
 cudaError_t launch(const AppendTokensParams& p, cudaStream_t stream) {
   const int kinds = (p.q != nullptr ? 1 : 0) + (p.k != nullptr ? 2 : 0);
   const int rows = p.tokens * (p.q != nullptr ? p.query_heads / p.kv_heads : 1);
-  const auto grid = [&](int each) {
-    return dim3(static_cast<unsigned>((rows + each - 1) / each), static_cast<unsigned>(kinds * p.kv_heads));
-  };
   // One row per block while the GPU has room, since the sums are one long chain. Otherwise several rows share the
   // matrix.
-  if (rows * kinds * p.kv_heads <= 1024) {
-    append_kernel<D, 1><<<grid(1), D, 0, stream>>>(p);
-  } else {
-    append_kernel<D, 8><<<grid(8), D, 0, stream>>>(p);
-  }
-  return cudaGetLastError();
+  const int heads = kinds * p.kv_heads;
+  if (rows * heads <= 1024) return launch_kernel<append_kernel<D, 1>>(grid_of(rows, heads), D, stream, p);
+  return launch_kernel<append_kernel<D, 8>>(grid_of(blocks_of(rows, 8), heads), D, stream, p);
 }
 
 __global__ void flush_runs_kernel(const __grid_constant__ FlushRunsParams p) {
@@ -286,16 +281,7 @@ cudaError_t append_tokens(const AppendTokensParams& p, cudaStream_t stream) {
     return cudaErrorInvalidValue;
   }
   if (p.tokens == 0 || (p.q == nullptr && p.k == nullptr)) return cudaSuccess;
-  switch (p.head_dim) {
-    case 64:
-      return launch<64>(p, stream);
-    case 128:
-      return launch<128>(p, stream);
-    case 256:
-      return launch<256>(p, stream);
-    default:
-      return cudaErrorInvalidValue;
-  }
+  return for_fast_head_dim(p.head_dim, [&]<int D>() { return launch<D>(p, stream); });
 }
 
 cudaError_t flush_runs(const FlushRunsParams& p, cudaStream_t stream) {
@@ -303,8 +289,7 @@ cudaError_t flush_runs(const FlushRunsParams& p, cudaStream_t stream) {
     return cudaErrorInvalidValue;
   }
   if (p.batch == 0) return cudaSuccess;
-  flush_runs_kernel<<<static_cast<unsigned>((p.batch + 127) / 128), 128, 0, stream>>>(p);
-  return cudaGetLastError();
+  return launch_kernel<flush_runs_kernel>(grid_of(blocks_of(p.batch, 128)), 128, stream, p);
 }
 
 }  // namespace oscar::kernels

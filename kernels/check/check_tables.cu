@@ -1,6 +1,8 @@
 // One block: tables have a few thousand rows at most, and the smallest faulty item decides.
 #include "kernels/check/check_tables.h"
 
+#include "kernels/common/launch_kernel.cuh"
+
 namespace oscar::kernels {
 namespace {
 
@@ -27,8 +29,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class Rules>
 cudaError_t launch(const Rules& rules, std::int32_t count, FoundFault* found, cudaStream_t stream) {
-  check_kernel<<<1, kThreads, 0, stream>>>(rules, count, found);
-  return cudaGetLastError();
+  return launch_kernel<check_kernel<Rules>>(grid_of(1), kThreads, stream, rules, count, found);
 }
 
 }  // namespace

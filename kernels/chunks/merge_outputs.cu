@@ -2,6 +2,7 @@
 #include <cuda_bf16.h>
 
 #include "kernels/chunks/merge_outputs.h"
+#include "kernels/common/launch_kernel.cuh"
 
 namespace oscar::kernels {
 namespace {
@@ -46,8 +47,7 @@ cudaError_t merge_outputs(const MergeOutputsParams& p, cudaStream_t stream) {
   }
   const std::int64_t threads = static_cast<std::int64_t>(p.rows) * p.heads * (p.head_dim / 8);
   if (threads == 0) return cudaSuccess;
-  merge_kernel<<<static_cast<unsigned>((threads + kThreads - 1) / kThreads), kThreads, 0, stream>>>(p);
-  return cudaGetLastError();
+  return launch_kernel<merge_kernel>(grid_of(blocks_of(threads, kThreads)), kThreads, stream, p);
 }
 
 }  // namespace oscar::kernels

@@ -3,7 +3,7 @@
 #include "kernels/chunks/new_rows.h"
 #include "kernels/chunks/tile_product.cuh"
 #include "kernels/common/code_place.h"
-#include "kernels/common/shared_memory_limit.h"
+#include "kernels/common/launch_kernel.cuh"
 #include "kernels/quantize/encode_row.cuh"
 
 namespace oscar::kernels {
@@ -132,16 +132,6 @@ __global__ void __launch_bounds__(TileProduct<D>::kThreads, D == 256 ? 2 : 3)
   write_codes<D>(p, run, page, s);
 }
 
-template <int D>
-cudaError_t launch(const NewRowsParams& p, cudaStream_t stream) {
-  static_assert(sizeof(Shared<D>) <= kLeastBlockMemory);
-  const int bytes = static_cast<int>(sizeof(Shared<D>));
-  if (const cudaError_t error = allow_shared_memory<new_rows_kernel<D>>(bytes); error != cudaSuccess) return error;
-  new_rows_kernel<D><<<dim3(static_cast<unsigned>(p.run_count), static_cast<unsigned>(p.side.kv_heads)),
-                       TileProduct<D>::kThreads, static_cast<std::size_t>(bytes), stream>>>(p);
-  return cudaGetLastError();
-}
-
 }  // namespace
 
 cudaError_t new_rows(const NewRowsParams& p, cudaStream_t stream) {
@@ -152,16 +142,10 @@ cudaError_t new_rows(const NewRowsParams& p, cudaStream_t stream) {
     return cudaErrorInvalidValue;
   }
   if (p.run_count == 0) return cudaSuccess;
-  switch (p.side.layout.head_dim) {
-    case 64:
-      return launch<64>(p, stream);
-    case 128:
-      return launch<128>(p, stream);
-    case 256:
-      return launch<256>(p, stream);
-    default:
-      return cudaErrorInvalidValue;
-  }
+  return for_fast_head_dim(p.side.layout.head_dim, [&]<int D>() {
+    return launch_with<new_rows_kernel<D>, Shared<D>>(grid_of(p.run_count, p.side.kv_heads), TileProduct<D>::kThreads,
+                                                      stream, p);
+  });
 }
 
 }  // namespace oscar::kernels

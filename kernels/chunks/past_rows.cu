@@ -4,7 +4,7 @@
 #include "kernels/chunks/tile_product.cuh"
 #include "kernels/common/code_place.h"
 #include "kernels/common/fragment_pages.h"
-#include "kernels/common/shared_memory_limit.h"
+#include "kernels/common/launch_kernel.cuh"
 #include "kernels/quantize/blocks.cuh"
 #include "kernels/quantize/uniform.cuh"
 
@@ -121,16 +121,6 @@ __global__ void __launch_bounds__(TileProduct<D>::kThreads) past_rows_kernel(con
   }
 }
 
-template <int D>
-cudaError_t launch(const PastRowsParams& p, cudaStream_t stream) {
-  static_assert(sizeof(Shared<D>) <= kLeastBlockMemory);
-  const int bytes = static_cast<int>(sizeof(Shared<D>));
-  if (const cudaError_t error = allow_shared_memory<past_rows_kernel<D>>(bytes); error != cudaSuccess) return error;
-  past_rows_kernel<D><<<dim3(static_cast<unsigned>(p.tile_count), static_cast<unsigned>(p.kv_heads)),
-                        TileProduct<D>::kThreads, static_cast<std::size_t>(bytes), stream>>>(p);
-  return cudaGetLastError();
-}
-
 }  // namespace
 
 cudaError_t past_rows(const PastRowsParams& p, cudaStream_t stream) {
@@ -140,16 +130,10 @@ cudaError_t past_rows(const PastRowsParams& p, cudaStream_t stream) {
     return cudaErrorInvalidValue;
   }
   if (p.tile_count == 0) return cudaSuccess;
-  switch (p.layout.head_dim) {
-    case 64:
-      return launch<64>(p, stream);
-    case 128:
-      return launch<128>(p, stream);
-    case 256:
-      return launch<256>(p, stream);
-    default:
-      return cudaErrorInvalidValue;
-  }
+  return for_fast_head_dim(p.layout.head_dim, [&]<int D>() {
+    return launch_with<past_rows_kernel<D>, Shared<D>>(grid_of(p.tile_count, p.kv_heads), TileProduct<D>::kThreads,
+                                                       stream, p);
+  });
 }
 
 }  // namespace oscar::kernels

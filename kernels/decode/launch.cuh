@@ -5,7 +5,7 @@
 #include <atomic>
 
 #include "kernels/common/hopper_code.h"
-#include "kernels/common/shared_memory_limit.h"
+#include "kernels/common/launch_kernel.cuh"
 #include "kernels/decode/cluster_kernel.cuh"
 #include "kernels/decode/parts_kernel.cuh"
 #include "kernels/decode/stream_kernel.cuh"
@@ -92,6 +92,23 @@ inline cudaLaunchAttribute early_start() {
   return attribute;
 }
 
+// Launches a kernel other than the cluster kernel. early: early_start().
+template <auto kernel>
+cudaError_t launch_planned(const DecodeLaunch& a, const dim3& grid, int threads, const MemoryPlan& plan, bool early,
+                           cudaStream_t stream) {
+  const cudaError_t error = allow_shared_memory<kernel>(plan.bytes);
+  if (error != cudaSuccess) return error;
+  cudaLaunchAttribute attribute = early_start();
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = static_cast<std::size_t>(plan.bytes);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = early ? 1 : 0;
+  return cudaLaunchKernelEx(&config, kernel, a);
+}
+
 // Launches the cluster kernel if every item can have resident clusters; `launched` tells whether it did.
 template <class C>
 cudaError_t launch_cluster(DecodeLaunch a, const DeviceLimits& device, cudaStream_t stream, bool& launched) {
@@ -119,8 +136,7 @@ cudaError_t launch_cluster(DecodeLaunch a, const DeviceLimits& device, cudaStrea
   });
   if (split.size == 0) return cudaSuccess;
   a.parts = split.parts;
-  config.gridDim = dim3(static_cast<unsigned>(split.size * split.parts), static_cast<unsigned>(a.p.kv_heads),
-                        static_cast<unsigned>(a.p.batch));
+  config.gridDim = grid_of(split.size * split.parts, a.p.kv_heads, a.p.batch);
   attribute.val.clusterDim.x = static_cast<unsigned>(split.size);
   launched = true;
   if (a.page_queries != nullptr) config.attrs[config.numAttrs++] = early_start();
@@ -156,19 +172,9 @@ cudaError_t launch_parts(DecodeLaunch a, const DeviceLimits& device, cudaStream_
   if (a.p.kernel != DecodeKernel::kParts && !split.expected) return cudaSuccess;
   const MemoryPlan plan = plan_shared_memory<C, PartsShared<C>>(a, device);
   if (a.slots * a.slot_bytes < C::kHeads * C::kMergeRow * 4) return cudaSuccess;  // a warp's ring must hold its sums
-  const cudaError_t error = allow_shared_memory<parts_kernel<C>>(plan.bytes);
-  if (error != cudaSuccess) return error;
-  cudaLaunchAttribute attribute = early_start();
-  cudaLaunchConfig_t config{};
-  config.gridDim =
-      dim3(static_cast<unsigned>(split.parts), static_cast<unsigned>(a.p.kv_heads), static_cast<unsigned>(a.p.batch));
-  config.blockDim = dim3(C::kThreads);
-  config.dynamicSmemBytes = static_cast<std::size_t>(plan.bytes);
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = a.page_queries != nullptr ? 1 : 0;
   launched = true;
-  return cudaLaunchKernelEx(&config, parts_kernel<C>, a);
+  const dim3 grid = grid_of(split.parts, a.p.kv_heads, a.p.batch);
+  return launch_planned<parts_kernel<C>>(a, grid, C::kThreads, plan, a.page_queries != nullptr, stream);
 }
 
 template <class C>
@@ -177,23 +183,13 @@ cudaError_t launch_half(const DecodeLaunch& a, const DeviceLimits& device, cudaS
 // Launches the streaming kernel. If its block does not fit the device, launches the one with half the warps.
 template <class C>
 cudaError_t launch_stream(DecodeLaunch a, const DeviceLimits& device, cudaStream_t stream) {
-  const auto kernel = stream_kernel<C>;
   const MemoryPlan plan = plan_shared_memory<C, DecodeShared<C>>(a, device);
   if (!plan.fits()) {
     if constexpr (C::kHasHalf) return launch_half<C>(a, device, stream);
     return cudaErrorInvalidConfiguration;
   }
-  const cudaError_t error = allow_shared_memory<stream_kernel<C>>(plan.bytes);
-  if (error != cudaSuccess) return error;
-  cudaLaunchAttribute attribute = early_start();
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(device.multiprocessors * plan.blocks));
-  config.blockDim = dim3(C::kThreads);
-  config.dynamicSmemBytes = static_cast<std::size_t>(plan.bytes);
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = a.page_queries != nullptr && device.major >= 9 ? 1 : 0;
-  return cudaLaunchKernelEx(&config, kernel, a);
+  return launch_planned<stream_kernel<C>>(a, grid_of(device.multiprocessors * plan.blocks), C::kThreads, plan,
+                                          a.page_queries != nullptr && device.major >= 9, stream);
 }
 
 // The code for 90a has no kernel with half the warps.

@@ -2,6 +2,7 @@
 // its rows of the matrix once for all rows.
 #include <cuda_bf16.h>
 
+#include "kernels/common/launch_kernel.cuh"
 #include "kernels/decode/model_outputs.h"
 
 namespace oscar::kernels {
@@ -57,20 +58,9 @@ __global__ void __launch_bounds__(kThreads) model_outputs_kernel(const __grid_co
 }
 
 template <int D, int kRows>
-void launch_rows(const ModelOutputsParams& p, int rows, cudaStream_t stream) {
-  const dim3 grid(static_cast<unsigned>((rows + kRows - 1) / kRows), static_cast<unsigned>(p.kv_heads));
-  model_outputs_kernel<D, kRows><<<grid, kThreads, 0, stream>>>(p);
-}
-
-template <int D>
-cudaError_t launch(const ModelOutputsParams& p, cudaStream_t stream) {
-  const int rows = p.batch * (p.query_heads / p.kv_heads);
-  if (rows * p.kv_heads <= 256) {
-    launch_rows<D, 1>(p, rows, stream);
-  } else {
-    launch_rows<D, 8>(p, rows, stream);
-  }
-  return cudaGetLastError();
+cudaError_t launch_rows(const ModelOutputsParams& p, int rows, cudaStream_t stream) {
+  return launch_kernel<model_outputs_kernel<D, kRows>>(grid_of(blocks_of(rows, kRows), p.kv_heads), kThreads, stream,
+                                                       p);
 }
 
 }  // namespace
@@ -80,16 +70,10 @@ cudaError_t model_outputs(const ModelOutputsParams& p, cudaStream_t stream) {
     return cudaErrorInvalidValue;
   }
   if (p.batch == 0) return cudaSuccess;
-  switch (p.head_dim) {
-    case 64:
-      return launch<64>(p, stream);
-    case 128:
-      return launch<128>(p, stream);
-    case 256:
-      return launch<256>(p, stream);
-    default:
-      return cudaErrorInvalidValue;
-  }
+  const int rows = p.batch * (p.query_heads / p.kv_heads);
+  return for_fast_head_dim(p.head_dim, [&]<int D>() {
+    return rows * p.kv_heads <= 256 ? launch_rows<D, 1>(p, rows, stream) : launch_rows<D, 8>(p, rows, stream);
+  });
 }
 
 }  // namespace oscar::kernels

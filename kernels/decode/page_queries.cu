@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "kernels/common/launch_kernel.cuh"
 #include "kernels/decode/mma.cuh"
 #include "kernels/decode/schedule.cuh"
 
@@ -139,27 +140,15 @@ cudaError_t launch(const PagedDecodeParams& p, std::uint8_t* queries, cudaStream
   if (error != cudaSuccess || p.batch == 0) return error;
   // Fills the multiprocessors, with at most 16 page queries per warp; but each warp has at least one.
   const int most = page_queries(p.max_pages, p.sink_pages + p.ring_pages), eights = (p.query_heads + 7) / 8;
-  const auto shares = [](int x, int of) { return (x + of - 1) / of; };
-  const int full = shares(kBlocksPerSm * multiprocessors, eights * p.batch);
-  const int parts = std::min(shares(most, kWarps), std::max(full, shares(most, 16 * kWarps)));
-  const dim3 grid(static_cast<unsigned>(parts), static_cast<unsigned>(eights), static_cast<unsigned>(p.batch));
-  page_query_kernel<D><<<grid, kThreads, 0, stream>>>(p, queries);
-  return cudaGetLastError();
+  const std::int64_t full = blocks_of(kBlocksPerSm * multiprocessors, eights * p.batch);
+  const std::int64_t parts = std::min(blocks_of(most, kWarps), std::max(full, blocks_of(most, 16 * kWarps)));
+  return launch_kernel<page_query_kernel<D>>(grid_of(parts, eights, p.batch), kThreads, stream, p, queries);
 }
 
 }  // namespace
 
 cudaError_t write_page_queries(const PagedDecodeParams& p, std::uint8_t* queries, cudaStream_t stream) {
-  switch (p.head_dim) {
-    case 64:
-      return launch<64>(p, queries, stream);
-    case 128:
-      return launch<128>(p, queries, stream);
-    case 256:
-      return launch<256>(p, queries, stream);
-    default:
-      return cudaErrorInvalidValue;
-  }
+  return for_fast_head_dim(p.head_dim, [&]<int D>() { return launch<D>(p, queries, stream); });
 }
 
 }  // namespace oscar::kernels

@@ -6,7 +6,7 @@
 #include <cstddef>
 
 #include "kernels/common/hopper_code.h"
-#include "kernels/common/shared_memory_limit.h"
+#include "kernels/common/launch_kernel.cuh"
 #include "kernels/far_pairs/hopper_launch.h"
 #include "kernels/far_pairs/tensor_ops.cuh"
 
@@ -277,13 +277,8 @@ __global__ void __launch_bounds__(256) split_kernel(const __grid_constant__ Spli
 
 template <int D>
 cudaError_t launch(const FarPairsParams& p, cudaStream_t stream) {
-  static_assert(sizeof(Shared<D>) <= kLeastBlockMemory);
-  const int bytes = static_cast<int>(sizeof(Shared<D>));
-  const cudaError_t error = allow_shared_memory<far_kernel<D>>(bytes);
-  if (error != cudaSuccess) return error;
-  const dim3 grid(static_cast<unsigned>((p.count + kQueries - 1) / kQueries), static_cast<unsigned>(p.query_heads));
-  far_kernel<D><<<grid, kThreads, static_cast<std::size_t>(bytes), stream>>>(p);
-  return cudaGetLastError();
+  return launch_with<far_kernel<D>, Shared<D>>(grid_of(blocks_of(p.count, kQueries), p.query_heads), kThreads, stream,
+                                               p);
 }
 
 // True if this build has the kernel of far_pairs_hopper.cu for the current device.
@@ -305,22 +300,14 @@ cudaError_t far_pairs(const FarPairsParams& p, cudaStream_t stream) {
   if (p.count == 0) return cudaSuccess;
   if (!far_pairs_built(p.head_dim)) return cudaErrorInvalidValue;
   if (on_hopper()) return far_pairs_hopper(p, stream);
-  if (p.head_dim == 64) return launch<64>(p, stream);
-  return launch<128>(p, stream);
+  return for_head_dim<64, 128>(p.head_dim, [&]<int D>() { return launch<D>(p, stream); });
 }
 
 cudaError_t split_rows(const SplitRowsParams& p, cudaStream_t stream) {
   const std::int64_t rows = p.tokens * p.heads;
   if (rows == 0) return cudaSuccess;
-  const auto blocks = static_cast<unsigned>((rows + 7) / 8);
-  if (p.head_dim == 64) {
-    split_kernel<64><<<blocks, 256, 0, stream>>>(p);
-  } else if (p.head_dim == 128) {
-    split_kernel<128><<<blocks, 256, 0, stream>>>(p);
-  } else {
-    return cudaErrorInvalidValue;
-  }
-  return cudaGetLastError();
+  return for_head_dim<64, 128>(
+      p.head_dim, [&]<int D>() { return launch_kernel<split_kernel<D>>(grid_of(blocks_of(rows, 8)), 256, stream, p); });
 }
 
 }  // namespace oscar::kernels

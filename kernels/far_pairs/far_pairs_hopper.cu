@@ -4,7 +4,7 @@
 #include <cstddef>
 
 #include "kernels/common/hopper_code.h"
-#include "kernels/common/shared_memory_limit.h"
+#include "kernels/common/launch_kernel.cuh"
 #include "kernels/far_pairs/hopper_launch.h"
 #include "kernels/far_pairs/hopper_tiles.cuh"
 #include "kernels/far_pairs/tensor_ops.cuh"
@@ -315,12 +315,8 @@ __global__ void __launch_bounds__(kAll, 1) far_kernel(const __grid_constant__ Fa
 template <int D>
 cudaError_t launch(const FarPairsParams& p, cudaStream_t stream) {
   const int bytes = static_cast<int>(sizeof(Buffers<D>)) + 1024;
-  const cudaError_t error = allow_shared_memory<far_kernel<D>>(bytes);
-  if (error != cudaSuccess) return error;
-  const dim3 grid(static_cast<unsigned>(p.query_heads),
-                  static_cast<unsigned>((p.count + kBlockQueries - 1) / kBlockQueries));
-  far_kernel<D><<<grid, kAll, static_cast<std::size_t>(bytes), stream>>>(p);
-  return cudaGetLastError();
+  const dim3 grid = grid_of(p.query_heads, blocks_of(p.count, kBlockQueries));
+  return launch_with_memory<far_kernel<D>>(bytes, grid, kAll, stream, p);
 }
 
 }  // namespace

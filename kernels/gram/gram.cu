@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "kernels/common/launch_kernel.cuh"
 #include "kernels/gram/gram.h"
 #include "kernels/gram/products.cuh"
 
@@ -177,16 +178,12 @@ __global__ void __launch_bounds__(kThreads) add_shifted_splits(const __grid_cons
 template <int D>
 cudaError_t launch(const GramParams& p, cudaStream_t stream) {
   const bool shifted = p.shift != nullptr;
-  const dim3 grid(static_cast<unsigned>(splits(shifted)), static_cast<unsigned>(p.kv_heads));
-  const auto blocks = static_cast<unsigned>((p.kv_heads * D * D + kThreads - 1) / kThreads);
-  if (shifted) {
-    gram_kernel<D, true><<<grid, kThreads, 0, stream>>>(p);
-    add_shifted_splits<D><<<blocks, kThreads, 0, stream>>>(p);
-  } else {
-    gram_kernel<D, false><<<grid, kThreads, 0, stream>>>(p);
-    add_splits<D><<<blocks, kThreads, 0, stream>>>(p);
-  }
-  return cudaGetLastError();
+  const dim3 grid = grid_of(splits(shifted), p.kv_heads), sums = grid_of(blocks_of(p.kv_heads * D * D, kThreads));
+  const cudaError_t error = shifted ? launch_kernel<gram_kernel<D, true>>(grid, kThreads, stream, p)
+                                    : launch_kernel<gram_kernel<D, false>>(grid, kThreads, stream, p);
+  if (error != cudaSuccess) return error;
+  return shifted ? launch_kernel<add_shifted_splits<D>>(sums, kThreads, stream, p)
+                 : launch_kernel<add_splits<D>>(sums, kThreads, stream, p);
 }
 
 }  // namespace
@@ -202,14 +199,7 @@ cudaError_t add_gram(const GramParams& p, cudaStream_t stream) {
   if (p.kv_heads < 1 || p.heads % p.kv_heads != 0 || p.stride % 8 != 0) return cudaErrorInvalidValue;
   if (p.shift != nullptr && (p.row_sum == nullptr || p.heads != p.kv_heads)) return cudaErrorInvalidValue;
   if (p.tokens == 0) return cudaSuccess;
-  switch (p.head_dim) {
-    case 64:
-      return launch<64>(p, stream);
-    case 128:
-      return launch<128>(p, stream);
-    default:
-      return cudaErrorInvalidValue;
-  }
+  return for_head_dim<64, 128>(p.head_dim, [&]<int D>() { return launch<D>(p, stream); });
 }
 
 }  // namespace oscar::kernels

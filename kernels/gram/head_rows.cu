@@ -1,4 +1,7 @@
 #include "kernels/gram/head_rows.h"
+
+#include "kernels/common/launch_kernel.cuh"
+
 namespace oscar::kernels {
 namespace {
 
@@ -67,8 +70,7 @@ bool head_rows_built(int head_dim, int pairs) { return head_dim % 4 == 0 && pair
 cudaError_t head_rows(const HeadRowsParams& p, cudaStream_t stream) {
   const std::int64_t threads = p.tokens * p.heads * ((p.head_dim - p.pairs) / 4);
   if (threads == 0) return cudaSuccess;
-  rows_kernel<<<static_cast<unsigned>((threads + kThreads - 1) / kThreads), kThreads, 0, stream>>>(p);
-  return cudaGetLastError();
+  return launch_kernel<rows_kernel>(grid_of(blocks_of(threads, kThreads)), kThreads, stream, p);
 }
 
 }  // namespace oscar::kernels

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "kernels/common/launch_kernel.cuh"
+
 namespace oscar::kernels {
 namespace {
 
@@ -193,26 +195,22 @@ __global__ void __launch_bounds__(kLongThreads) long_products(const __grid_const
 template <int D>
 cudaError_t launch(const OrderedGramParams& p, cudaStream_t stream) {
   constexpr int kTiles = Tiles<D, kColumns>::count();
-  const auto matrices = static_cast<unsigned>(p.matrices);
-  const dim3 grid(static_cast<unsigned>((p.rows + p.block - 1) / p.block), matrices);
-  block_products<D><<<grid, 32 * kTiles, 0, stream>>>(p);
-  add_blocks<D><<<dim3(kTiles * kRows * kColumns / 256, matrices), 256, 0, stream>>>(p);
-  return cudaGetLastError();
+  const cudaError_t error =
+      launch_kernel<block_products<D>>(grid_of(blocks_of(p.rows, p.block), p.matrices), 32 * kTiles, stream, p);
+  if (error != cudaSuccess) return error;
+  return launch_kernel<add_blocks<D>>(grid_of(kTiles * kRows * kColumns / 256, p.matrices), 256, stream, p);
 }
 
 template <int D>
 cudaError_t launch(const LongGramParams& p, cudaStream_t stream) {
-  const dim3 grid(Tiles<D, kRows>::count(), static_cast<unsigned>(p.matrices), static_cast<unsigned>(p.runs));
-  long_products<D><<<grid, kLongThreads, 0, stream>>>(p);
-  return cudaGetLastError();
+  return launch_kernel<long_products<D>>(grid_of(Tiles<D, kRows>::count(), p.matrices, p.runs), kLongThreads, stream,
+                                         p);
 }
 
 template <typename Params>
 cudaError_t launch_built(const Params& p, cudaStream_t stream) {
   if (p.matrices < 1) return cudaErrorInvalidValue;
-  if (p.head_dim == 64) return launch<64>(p, stream);
-  if (p.head_dim == 128) return launch<128>(p, stream);
-  return cudaErrorInvalidValue;
+  return for_head_dim<64, 128>(p.head_dim, [&]<int D>() { return launch<D>(p, stream); });
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels/common/code_place.h"
-#include "kernels/common/shared_memory_limit.h"
+#include "kernels/common/launch_kernel.cuh"
 #include "kernels/quantize/encode_row.cuh"
 #include "kernels/quantize/quantize_pages.h"
 #include "kernels/quantize/run_warps.cuh"
@@ -112,20 +112,11 @@ bool has_run_warps(const QuantizePagesParams& p) {
 
 template <int P>
 cudaError_t launch(const QuantizePagesParams& p, cudaStream_t stream) {
-  static_assert(sizeof(Shared<P>) <= kLeastBlockMemory);
-  const bool by_warp = has_run_warps<P>(p);
-  const int bytes = by_warp ? run_warps_bytes<P>(p) : static_cast<int>(sizeof(Shared<P>));
-  const int runs = by_warp ? (p.run_count + kRunWarps - 1) / kRunWarps : p.run_count;  // blocks for all runs
-  const dim3 grid(static_cast<unsigned>(runs), static_cast<unsigned>(p.kv_heads), static_cast<unsigned>(p.layers));
-  const cudaError_t error =
-      by_warp ? allow_shared_memory<quantize_runs_kernel<P>>(bytes) : allow_shared_memory<quantize_kernel<P>>(bytes);
-  if (error != cudaSuccess) return error;
-  if (by_warp) {
-    quantize_runs_kernel<P><<<grid, 32 * kRunWarps, static_cast<std::size_t>(bytes), stream>>>(p);
-  } else {
-    quantize_kernel<P><<<grid, kThreads, static_cast<std::size_t>(bytes), stream>>>(p);
+  if (has_run_warps<P>(p)) {
+    const dim3 grid = grid_of(blocks_of(p.run_count, kRunWarps), p.kv_heads, p.layers);
+    return launch_with_memory<quantize_runs_kernel<P>>(run_warps_bytes<P>(p), grid, 32 * kRunWarps, stream, p);
   }
-  return cudaGetLastError();
+  return launch_with<quantize_kernel<P>, Shared<P>>(grid_of(p.run_count, p.kv_heads, p.layers), kThreads, stream, p);
 }
 
 }  // namespace

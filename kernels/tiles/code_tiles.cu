@@ -1,4 +1,5 @@
 // One warp per group of channels of a token; one thread per group of tokens of a channel.
+#include "kernels/common/launch_kernel.cuh"
 #include "kernels/tiles/group_codes.cuh"
 
 namespace oscar::kernels {
@@ -21,8 +22,6 @@ __global__ void __launch_bounds__(kThreads) channel_kernel(const __grid_constant
   code_group(ThreadGroup{p.rows + index / width * p.quant_group * width + index % width, p.quant_group, width}, p);
 }
 
-unsigned blocks_for(std::int64_t threads) { return static_cast<unsigned>((threads + kThreads - 1) / kThreads); }
-
 }  // namespace
 
 cudaError_t code_tiles(const CodeTilesParams& p, cudaStream_t stream) {
@@ -32,12 +31,12 @@ cudaError_t code_tiles(const CodeTilesParams& p, cudaStream_t stream) {
   if (p.tokens == 0) return cudaSuccess;
   if (p.channel_axis) {
     if (p.tokens % p.quant_group != 0 || p.channels != p.head_dim) return cudaErrorInvalidValue;
-    channel_kernel<<<blocks_for(p.tokens / p.quant_group * p.heads * p.head_dim), kThreads, 0, stream>>>(p);
-  } else {
-    if (p.channels % p.quant_group != 0) return cudaErrorInvalidValue;
-    token_kernel<<<blocks_for(32 * p.tokens * p.heads * (p.channels / p.quant_group)), kThreads, 0, stream>>>(p);
+    const std::int64_t threads = p.tokens / p.quant_group * p.heads * p.head_dim;
+    return launch_kernel<channel_kernel>(grid_of(blocks_of(threads, kThreads)), kThreads, stream, p);
   }
-  return cudaGetLastError();
+  if (p.channels % p.quant_group != 0) return cudaErrorInvalidValue;
+  const std::int64_t threads = 32 * p.tokens * p.heads * (p.channels / p.quant_group);
+  return launch_kernel<token_kernel>(grid_of(blocks_of(threads, kThreads)), kThreads, stream, p);
 }
 
 }  // namespace oscar::kernels

@@ -1,4 +1,5 @@
 // One thread per line of a page: lines do not share bytes, but groups of a line do.
+#include "kernels/common/launch_kernel.cuh"
 #include "kernels/tiles/group_codes.cuh"
 #include "kernels/tiles/line_pages.h"
 
@@ -60,10 +61,8 @@ cudaError_t line_pages(const LinePagesParams& p, cudaStream_t stream) {
   if (p.line != (p.channel_axis ? kPageTokens : p.head_dim) || p.line * p.bits % 8 != 0) return cudaErrorInvalidValue;
   if (p.run_count == 0) return cudaSuccess;
   const int most = p.head_dim > kPageTokens ? p.head_dim : kPageTokens;  // lines, or norms, of a run
-  line_kernel<<<dim3(static_cast<unsigned>((most + kThreads - 1) / kThreads), static_cast<unsigned>(p.kv_heads),
-                     static_cast<unsigned>(p.run_count)),
-                kThreads, 0, stream>>>(p);
-  return cudaGetLastError();
+  const dim3 grid = grid_of(blocks_of(most, kThreads), p.kv_heads, p.run_count);
+  return launch_kernel<line_kernel>(grid, kThreads, stream, p);
 }
 
 }  // namespace oscar::kernels
