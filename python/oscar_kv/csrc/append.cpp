@@ -1,4 +1,4 @@
-// New rows into the windows, and the tokens that leave them into pages.
+// Writes new rows to the windows, and encodes tokens that leave the windows into pages.
 #include "kernels/append/append_tokens.h"
 
 #include <limits>
@@ -155,7 +155,7 @@ void flush_layers(const Tensor& lengths, const Tensor& table, const Tensor& wind
   q.runs = f.runs, q.run_count = f.batch, q.layers = arguments.int32(layers, "layers");
   q.layer_pages = arguments.get<std::uint64_t>(layer_pages, "layer_pages", ScalarType::Long, {layers});
   q.layer_windows = arguments.get<std::uint64_t>(layer_windows, "layer_windows", ScalarType::Long, {layers});
-  // Only whether there are any is asked of these two.
+  // The kernel takes the addresses of each layer. It only tests that these two are not null.
   q.pages = static_cast<std::uint8_t*>(runs.data_ptr()), q.windows = q.pages;
   q.page_bytes = code.page.bytes(), q.kv_heads = arguments.int32(kv_heads, "KV heads"), q.matrix_heads = 1;
   q.encoder = search ? oscar::kernels::QuantizeEncoder::kSearch : oscar::kernels::QuantizeEncoder::kMinMax;
@@ -166,7 +166,7 @@ void flush_layers(const Tensor& lengths, const Tensor& table, const Tensor& wind
   k.sigma = arguments.get<float>(key_sigma, "key_sigma", ScalarType::Float, {layers, kv_heads, 4});
   v.sigma = arguments.get<float>(value_sigma, "value_sigma", ScalarType::Float, {layers, kv_heads, 4});
   k.bad = arguments.get<std::int32_t>(bad, "bad", ScalarType::Int, {2, layers}), v.bad = k.bad + layers;
-  // How long the pools behind the addresses are is not known here: only ids below 0 and missing pages are seen.
+  // The sizes of the pools at these addresses are unknown here, so the check finds only negative ids and missing pages.
   oscar::kernels::StepTables step{};
   step.lengths = f.lengths, step.table = f.page_table, step.window_table = q.window_table;
   step.batch = f.batch, step.max_pages = f.max_pages, step.sink_pages = q.sink_pages, step.ring_pages = q.ring_pages;

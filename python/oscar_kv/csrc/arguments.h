@@ -1,5 +1,5 @@
-// The boundary of the operators: what a tensor must be before its pointer goes to a kernel is checked here, once. Only
-// headers of torch's stable ABI.
+// Checks of the operators' arguments. Kernels take raw pointers, so device, type, shape and layout of every tensor are
+// checked here first. Includes only headers of torch's stable ABI.
 #pragma once
 
 #include <torch/csrc/stable/accelerator.h>
@@ -20,32 +20,32 @@ namespace oscar_kv {
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
-inline constexpr std::int64_t kAny = -1;  // of a shape
+inline constexpr std::int64_t kAny = -1;  // in an expected shape: any size
 
-// The arguments of one call of an operator: all tensors on one CUDA device, on whose current stream kernels run.
+// The arguments of one call. All tensors must be on one CUDA device. Kernels run on its current stream.
 class Arguments {
  public:
-  // anchor: a tensor that names the device.
+  // anchor: the tensor whose device all others must share.
   Arguments(const char* op, const Tensor& anchor);
 
-  // Address of a contiguous tensor of this type and shape; a message names what differs.
+  // The address of a tensor, which must be contiguous and have this type and shape. The message names what differs.
   void* address(const Tensor& tensor, const char* name, ScalarType type,
                 std::initializer_list<std::int64_t> shape) const;
   template <class T>
   T* get(const Tensor& tensor, const char* name, ScalarType type, std::initializer_list<std::int64_t> shape) const {
     return static_cast<T*>(address(tensor, name, type, shape));
   }
-  // The same, null where there is no tensor.
+  // The same for an optional tensor; null if there is none.
   template <class T>
   T* get(const std::optional<Tensor>& tensor, const char* name, ScalarType type,
          std::initializer_list<std::int64_t> shape) const {
     return tensor.has_value() ? get<T>(*tensor, name, type, shape) : nullptr;
   }
-  // Rows [N, heads, d], dense from the second dimension on, of FP32 or BF16.
+  // The address of rows [N, heads, d] in FP32 or BF16. The heads of a token are contiguous; tokens may have a stride.
   const void* rows(const Tensor& tensor, const char* name, std::int64_t tokens, std::int64_t heads,
                    std::int64_t d) const;
 
-  // Matrices of [1 or Hkv, ...] of a side; heads: how many there are.
+  // The address of matrices [1 or Hkv, ...] of keys or values. Sets heads to their number.
   template <class T>
   T* matrices(const Tensor& tensor, const char* name, ScalarType type, std::initializer_list<std::int64_t> shape,
               std::int64_t kv_heads, std::int32_t& heads) const {
@@ -54,11 +54,11 @@ class Arguments {
     return address;
   }
 
-  // A number as the kernels take it.
+  // Converts a number to the type of the kernels; refuses a negative or too large one.
   std::int32_t int32(std::int64_t value, const char* name) const;
   Tensor empty(std::initializer_list<std::int64_t> shape, ScalarType type) const;
   cudaStream_t stream() const;
-  // What a kernel's launch returned.
+  // Throws if a launch failed. kernel: its name for the message.
   void launched(cudaError_t error, const char* kernel) const;
   [[noreturn]] void refuse(const std::string& sentence) const;
 

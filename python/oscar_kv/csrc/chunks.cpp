@@ -1,4 +1,5 @@
-// Chunks of prompts: stored tokens back as rows of the model, new rows into the cache, and parts of a softmax.
+// Operators for chunks of a prompt: read stored tokens back as rows of the model, write new rows to the cache, and
+// merge two parts of a softmax.
 #include <algorithm>
 
 #include "kernels/chunks/merge_outputs.h"
@@ -20,7 +21,7 @@ constexpr std::int64_t kRunNumbers = sizeof(NewRun) / sizeof(std::int32_t);
 constexpr std::int64_t kPageRunNumbers = sizeof(PageRun) / sizeof(std::int32_t);
 static_assert(kTileNumbers == 6 && kRunNumbers == 6, "TILE and NEW_RUN of python/oscar_kv/chunk_plan.py list them");
 
-// Two terms [1 or Hkv, 2, d, d] of the matrices of a side.
+// Matrices of the keys or of the values as the sum of two BF16 terms: [1 or Hkv, 2, d, d].
 const std::uint16_t* terms(const Arguments& arguments, const Tensor& tensor, const char* name, std::int64_t kv_heads,
                            std::int64_t d, std::int32_t& heads) {
   return arguments.matrices<std::uint16_t>(tensor, name, ScalarType::BFloat16, {kAny, 2, d, d}, kv_heads, heads);
@@ -35,7 +36,7 @@ std::uint8_t* windows_of(const Arguments& arguments, const Tensor& windows, std:
                                      {kAny, kv_heads, oscar::kernels::window_page_bytes(static_cast<int>(d)) / 2});
 }
 
-// Rows that are copied 16 bytes at a time.
+// Rows for kernels that copy 16 bytes at a time, so they must be aligned.
 const std::uint16_t* vectors(const Arguments& arguments, const Tensor& rows, const char* name, std::int64_t kv_heads,
                              std::int64_t d) {
   const void* address = arguments.rows(rows, name, rows.dim() == 3 ? rows.size(0) : kAny, kv_heads, d);

@@ -1,4 +1,4 @@
-// Decode attention: one token of each sequence against sink, codes and recent window.
+// Decode attention of one new token of each sequence over the sink window, the quantized tokens and the recent window.
 #include "kernels/decode/decode_attention.h"
 
 #include <algorithm>
@@ -43,7 +43,8 @@ Tensor make_tile_phases(const Tensor& frequencies) {
 
 namespace {
 
-// The kernel's launch for queries [B, Hkv, g, d], or [B, Hq, d] of the same memory; out and lse are left to the caller.
+// Launches the kernel. Queries are [B, Hkv, g, d] or [B, Hq, d], which have the same layout in memory. The caller
+// allocates out and lse.
 void launch_decode(const Arguments& arguments, const Tensor& query, std::int64_t kv_heads, const Tensor& pool,
                    const Tensor& table, const Tensor& windows, const Tensor& window_table, const Tensor& lengths,
                    const Tensor& key_sigma, const Tensor& value_sigma, const std::optional<Tensor>& turned,
@@ -85,7 +86,7 @@ void launch_decode(const Arguments& arguments, const Tensor& query, std::int64_t
   p.sink = arguments.int32(sink, "sink"), p.recent = arguments.int32(recent, "recent");
   p.flush = arguments.int32(flush, "flush"), p.sliding_window = arguments.int32(window, "window");
   if (flush < 1) arguments.refuse("flush is " + std::to_string(flush) + ", expected 1 or more");
-  require_ring(arguments, held.ring_pages, recent + flush - 1);  // the newest token was not flushed yet
+  require_ring(arguments, held.ring_pages, recent + flush - 1);  // the newest token is still in the ring
   oscar::kernels::StepTables step = held.step(arguments, p.lengths, windows);
   step.table = p.page_table, step.max_pages = p.max_pages, step.pages = arguments.int32(pool.size(0), "pages");
   step.sink = p.sink, step.recent = p.recent, step.flush = p.flush;
@@ -128,7 +129,7 @@ std::tuple<Tensor, Tensor> decode_attention(
   Tensor output = arguments.empty({batch, kv_heads, group, query.size(3)}, ScalarType::Float);
   Tensor lse =
       want_lse ? arguments.empty({batch, kv_heads, group}, ScalarType::Float) : arguments.empty({0}, ScalarType::Float);
-  // A sequence of length 0 is skipped by the kernel and has the output 0.
+  // The kernel skips sequences of length 0. Their output is 0.
   arguments.launched(cudaMemsetAsync(output.data_ptr(), 0, static_cast<std::size_t>(output.numel()) * sizeof(float),
                                      arguments.stream()),
                      "clearing the output");

@@ -1,4 +1,4 @@
-// What a fault of a table is, as a sentence: that of python/oscar_kv/table_checks.py for the same fault.
+// One sentence for a fault of a table. python/oscar_kv/table_checks.py has the same sentences for the torch reference.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace oscar_kv {
 
-// item: "sequence", "run" or "tile".
+// item: what a row of the table describes: "sequence", "run" or "tile".
 inline std::string fault_text(const oscar::kernels::FoundFault& fault, const std::string& item) {
   using oscar::kernels::TableFault;
   const std::string of = item + ' ' + std::to_string(fault.item), value = std::to_string(fault.value),

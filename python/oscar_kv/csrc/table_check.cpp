@@ -10,7 +10,7 @@ namespace {
 
 using oscar::kernels::FoundFault;
 
-// find(place, stream): launches the kernel that writes the fault there.
+// find(place, stream): launches the kernel that writes the first fault to `place`.
 template <class Find>
 void check(const Arguments& arguments, const char* item, Find find) {
   if (!checks_tables()) return;

@@ -1,6 +1,6 @@
-// Tables of a call before kernels follow them (kernels/check/table_rules.h), where OSCAR_KV_CHECK_TABLES is set to
-// anything but 0. Each check waits for the device; while a CUDA graph is captured nothing can be read, and none is
-// made.
+// Checks the page tables of a call before its kernels use them (kernels/check/table_rules.h). Only if the environment
+// variable OSCAR_KV_CHECK_TABLES is set to something other than 0, because each check waits for the device. Calls that
+// are captured into a CUDA graph are not checked, because a capture cannot read results back.
 #pragma once
 
 #include "kernels/check/check_tables.h"
@@ -10,7 +10,7 @@ namespace oscar_kv {
 
 bool checks_tables();
 
-// A sentence that names what is wrong.
+// These throw one sentence that names the fault.
 void check_tables(const Arguments& arguments, const oscar::kernels::StepTables& tables);
 void check_tables(const Arguments& arguments, const oscar::kernels::RunTables& tables, std::int64_t count);
 void check_tables(const Arguments& arguments, const oscar::kernels::NewRunTables& tables, std::int64_t count);
