@@ -65,32 +65,50 @@ struct BlockRows {
 template <int D, int kRows>
 struct ChannelOfMatrix {
   // The matrix is the launch's only large read and depends on nothing, so its first rows are requested before all else.
-  static constexpr int kAhead = kRows > 1 ? 1 : (D <= 128 ? D : 64);
+  // With several rows the registers hold one stage of it, and the next stage is requested before this one is used.
+  static constexpr int kStage = kRows > 1 ? 16 : (D <= 128 ? D : 64);
   const float* column;  // null: rows stay in their basis
-  float ahead[kAhead];
+  float first[kStage];
 
   __device__ __forceinline__ ChannelOfMatrix(const AppendTokensParams& p, const BlockRows& block, int j)
       : column(block.choose(p.query_matrix, p.key_matrix, p.value_matrix)) {
     if (column == nullptr) return;
     const int heads = block.kind == RowKind::kValue ? p.value_matrix_heads : p.matrix_heads;
     column += static_cast<std::int64_t>(heads == 1 ? 0 : block.head) * D * D + j;
+    load(first, 0);
+  }
+
+  __device__ __forceinline__ void load(float (&stage)[kStage], int begin) const {
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) ahead[i] = __ldg(column + i * D);
+    for (int i = 0; i < kStage; ++i) stage[i] = __ldg(column + (begin + i) * D);
   }
 
   __device__ __forceinline__ void multiply(float (&x)[kRows], float (*rows)[D], int j) const {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) rows[r][j] = x[r], x[r] = 0.0f;
     __syncthreads();
+    float stage[kStage];
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i)
+    for (int i = 0; i < kStage; ++i) stage[i] = first[i];
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) x[r] = x[r] + rows[r][i] * ahead[i];
-#pragma unroll 16
-    for (int i = kAhead; i < D; ++i) {
-      const float weight = __ldg(column + i * D);
+    for (int begin = 0; begin < D; begin += kStage) {
+      float next[kStage];
+      if (begin + kStage < D) load(next, begin + kStage);
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) x[r] = x[r] + rows[r][i] * weight;
+      for (int i = 0; i < kStage; i += 4) {
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+          const float4 four = *reinterpret_cast<const float4*>(&rows[r][begin + i]);
+          x[r] = x[r] + four.x * stage[i];
+          x[r] = x[r] + four.y * stage[i + 1];
+          x[r] = x[r] + four.z * stage[i + 2];
+          x[r] = x[r] + four.w * stage[i + 3];
+        }
+      }
+      if (begin + kStage < D) {
+#pragma unroll
+        for (int i = 0; i < kStage; ++i) stage[i] = next[i];
+      }
     }
   }
 };
@@ -217,7 +235,7 @@ __device__ __forceinline__ void write_window(const AppendTokensParams& p, const 
 
 template <int D, int kRows>
 __global__ void __launch_bounds__(D) append_kernel(const __grid_constant__ AppendTokensParams p) {
-  __shared__ float rows[kRows][D];
+  __shared__ __align__(16) float rows[kRows][D];
   __shared__ float scratch[kRows][D / 32];
   const BlockRows block(p, kRows);
   if (block.first >= block.total) return;
@@ -247,11 +265,14 @@ __global__ void __launch_bounds__(D) append_kernel(const __grid_constant__ Appen
 template <int D>
 cudaError_t launch(const AppendTokensParams& p, cudaStream_t stream) {
   const int kinds = (p.q != nullptr ? 1 : 0) + (p.k != nullptr ? 2 : 0);
-  const int rows = p.tokens * (p.q != nullptr ? p.query_heads / p.kv_heads : 1);
+  const int group = p.q != nullptr ? p.query_heads / p.kv_heads : 0;
+  const int rows = p.tokens * (group > 1 ? group : 1);                         // of one kind and head
+  const int all = p.tokens * p.kv_heads * (group + (p.k != nullptr ? 2 : 0));  // rows of the launch
   // One row per block while the GPU has room, since the sums are one long chain. Otherwise several rows share the
   // matrix.
   const int heads = kinds * p.kv_heads;
-  if (rows * heads <= 1024) return launch_kernel<append_kernel<D, 1>>(grid_of(rows, heads), D, stream, p);
+  if (all <= 512) return launch_kernel<append_kernel<D, 1>>(grid_of(rows, heads), D, stream, p);
+  if (all <= 4096) return launch_kernel<append_kernel<D, 4>>(grid_of(blocks_of(rows, 4), heads), D, stream, p);
   return launch_kernel<append_kernel<D, 8>>(grid_of(blocks_of(rows, 8), heads), D, stream, p);
 }
 

@@ -115,11 +115,12 @@ def test_pages(layout, d, encoder):
 
 @pytest.mark.parametrize("d,heads", [(64, 1), (128, 2), (256, 2)])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_append_tokens(d, heads, dtype):
+@pytest.mark.parametrize("lengths", [(1, 64, 65, 400, 900), (70,) * 50, (70,) * 350])  # rows by 1, 4 and 8 in a block
+def test_append_tokens(d, heads, dtype, lengths):
     results = []
-    for cache in filled(d=d, heads=heads, lengths=(1, 64, 65, 400, 900)):
+    for cache in filled(d=d, heads=heads, lengths=lengths):
         t, device = cache.code.transform, cache.code.device
-        rows = [randn(5, n, d, seed=7 + n).to(device, dtype) for n in (8, 2, 3)]
+        rows = [randn(len(lengths), n, d, seed=7 + n).to(device, dtype) for n in (8, 2, 3)]
         key, value = rows[1], rows[2][:, :2]  # value: a view with a stride
         for matrices in ((t.query, t.key_forward, t.value_forward, t.key_mean, t.value_mean), (None,) * 5):
             query = ops.append_tokens(cache.windows, cache.window_table, rows[0], key, value, cache.device_lengths, *matrices,
