@@ -4,7 +4,8 @@
 
 #include <atomic>
 #include <csignal>
-#include <ctime>
+
+#include "base/clock.h"
 
 namespace oscar {
 namespace {
@@ -20,12 +21,6 @@ std::atomic<int> g_end_at_once{0};  // number of live EndsAtOnce objects
 static_assert(std::atomic<double>::is_always_lock_free, "a signal handler stores it");
 static_assert(std::atomic<int>::is_always_lock_free, "a signal handler reads it");
 
-double now() {
-  timespec time{};
-  ::clock_gettime(CLOCK_MONOTONIC, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
 extern "C" void on_signal(int number) {
   if (g_end_at_once.load() > 0) {
     constexpr char kMessage[] = "interrupted while a text was split into tokens; run the command again\n";
@@ -34,11 +29,11 @@ extern "C" void on_signal(int number) {
   }
   g_requested.store(true);
   if (!g_signalled.exchange(true)) {
-    g_first.store(now());
+    g_first.store(steady_seconds());
     return;
   }
   // A closing terminal may send any number of SIGHUP; they never interrupt the saving of state.
-  if (number != SIGHUP && now() - g_first.load() > kSameRequestSeconds) _exit(kInterruptedCode);
+  if (number != SIGHUP && steady_seconds() - g_first.load() > kSameRequestSeconds) _exit(kInterruptedCode);
 }
 
 }  // namespace

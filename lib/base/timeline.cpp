@@ -1,7 +1,6 @@
 #include "base/timeline.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 
 #include "base/log.h"
@@ -16,10 +15,6 @@ double total(const std::vector<Timeline::Row>& rows) {
 }
 
 }  // namespace
-
-double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 Timeline::Timeline(const std::vector<std::string>& names, Clock clock)
     : clock_(std::move(clock)), rows_{{"other", 0}}, last_(clock_()) {

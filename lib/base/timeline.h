@@ -18,9 +18,9 @@
 #include <utility>
 #include <vector>
 
-namespace oscar {
+#include "base/clock.h"
 
-double steady_seconds();  // from a monotonic clock
+namespace oscar {
 
 class Timeline {
  public:

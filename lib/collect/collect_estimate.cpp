@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <fstream>
 
 #include "base/errors.h"
@@ -17,7 +16,6 @@
 namespace oscar {
 namespace {
 
-constexpr std::int64_t kSampleTokens = 512;
 constexpr std::int64_t kMlpBlock = 4096;  // tokens that the MLP processes at once (lib/model/layer.cpp)
 
 std::uint64_t resident_bytes() {
@@ -89,18 +87,6 @@ std::uint64_t gpu_bytes(const Checkpoint& checkpoint, const TokenPlan& plan, con
   return weights + forward + dequantization_bytes(checkpoint, options.device) + kLibraries;
 }
 
-// The layer with a cache that has the most weights: if the first layers are dense, a layer with experts.
-std::int64_t largest_kv_layer(const Checkpoint& checkpoint) {
-  const ModelConfig& c = checkpoint.config();
-  const std::vector<std::uint64_t> elements = layer_elements(checkpoint);
-  std::int64_t largest = c.kv_layer(0);
-  for (std::int64_t place = 1; place < c.kv_layers(); ++place) {
-    const std::int64_t layer = c.kv_layer(place);
-    if (elements[static_cast<std::size_t>(layer)] > elements[static_cast<std::size_t>(largest)]) largest = layer;
-  }
-  return largest;
-}
-
 }  // namespace
 
 CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options) {
@@ -136,49 +122,6 @@ CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& pl
     e.device_bytes = gpu_bytes(checkpoint, plan, options, longest_step(plan));
   }
   return e;
-}
-
-void measure_time(const Checkpoint& checkpoint, const PromptSet& prompts, const TokenPlan& plan,
-                  const CollectOptions& options, CollectEstimate& estimate) {
-  if (estimate.from_index) return;
-  const c10::InferenceMode no_gradients;
-  const ModelConfig& c = checkpoint.config();
-  Decoder decoder(checkpoint, {options.dtype, options.device, true});
-  std::vector<std::int32_t> ids = step_ids(prompts, plan, plan.steps[0]);
-  if (static_cast<std::int64_t>(ids.size()) > kSampleTokens) ids.resize(kSampleTokens);
-  estimate.sample_tokens = static_cast<std::int64_t>(ids.size());
-  const SequenceBatch batch{{0}, {estimate.sample_tokens}, {0}};
-
-  // The observer's sums without its files.
-  struct Sums : AttentionObserver {
-    Sums(Attention& inner, const ModelConfig& c, at::Device device)
-        : AttentionObserver(inner), moments(c.kv_heads, c.head_dim, device) {}
-    void observe(const AttentionInput& input, const at::Tensor& output) override {
-      moments.add(input.q, input.k, input.v, output);
-    }
-    MomentAccumulator moments;
-  };
-  FullAttention attention;
-  Sums sums(attention, c, options.device);
-  const at::Tensor hidden = decoder.embed(ids);
-  const auto since = [](std::chrono::steady_clock::time_point start) {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  };
-  const std::int64_t layer = estimate.sample_layer = largest_kv_layer(checkpoint);
-  const auto begin = std::chrono::steady_clock::now();
-  decoder.layer_weights(layer).o.sum().item<float>();  // item() waits for a GPU
-  estimate.load_seconds = since(begin);
-  double best = 0;
-  for (int repeat = 0; repeat < 2; ++repeat) {  // the first repeat warms up
-    const auto start = std::chrono::steady_clock::now();
-    decoder.run_layer(layer, hidden, batch, sums).sum().item<float>();  // item() waits for a GPU
-    best = since(start);
-  }
-  const double computing = best / static_cast<double>(estimate.sample_tokens) * static_cast<double>(plan.tokens);
-  // A GPU copies the next layer while it computes.
-  const double loading = estimate.load_seconds;
-  const double each = options.device.is_cuda() ? std::max(computing, loading) : computing + loading;
-  estimate.seconds = each * static_cast<double>(c.layers);
 }
 
 double computing_seconds(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options) {

@@ -1,4 +1,4 @@
-// Resources that a run needs, for --dry-run. They are computed from the geometry, except the time, which is measured.
+// Memory and disk space that a run needs, computed from the geometry. pipeline/collect_time.h measures its time.
 #pragma once
 
 #include <cstdint>
@@ -15,20 +15,11 @@ struct CollectEstimate {
   std::uint64_t device_bytes = 0;  // part of peak_bytes on the GPU; 0 on the CPU
   std::uint64_t disk_bytes = 0;    // work directory and output together
   std::uint64_t output_bytes = 0;
-  bool from_index = false;  // the shards are absent: no layer can be timed, so seconds stays 0
-  double seconds = 0;
-  std::int64_t sample_tokens = 0;  // length in tokens of the piece that was timed
-  std::int64_t sample_layer = 0;   // the layer that was timed, the largest
-  double load_seconds = 0;         // time to load that layer
+  bool from_index = false;  // the shards are absent: no layer can be timed
 };
 
 // Estimates only bytes: cheap, loads no weights. InputError if the index of absent shards lacks a tensor.
 CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options);
-
-// Adds the time, unless from_index: loads the largest layer and runs one short piece through it, including moments.
-// Writes nothing.
-void measure_time(const Checkpoint& checkpoint, const PromptSet& prompts, const TokenPlan& plan,
-                  const CollectOptions& options, CollectEstimate& estimate);
 
 // Lower bound on the GPU time of a rank's share in seconds, from the geometry: the same on all ranks. plan: the plan of
 // the run.

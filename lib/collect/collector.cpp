@@ -3,10 +3,10 @@
 #include <ATen/ATen.h>
 #include <malloc.h>
 
-#include <chrono>
 #include <memory>
 #include <optional>
 
+#include "base/clock.h"
 #include "base/errors.h"
 #include "base/interrupt.h"
 #include "base/log.h"
@@ -27,8 +27,6 @@
 
 namespace oscar {
 namespace {
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 // Tokens read back at once in the second pass: as many as fit a CPU cache; on a GPU, which already holds them, a full
 // chunk.
@@ -57,7 +55,7 @@ class Collector {
   }
 
   CollectReport run() {
-    const double start = now();
+    const double start = steady_seconds();
     std::optional<ResumePoint> point = work_.load_point();
     if (point) check_resume_point(*point, state_facts(), config_, plan_, work_);
     report_.resumed = point.has_value();
@@ -69,7 +67,7 @@ class Collector {
     }
     if (!point || point->layer < config_.layers) run_layers(point);
     write_statistics();
-    report_.seconds = now() - start;
+    report_.seconds = steady_seconds() - start;
     return report_;
   }
 
@@ -202,7 +200,7 @@ class Collector {
     const bool observed = config_.holds_kv(layer);  // a layer without a KV cache only passes its states on
     if (observed) begin_layer(layer, observer, from);
     checks_.begin_layer(from == nullptr ? 0.0 : from->sums.residual_energy[0].item<double>());
-    const double start = now();
+    const double start = steady_seconds();
     std::int64_t tokens = 0;
     for (std::size_t i = from == nullptr ? 0 : static_cast<std::size_t>(from->step); i < plan_.steps.size(); ++i) {
       const Step& step = plan_.steps[i];
@@ -227,7 +225,7 @@ class Collector {
     }
     checks_.check_behind(observer);
     report_.layers[static_cast<std::size_t>(layer)].tokens_per_second =
-        static_cast<double>(tokens) / std::max(now() - start, 1e-9);
+        static_cast<double>(tokens) / std::max(steady_seconds() - start, 1e-9);
     if (observed) finished_.add(layer, finished_moments(layer, observer));
     // States that leave the next layer would take the file that a saved state inside this layer continues from.
     if (!finished_.deferred() || saved_inside_ || due()) save_start(layer + 1);
@@ -256,7 +254,7 @@ class Collector {
   // Writing a checkpoint, which writes what is only in memory, may take a fifth of the time.
   bool due() const {
     const double writing = static_cast<double>(hidden_->unsaved_bytes()) / kDiskRate;
-    return now() - saved_ >= std::max(options_.checkpoint_seconds, 4 * writing);
+    return steady_seconds() - saved_ >= std::max(options_.checkpoint_seconds, 4 * writing);
   }
 
   // Saves the state at the start of `layer`. After the last layer nothing reads hidden states.
@@ -309,7 +307,7 @@ class Collector {
     const Timeline::Phase saving(timeline(), phase::kSaving);
     work_.save_point({layer, step, sums, embedding_energy_, {}});
     if (hidden_) hidden_->saved_state(layer);
-    saved_ = now(), saved_layer_ = layer, saved_inside_ = step > 0;
+    saved_ = steady_seconds(), saved_layer_ = layer, saved_inside_ = step > 0;
   }
 
   InterruptedError interrupted() const { return interrupted_run(options_); }
@@ -356,7 +354,7 @@ class Collector {
   at::Tensor embedding_energy_;
   StepChecks checks_;
   Stopwatch watch_, layer_watch_;  // moments outside the observer; the layers including the observer
-  double saved_ = now();
+  double saved_ = steady_seconds();
   std::int64_t saved_layer_ = -1;          // layer in which the saved state continues; -1: none
   bool saved_inside_ = false;              // true if it is after some steps of that layer
   std::optional<ShareDelivery> delivery_;  // only with ranks

@@ -2,14 +2,9 @@
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <chrono>
+#include "base/clock.h"
 
 namespace oscar {
-namespace {
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-}  // namespace
 
 c10::Event Stopwatch::mark() const {
   c10::Event event(device_.type(), c10::EventFlag::BACKEND_DEFAULT);  // with timing
@@ -19,7 +14,7 @@ c10::Event Stopwatch::mark() const {
 
 void Stopwatch::start() {
   if (!device_.is_cuda()) {
-    begun_ = now();
+    begun_ = steady_seconds();
     return;
   }
   parts_.emplace_back(mark(), c10::Event(device_.type(), c10::EventFlag::BACKEND_DEFAULT));
@@ -27,7 +22,7 @@ void Stopwatch::start() {
 
 void Stopwatch::stop() {
   if (!device_.is_cuda()) {
-    sum_ += now() - begun_;
+    sum_ += steady_seconds() - begun_;
     return;
   }
   parts_.back().second = mark();

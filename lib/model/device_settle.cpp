@@ -1,5 +1,6 @@
 #include "model/device_settle.h"
 
+#include <ATen/ATen.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 namespace oscar {
@@ -11,5 +12,7 @@ void settle_on_device(Timeline* timeline, at::Device device) {
     guard.synchronizeStream(guard.getStream(device));
   });
 }
+
+void wait_for(const at::Tensor& x) { x.flatten().narrow(0, 0, 1).item(); }
 
 }  // namespace oscar

@@ -2,6 +2,7 @@
 // started.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
 #include "base/timeline.h"
@@ -11,5 +12,8 @@ namespace oscar {
 // Makes each later switch of phases wait for the device's current stream. Does nothing on the CPU or for a null
 // timeline.
 void settle_on_device(Timeline* timeline, at::Device device);
+
+// Waits until x is computed.
+void wait_for(const at::Tensor& x);
 
 }  // namespace oscar

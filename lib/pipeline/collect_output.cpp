@@ -48,12 +48,6 @@ Json timeline_json(Timeline& timeline) {
   return out;
 }
 
-std::string time_source(const CollectEstimate& e) {
-  if (e.from_index) return "not known: the shards are not here, so that no layer can be timed";
-  return "measured on " + std::to_string(e.sample_tokens) + " tokens through layer " + std::to_string(e.sample_layer) +
-         (e.load_seconds > 0 ? " and on loading it" : "");
-}
-
 }  // namespace
 
 std::string share_text(const TokenPlan& plan) {
@@ -72,7 +66,8 @@ void print_plan_notes(const TokenPlan& plan, std::int64_t budget) {
   }
 }
 
-Json estimate_json(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& e) {
+Json estimate_json(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& e,
+                   const RunTime& time) {
   Json out = {{"format_version", 1}, {"dry_run", true}, {"output", options.output.string()}};
   out["plan"] = plan_json(plan);
   out["weight_bytes"] = e.weight_bytes;
@@ -81,13 +76,11 @@ Json estimate_json(const TokenPlan& plan, const CollectOptions& options, const C
   out["device_memory_bytes"] = e.device_bytes;
   out["disk_bytes"] = e.disk_bytes;
   out["output_bytes"] = e.output_bytes;
-  out["seconds"] = e.from_index ? Json(nullptr) : Json(e.seconds);
-  out["seconds_from"] = time_source(e);
+  time.add_to(out);
   return out;
 }
 
-std::string estimate_text(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& e,
-                          bool with_time) {
+std::string estimate_text(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& e) {
   std::ostringstream text;
   text << "plan       " << counts(plan) << "\n"
        << "weights    " << format_bytes(e.weight_bytes) << " in memory (one layer at a time), "
@@ -96,15 +89,13 @@ std::string estimate_text(const TokenPlan& plan, const CollectOptions& options, 
        << (e.device_bytes > 0 ? "GPU        about " + format_bytes(e.device_bytes) + " at its peak\n" : std::string())
        << "disk       about " << format_bytes(e.disk_bytes) << " in " << work_directory_of(options).string()
        << " while it runs, " << format_bytes(e.output_bytes) << " for " << options.output.string() << "\n";
-  if (!with_time) return text.str();
-  text << "time       "
-       << (e.from_index ? time_source(e) : "about " + duration_text(e.seconds) + " (" + time_source(e) + ")") << "\n";
   return text.str();
 }
 
-void print_estimate(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& e, bool json) {
-  print_result(json ? dump_json(estimate_json(plan, options, e))
-                    : estimate_text(plan, options, e) + "dry run: nothing was written\n");
+void print_estimate(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& e, const RunTime& time,
+                    bool json) {
+  print_result(json ? dump_json(estimate_json(plan, options, e, time))
+                    : estimate_text(plan, options, e) + time.text() + "dry run: nothing was written\n");
 }
 
 std::string collected_text(const TokenPlan& plan, const CollectOptions& options, const CollectReport& r) {

@@ -6,6 +6,7 @@
 
 #include "collect/collect.h"
 #include "collect/collect_estimate.h"
+#include "pipeline/collect_time.h"
 #include "pipeline/common_options.h"
 
 namespace oscar {
@@ -13,12 +14,12 @@ namespace oscar {
 void print_plan_notes(const TokenPlan& plan, std::int64_t budget);
 // "500 of 2000 tokens in 3 of 11 sequences": a shard's share of the run.
 std::string share_text(const TokenPlan& plan);
-// The plan of a dry run, as JSON and as lines of text.
-Json estimate_json(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& estimate);
-// with_time: with a last line that tells the time of collecting.
-std::string estimate_text(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& estimate,
-                          bool with_time = true);
-void print_estimate(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& estimate, bool json);
+// The plan of a dry run, as JSON and as lines of text; only the JSON has the time.
+Json estimate_json(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& estimate,
+                   const RunTime& time);
+std::string estimate_text(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& estimate);
+void print_estimate(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& estimate,
+                    const RunTime& time, bool json);
 // Lines about a finished run. Warns if no metrics of pairs outside the windows were written.
 std::string collected_text(const TokenPlan& plan, const CollectOptions& options, const CollectReport& report);
 // With options.timeline, also shows where the time went: on stderr and in the JSON.

@@ -6,7 +6,6 @@
 #include "base/foreign_text.h"
 #include "base/log.h"
 #include "base/output_file.h"
-#include "base/progress.h"
 #include "collect/collect_work.h"
 #include "collect/reading_range.h"
 #include "collect/run_record.h"
@@ -98,65 +97,27 @@ CurveText ModelRun::curve_text(const CacheWindows& windows, const CurveArguments
   return load_curve_text(checkpoint_, windows, curves, alone ? &given_ : &prompts_, names);
 }
 
-RunShape ModelRun::shape(const std::optional<CurvePlan>& curves) const {
-  RunShape shape;
-  for (const Piece& piece : run_.plan.pieces) shape.lengths.push_back(piece.length);
-  shape.far = arguments_.options.far;
+FitShape ModelRun::shape(const std::optional<CurvePlan>& curves) const {
+  FitShape shape;
   const bool tries = arguments_.context == 0 && arguments_.seq_len == 0 && arguments_.options.context > 0;
   if (tries && !tried_lengths(run_.plan.longest).empty()) shape.range_tokens = run_.plan.longest;
-  if (own_text_) {
-    const TextShape& text = own_text_->shape();
-    shape.text_rows = text.rows, shape.text_row_tokens = text.row_tokens, shape.text_batch = text.batch_rows;
-  }
-  if (curves) {
-    shape.curve_sequences = curves->sequences, shape.curve_context = curves->context;
-    shape.curve_budgets = curves->budgets, shape.windows = curves->windows;
-  }
+  if (own_text_) shape.text = own_text_->shape();
+  shape.curves = curves;
   return shape;
 }
 
-namespace {
-
-std::string phases_text(const std::vector<PhaseSeconds>& phases, std::int64_t tokens) {
-  std::string text = "time       about " + duration_text(whole_seconds(phases)) + " on this machine, by a probe of " +
-                     std::to_string(tokens) + " tokens through a layer\n";
-  for (const PhaseSeconds& phase : phases) {
-    text += "  " + phase.name + std::string(phase.name.size() < 16 ? 16 - phase.name.size() : 1, ' ') +
-            duration_text(phase.seconds) + "\n";
-  }
-  return text;
-}
-
-Json phases_json(const std::vector<PhaseSeconds>& phases) {
-  Json list = Json::array();
-  for (const PhaseSeconds& phase : phases) list.push_back({{"phase", phase.name}, {"seconds", phase.seconds}});
-  return list;
-}
-
-}  // namespace
-
 void ModelRun::print_plan(const std::optional<CurvePlan>& curves) {
   const CollectOptions& options = arguments_.options;
-  std::vector<PhaseSeconds> phases;  // empty: the shards are absent
-  if (!run_.estimate.from_index) phases = estimate_run(checkpoint_, options.dtype, options.device, shape(curves));
+  const RunTime time = fit_time(checkpoint_, run_.plan, options, shape(curves));
   if (common_.json) {
-    Json out = estimate_json(run_.plan, options, run_.estimate);
+    Json out = estimate_json(run_.plan, options, run_.estimate, time);
     if (curves) out["curves"] = curve_plan_json(*curves);
     out["own_text"] = own_text_.has_value();
-    if (!phases.empty()) {
-      out["seconds"] = whole_seconds(phases);
-      out["seconds_from"] = "a probe of " + std::to_string(probe_tokens(checkpoint_.config(), options.device)) +
-                            " tokens through a layer of each kind";
-      out["phases"] = phases_json(phases);
-    }
     print_result(dump_json(out));
     return;
   }
-  print_result((own_text_ ? own_text_->plan_text() : std::string()) +
-               estimate_text(run_.plan, options, run_.estimate, phases.empty()) +
-               (curves ? curve_plan_text(*curves) : std::string()) +
-               (phases.empty() ? "" : phases_text(phases, probe_tokens(checkpoint_.config(), options.device))) +
-               "dry run: nothing was written\n");
+  print_result((own_text_ ? own_text_->plan_text() : std::string()) + estimate_text(run_.plan, options, run_.estimate) +
+               (curves ? curve_plan_text(*curves) : std::string()) + time.text() + "dry run: nothing was written\n");
 }
 
 // An interrupted run may have collected them already.

@@ -6,7 +6,7 @@
 
 #include "pipeline/fit_curves.h"
 #include "pipeline/fit_text.h"
-#include "pipeline/run_estimate.h"
+#include "pipeline/fit_time.h"
 
 namespace oscar {
 
@@ -36,7 +36,7 @@ class ModelRun {
   void finish() const;
 
  private:
-  RunShape shape(const std::optional<CurvePlan>& curves) const;  // what the run will do
+  FitShape shape(const std::optional<CurvePlan>& curves) const;  // what the run will do
   void plan_own_text();
   PromptSet read_own_text();
   bool take_earlier() const;

@@ -2,7 +2,6 @@
 
 #include <ATen/Parallel.h>
 
-#include <chrono>
 #include <cstdio>
 #include <sstream>
 
@@ -121,10 +120,6 @@ std::string spectrum_table(const FitResult& result) {
          line("  values  ", values);
 }
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 }  // namespace
 
 FitPlan plan_fit(const Statistics& s, const FitOptions& options) {
@@ -143,11 +138,9 @@ FitPlan plan_fit(const Statistics& s, const FitOptions& options) {
   // A fit of one layer and head, to measure time.
   Statistics one = s;
   one.layers.resize(1);
-  const auto start = std::chrono::steady_clock::now();
   FitOptions quiet = options;
   quiet.on_step = nullptr;
-  fit(one, quiet);
-  plan.seconds = seconds_since(start) * static_cast<double>(plan.layers);
+  plan.seconds = seconds_of([&] { fit(one, quiet); }) * static_cast<double>(plan.layers);
   return plan;
 }
 

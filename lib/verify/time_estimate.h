@@ -1,4 +1,4 @@
-// Estimates the run time of oscar-verify from one layer on part of its text, for --dry-run.
+// Estimates the run time of oscar-verify from one layer of each kind (model/layer_timer.h), for --dry-run.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +25,9 @@ struct TimeEstimate {
   std::int64_t sample_tokens = 0;  // tokens used for the measurement
 };
 
-// Runs layer 0 over the first tokens of a sequence with the BF16 cache and with one quantized method. For the decode
-// path it also runs some single-token steps after half a context. It scores one block of logits. Assumes that all
-// layers and methods cost the same. Reads the weights of one layer and the head.
+// Runs one layer of each kind over a few tokens with the BF16 cache and with one quantized method. For the decode path
+// it also runs some single-token steps after half of them. It scores one block of logits. Assumes that all methods cost
+// the same. Reads the weights of these layers and the head.
 TimeEstimate estimate_time(const Checkpoint& checkpoint, const DecoderOptions& options,
                            const std::vector<const KvMethod*>& methods, const KvMethod& baseline,
                            const SequenceSet& set, const TimeRequest& request);

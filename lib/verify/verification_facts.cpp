@@ -96,8 +96,9 @@ std::string Verification::plan_text() const {
     for (const TaskPrompt& prompt : t.prompts) time.task_tokens += std::ssize(prompt.ids);
   }
   const TimeEstimate estimate = estimate_time(checkpoint_, request_.decoder, method_pointers(), baseline_, set_, time);
-  text += "time       about " + duration_text(estimate.seconds) + " without loading the weights, from one layer on " +
-          grouped(estimate.sample_tokens) + " tokens\n";
+  text += "time       about " + duration_text(estimate.seconds) +
+          " without loading the weights, from one layer of each kind on " + grouped(estimate.sample_tokens) +
+          " tokens\n";
   return text;
 }
 

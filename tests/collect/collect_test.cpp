@@ -399,9 +399,6 @@ TEST_F(Collect, EstimateFitsTheRun) {
   auto [plan, estimate] = run_and_estimate();
   EXPECT_GT(estimate.disk_bytes, 200u * (2 * 192 + 2 * 2 * 128) * 4 + estimate.output_bytes);
   EXPECT_LT(estimate.weight_bytes * 3, decoded_bytes(checkpoint_, 4));  // one layer's
-  measure_time(checkpoint_, prompts_, plan, options_, estimate);
-  EXPECT_GT(estimate.seconds, 0);
-  EXPECT_EQ(estimate.sample_tokens, 40);  // the first step
   EXPECT_NO_THROW(require_disk_space(options_, estimate));
   estimate.disk_bytes = std::uint64_t{1} << 60;
   EXPECT_THROW(require_disk_space(options_, estimate), EnvironmentError);
