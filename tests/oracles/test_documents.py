@@ -115,7 +115,7 @@ def test_the_other_searches_find_faults():
     assert script_comments('x = "a  #b"\n# see one.h\n"""two.h"""\n') == "see one.h\ntwo.h"
     assert list(paragraphs("# Head\none\ntwo\n- item\n\n| a |\n```\ncode\n```\nend")) == ["one two", "- item", "end"]
     assert anchors("## What is *judged*: `x_y`") == {"what-is-judged-x_y"}
-    assert len(SCRIPTS) >= 55 and len(PAGES) >= 25 and "scripts/make_model_texts.py" in PYTHON
+    assert len(SCRIPTS) >= 55 and len(PAGES) >= 25 and "tests/sample_data/make_model_texts.py" in PYTHON
 
 
 @pytest.mark.parametrize("name", [n for n in DOCUMENTS if n not in HISTORY])
@@ -267,7 +267,7 @@ def test_a_key_passes_at_most_eight_files():
 # Files that may say where a method comes from: what is asked there, by the folders and files that may ask it.
 ORIGINS = {
     r"\bMethodEngine\b": ("lib/methods/", "lib/cache/spec_coder.cpp"),
-    r"\bspec_coder\(": ("lib/cache/coders.h", "lib/cache/spec_coder.cpp", "lib/cache/make_method.cpp"),
+    r"\bspec_coder\(": ("lib/cache/rows_coder.h", "lib/cache/spec_coder.cpp", "lib/cache/make_method.cpp"),
     r"(?:\.|->)engine\b": (),
     r"\bdynamic_(?:pointer_)?cast\b": ("apps/", "lib/pipeline/"),  # of exceptions
 }

@@ -64,7 +64,7 @@ def test_the_outlier_model_computes_the_same_function():
 def test_twins_made_by_the_script(name, tmp_path, monkeypatch):
     """The same function, the same bytes every time, and channels of keys and values at least eight times as large."""
     safetensors = pytest.importorskip("safetensors.torch")
-    monkeypatch.syspath_prepend(SOURCE_DIR / "scripts")
+    monkeypatch.syspath_prepend(SOURCE_DIR / "tests" / "sample_data")
     make_outlier_twin = pytest.importorskip("make_outlier_twin")
     for folder in ("a", "b"):
         make_outlier_twin.write_twin(SAMPLE / name, tmp_path / folder, 20261122)

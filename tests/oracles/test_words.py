@@ -109,7 +109,7 @@ def test_help_shows_few_options(command, most):
 
 
 BRITISH = r"quantis|normalis|synchronis|summaris|randomis|recognis|factoris|memoris|initialis|optimis(?!t)|centre|centring|flavour|colour|neighbour|behaviour|honour|favour|judgement|licence|cancelled|artefact"
-SPELLED_OTHERWISE = ("docs/words.md", "tests/oracles/test_words.py", "tests/bench/results/", "sample_data/", "LICENSE", "CHANGELOG.md", "scripts/sample_prompts.py",
+SPELLED_OTHERWISE = ("docs/words.md", "tests/oracles/test_words.py", "tests/bench/results/", "sample_data/", "LICENSE", "CHANGELOG.md", "tests/sample_data/sample_prompts.py",
                      "tests/oracles/text_corpus.py", "lab/")  # names of words, measured output, texts of models, notes of the past
 
 

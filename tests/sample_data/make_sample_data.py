@@ -9,7 +9,7 @@ away from text. Chat, code, mathematics and other languages are in sample_prompt
 The seed is fixed. Samples depend on floating-point rounding, so another CPU or torch may give other (equally good)
 text. The files are therefore kept in the repository, and this script runs only to change them.
 
-    python scripts/make_sample_data.py            # about 10 minutes
+    python tests/sample_data/make_sample_data.py            # about 10 minutes
 """
 import argparse
 import json
@@ -21,7 +21,7 @@ import torch
 from sample_prompts import KEYS, written_prompts
 from sampling import clean, load, ngrams, plan, sample, tokens_of
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent / "sample_data"
+ROOT = pathlib.Path(__file__).resolve().parents[2] / "sample_data"
 
 
 def main():

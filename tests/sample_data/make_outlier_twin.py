@@ -7,7 +7,7 @@ key factors go into the norms' weights (one set for all heads); otherwise into t
 (one set per KV head). Both channels of a RoPE plane get one factor, because otherwise RoPE and scaling do not commute.
 Most factors are 1/2, 1 or 2; three planes of the keys get 8 to 32, four channels of each head's values 4 to 32.
 
-    python scripts/make_outlier_twin.py sample_data/tiny-llama build/tiny-llama-outliers
+    python tests/sample_data/make_outlier_twin.py sample_data/tiny-llama build/tiny-llama-outliers
 """
 import argparse
 import json

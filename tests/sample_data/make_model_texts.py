@@ -14,12 +14,12 @@ make_sample_data.py, few of them.
 All are sampled apart, no row of prompts.jsonl shares 24 tokens in a row with a held-out text. Seeds are fixed; samples
 depend on floating-point rounding, so the files are kept in the repository and this script is run only to change them.
 
-    python scripts/make_model_texts.py [MODEL...]     # some minutes for each model
+    python tests/sample_data/make_model_texts.py [MODEL...]     # some minutes for each model
 
 With `--heldout N` it writes only held-out texts, N sequences of each kind and as many of both, which share no 24 tokens in a row with
 prompts.jsonl: for evaluations where six sequences leave too much to chance.
 
-    python scripts/make_model_texts.py --heldout 48 --output build/heldout --device cuda
+    python tests/sample_data/make_model_texts.py --heldout 48 --output build/heldout --device cuda
 """
 import argparse
 import json
@@ -31,7 +31,7 @@ import torch
 from sample_prompts import KEYS
 from sampling import clean, load, ngrams, plan, sample, tokens_of
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent / "sample_data"
+ROOT = pathlib.Path(__file__).resolve().parents[2] / "sample_data"
 MODELS = ["tiny-qwen3", "tiny-llama", "tiny-qwen2"]
 OPENERS = {
     "code": [
