@@ -50,11 +50,4 @@ std::vector<SampledToken> sample_sequences(std::uint64_t seed, std::string_view 
   return heap;
 }
 
-std::vector<SampledToken> sample_tokens(std::uint64_t seed, std::string_view prompt_set_sha256,
-                                        const std::vector<std::int64_t>& lengths, std::int64_t k) {
-  std::vector<SampledSequence> sequences;
-  for (const std::int64_t length : lengths) sequences.push_back({static_cast<std::int64_t>(sequences.size()), length});
-  return sample_sequences(seed, prompt_set_sha256, sequences, k);
-}
-
 }  // namespace oscar

@@ -27,8 +27,5 @@ struct SampledSequence {
 // counts over the given sequences. Memory: k entries.
 std::vector<SampledToken> sample_sequences(std::uint64_t seed, std::string_view prompt_set_sha256,
                                            const std::vector<SampledSequence>& sequences, std::int64_t k);
-// The same for sequences of these lengths, numbered from 0.
-std::vector<SampledToken> sample_tokens(std::uint64_t seed, std::string_view prompt_set_sha256,
-                                        const std::vector<std::int64_t>& lengths, std::int64_t k);
 
 }  // namespace oscar

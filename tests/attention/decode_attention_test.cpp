@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "attention/decode_attention_reference.h"
 #include "attention/random_cache.h"
 
 namespace oscar {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "attention/cuda/attention_launch.h"
+#include "attention/decode_attention_reference.h"
 #include "attention/random_cache.h"
 #include "model/attention.h"
 #include "support/gpu.h"

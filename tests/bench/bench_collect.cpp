@@ -68,7 +68,7 @@ void compare(benchmark::State& state, const ModelConfig& config, std::int64_t to
   const TokenPlan plan = make_token_plan(prompts, tokens, tokens);
   FullAttention attention;
   Recorder recorder(attention);
-  Timed observer(attention, config, prompts, plan, sample_tokens(0, "", {tokens}, 512 * tokens / 30000 + 1),
+  Timed observer(attention, config, prompts, plan, sample_sequences(0, "", {{0, tokens}}, 512 * tokens / 30000 + 1),
                  FarPairs{.enabled = false}, at::kCPU);
   observer.begin_layer(nullptr, {});
   Cost pass, moments;

@@ -3,6 +3,7 @@
 #include <benchmark/benchmark.h>
 
 #include "attention/cpu/decode_attention_cpu.h"
+#include "attention/decode_attention_reference.h"
 #include "attention/random_cache.h"
 
 namespace oscar {

@@ -8,6 +8,14 @@
 namespace oscar {
 namespace {
 
+// Of sequences of these lengths, numbered from 0.
+std::vector<SampledToken> sample_tokens(std::uint64_t seed, std::string_view prompt_set_sha256,
+                                        const std::vector<std::int64_t>& lengths, std::int64_t k) {
+  std::vector<SampledSequence> sequences;
+  for (const std::int64_t length : lengths) sequences.push_back({static_cast<std::int64_t>(sequences.size()), length});
+  return sample_sequences(seed, prompt_set_sha256, sequences, k);
+}
+
 TEST(RowSample, KeepsTheSmallestPriorities) {
   const std::vector<std::int64_t> lengths = {10, 1, 25, 7};
   std::vector<std::uint64_t> all;

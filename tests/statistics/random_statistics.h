@@ -42,7 +42,7 @@ inline Statistics random_statistics(const RandomRows& r) {
   s.metadata = {{"tool", {{"name", "oscar-collect"}, {"version", "0.0.0"}}},
                 {"rows", {{"requested", r.rows}, {"kept", std::min(r.rows, r.tokens)}}},
                 {"parts", {{{"prompts", {{"sha256", sha}}}, {"tokens", r.tokens}, {"sequences", 1}}}}};
-  const auto sampled = sample_tokens(0, sha, {r.tokens}, r.rows);
+  const auto sampled = sample_sequences(0, sha, {{0, r.tokens}}, r.rows);
   for (std::int64_t i = 0; i < r.layers; ++i) {
     const at::Tensor q = at::randn({r.tokens, r.query_heads, r.head_dim});
     const at::Tensor k = at::randn({r.tokens, r.kv_heads, r.head_dim}) + 0.5;

@@ -1,5 +1,4 @@
-// Decode attention on the CPU. Every function computes the definition in tiered_decode.h.
-// decode_attention_reference.cpp has the reference; cpu_backend.cpp distributes the work of the others over threads.
+// Decode attention on the CPU: the definition in tiered_decode.h. cpu_backend.cpp distributes the work over threads.
 #pragma once
 
 #include <vector>
@@ -9,9 +8,6 @@
 #include "cache/kv_cache.h"
 
 namespace oscar {
-
-// The specification: double accumulation, one token at a time, directly from the bytes of the pages (page_layout.h).
-void decode_attention_reference(const TieredDecodeParams& params);
 
 // A part of each logit that depends on the position of the key: softmax_scale <query, rope_phases[position]>. Keys
 // centered before RoPE need it (model/rope_phases.h).

@@ -1,5 +1,5 @@
 // Decode attention over the three tiers of a paged cache, in its CPU form (specification:
-// decode_attention_reference.cpp). GPU kernels compute the same from device pages: PagedDecodeParams of
+// tests/attention/decode_attention_reference.cpp). GPU kernels compute the same from device pages: PagedDecodeParams of
 // kernels/decode/decode_attention.h. Raw pointers, no Torch.
 //
 // For sequence b and query head h with KV head h / (Hq / Hkv), over the cached tokens j in order of position:

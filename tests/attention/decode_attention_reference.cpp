@@ -1,8 +1,9 @@
+#include "attention/decode_attention_reference.h"
+
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
-#include "attention/cpu/decode_attention_cpu.h"
 #include "codec/page_params.h"
 #include "layout/float16.h"
 #include "layout/row_code.h"
