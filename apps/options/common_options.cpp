@@ -20,6 +20,7 @@
 #include "apps/process_setup.h"
 #include "base/errors.h"
 #include "base/files.h"
+#include "base/formatted.h"
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "base/progress.h"
@@ -200,9 +201,7 @@ CLI::Validator real_number(double least, double most) {
     const auto end = std::from_chars(text.data(), text.data() + text.size(), value);
     const bool number = end.ec == std::errc() && end.ptr == text.data() + text.size() && std::isfinite(value);
     if (number && value >= least && value <= most) return {};
-    char range[64];
-    std::snprintf(range, sizeof range, "%.6g to %.6g", least, most);
-    return "'" + text + "' is not a number from " + range;
+    return "'" + text + "' is not a number from " + formatted("%.6g to %.6g", least, most);
   };
   return CLI::Validator(check, "");
 }

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "base/errors.h"
-#include "pipeline/number.h"
+#include "base/formatted.h"
 
 namespace oscar {
 
@@ -11,7 +11,7 @@ void add_target_options(CLI::App& app, TargetArguments& a) {
   std::string list;
   std::vector<std::string> names;
   for (const Preset& preset : presets()) {
-    list += (list.empty() ? "" : ", ") + std::string(preset.name) + " " + number(preset.kl, "%g");
+    list += (list.empty() ? "" : ", ") + std::string(preset.name) + " " + formatted("%g", preset.kl);
     names.emplace_back(preset.name);
   }
   app.add_option("--preset", a.preset, "Waterfill, in place of --bits: a target of --target-kl by its name: " + list)

@@ -6,11 +6,11 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <utility>
 
 #include "base/errors.h"
+#include "base/formatted.h"
 #include "base/open_regular.h"
 #include "base/output_file.h"
 
@@ -129,9 +129,7 @@ std::string format_bytes(std::uint64_t bytes) {
     value /= 1024.0;
     ++unit;
   }
-  char text[32];
-  std::snprintf(text, sizeof text, unit == 0 ? "%.0f %s" : "%.1f %s", value, kUnits[unit]);
-  return text;
+  return formatted(unit == 0 ? "%.0f %s" : "%.1f %s", value, kUnits[unit]);
 }
 
 }  // namespace oscar

@@ -1,8 +1,8 @@
 #include "base/foreign_text.h"
 
 #include <algorithm>
-#include <cstdio>
 
+#include "base/formatted.h"
 #include "base/utf8.h"
 
 namespace oscar {
@@ -28,13 +28,7 @@ constexpr Range kUnsafe[] = {
 };
 
 std::string escape_of(char32_t c) {
-  char text[16];
-  std::snprintf(text, sizeof text,
-                c < 0x80      ? "\\x%02x"
-                : c < 0x10000 ? "\\u%04x"
-                              : "\\U%08x",
-                static_cast<unsigned>(c));
-  return text;
+  return formatted(c < 0x80 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", static_cast<unsigned>(c));
 }
 
 }  // namespace
@@ -62,9 +56,7 @@ std::string escape_text(std::string_view text, Lines lines) {
       out += escape_of(step.value);
     } else {
       for (const char byte : text.substr(at, step.bytes)) {
-        char hex[8];
-        std::snprintf(hex, sizeof hex, "\\x%02x", static_cast<unsigned char>(byte));
-        out += hex;
+        out += formatted("\\x%02x", static_cast<unsigned char>(byte));
       }
     }
     at += step.bytes;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <unordered_set>
 #include <utility>
@@ -11,6 +10,7 @@
 #include "base/budget.h"
 #include "base/errors.h"
 #include "base/foreign_text.h"
+#include "base/formatted.h"
 #include "base/json_fault.h"
 #include "base/json_rules.h"
 #include "base/utf8.h"
@@ -204,13 +204,8 @@ std::string escape_json(std::string text) {
       out.append(text, at, step.bytes);
     } else {
       const auto c = static_cast<unsigned>(step.value);
-      char units[16];
-      if (c < 0x10000) {
-        std::snprintf(units, sizeof units, "\\u%04x", c);
-      } else {
-        std::snprintf(units, sizeof units, "\\u%04x\\u%04x", 0xD800 + ((c - 0x10000) >> 10), 0xDC00 + (c & 0x3FF));
-      }
-      out += units;
+      out += c < 0x10000 ? formatted("\\u%04x", c)
+                         : formatted("\\u%04x\\u%04x", 0xD800 + ((c - 0x10000) >> 10), 0xDC00 + (c & 0x3FF));
     }
     at += step.bytes;
   }

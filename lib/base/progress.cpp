@@ -7,6 +7,7 @@
 
 #include "base/columns.h"
 #include "base/foreign_text.h"
+#include "base/formatted.h"
 #include "base/log.h"
 
 namespace oscar {
@@ -26,29 +27,18 @@ std::size_t terminal_columns() {
 }
 
 std::string clock_text(double s) {
-  char text[32];
   const int total = static_cast<int>(s + 0.5);
-  if (total >= 3600) {
-    std::snprintf(text, sizeof text, "%d:%02d:%02d", total / 3600, total / 60 % 60, total % 60);
-  } else {
-    std::snprintf(text, sizeof text, "%d:%02d", total / 60, total % 60);
-  }
-  return text;
+  if (total >= 3600) return formatted("%d:%02d:%02d", total / 3600, total / 60 % 60, total % 60);
+  return formatted("%d:%02d", total / 60, total % 60);
 }
 }  // namespace
 
 void set_progress_enabled(bool enabled) { g_enabled = enabled; }
 
 std::string duration_text(double seconds) {
-  char text[64];
-  if (seconds < 120) {
-    std::snprintf(text, sizeof text, "%.1f s", seconds);
-  } else if (seconds < 7200) {
-    std::snprintf(text, sizeof text, "%.0f min", seconds / 60);
-  } else {
-    std::snprintf(text, sizeof text, "%.1f h", seconds / 3600);
-  }
-  return text;
+  if (seconds < 120) return formatted("%.1f s", seconds);
+  if (seconds < 7200) return formatted("%.0f min", seconds / 60);
+  return formatted("%.1f h", seconds / 3600);
 }
 
 Progress::Progress(std::string label, std::uint64_t total, std::string unit)
@@ -87,10 +77,8 @@ void Progress::show(bool last) {
   if (stderr_is_terminal()) {
     constexpr int kWidth = 24;
     const int full = static_cast<int>(fraction * kWidth);
-    char numbers[80];
-    std::snprintf(numbers, sizeof numbers, " %3.0f%%  %.0f ", 100 * fraction, rate);
     // Label, unit and note were escaped when they were set.
-    const std::string end = numbers + unit_ + "/s  " + tail;
+    const std::string end = formatted(" %3.0f%%  %.0f ", 100 * fraction, rate) + unit_ + "/s  " + tail;
     std::string line = label_ + " [" + std::string(full, '#') + std::string(kWidth - full, '.') + "]" + end;
     const std::size_t most = terminal_columns() - 1;
     if (display_width(line) > most) line = shortened(label_ + end, most);

@@ -1,8 +1,7 @@
 #include "base/shell.h"
 
-#include <cstdio>
-
 #include "base/foreign_text.h"
+#include "base/formatted.h"
 
 namespace oscar {
 
@@ -14,9 +13,7 @@ std::string shell_word(std::string_view text) {
   for (const char c : text) {
     const bool printable = c >= 0x20 && c < 0x7F;
     if (coded && !printable) {
-      char hex[8];
-      std::snprintf(hex, sizeof hex, "\\x%02x", static_cast<unsigned char>(c));
-      word += hex;
+      word += formatted("\\x%02x", static_cast<unsigned char>(c));
     } else if (coded && (c == '\'' || c == '\\')) {
       word += {'\\', c};
     } else {

@@ -7,11 +7,11 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <vector>
 
 #include "base/errors.h"
+#include "base/formatted.h"
 #include "base/hash.h"
 
 namespace oscar {
@@ -30,11 +30,7 @@ std::string random_digits() {
     throw EnvironmentError(std::string("the system gives no random numbers (") + std::strerror(errno) + ")");
   }
   std::string digits;
-  for (const unsigned char byte : bytes) {
-    char text[3];
-    std::snprintf(text, sizeof text, "%02x", byte);
-    digits += text;
-  }
+  for (const unsigned char byte : bytes) digits += formatted("%02x", byte);
   return digits;
 }
 

@@ -1,8 +1,8 @@
 #include "base/timeline.h"
 
 #include <algorithm>
-#include <cstdio>
 
+#include "base/formatted.h"
 #include "base/log.h"
 
 namespace oscar {
@@ -65,9 +65,8 @@ std::vector<std::string> timeline_lines(const std::vector<Timeline::Row>& rows) 
   }
   std::vector<std::string> lines;
   const auto add = [&](const std::string& name, double seconds) {
-    char figures[40];
-    std::snprintf(figures, sizeof figures, "%9.3f s %6.1f%%", seconds, wall > 0 ? 100 * seconds / wall : 0.0);
-    lines.push_back("  " + name + std::string(width - name.size() + 1, ' ') + figures);
+    lines.push_back("  " + name + std::string(width - name.size() + 1, ' ') +
+                    formatted("%9.3f s %6.1f%%", seconds, wall > 0 ? 100 * seconds / wall : 0.0));
   };
   for (const Timeline::Row& row : rows) {
     if (row.seconds > 0) add(row.name, row.seconds);

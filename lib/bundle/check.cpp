@@ -2,10 +2,10 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
-#include <cstdio>
 #include <set>
 
 #include "base/errors.h"
+#include "base/formatted.h"
 #include "bundle/bundle.h"
 #include "codec/feedback.h"
 #include "layout/left_out.h"
@@ -16,12 +16,6 @@ namespace oscar {
 namespace {
 
 constexpr double kOrthogonalityLimit = 1e-4;  // FP32 storage leaves about 1e-7
-
-std::string number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3g", value);
-  return text;
-}
 
 bool finite(const at::Tensor& tensor) { return !tensor.defined() || at::isfinite(tensor).all().item<bool>(); }
 
@@ -103,7 +97,7 @@ void check_side(const LayerTransform& layer, bool key, std::vector<std::string>&
   }
   for (const float rho : side.clip) {
     if (!(rho >= 0.0f && rho <= 1.0f)) {
-      faults.push_back(name + " clip ratio is " + number(rho) + ", expected 0 to 1");
+      faults.push_back(name + " clip ratio is " + formatted("%.3g", rho) + ", expected 0 to 1");
       break;
     }
   }
@@ -114,14 +108,14 @@ void check_side(const LayerTransform& layer, bool key, std::vector<std::string>&
   if (side.orthogonal()) {
     const double error = orthogonality_error(side.forward);
     if (!(error <= kOrthogonalityLimit)) {
-      faults.push_back(name + " rotation is not orthogonal (max |M M^T - I| = " + number(error) + ", limit " +
-                       number(kOrthogonalityLimit) + ")");
+      faults.push_back(name + " rotation is not orthogonal (max |M M^T - I| = " + formatted("%.3g", error) +
+                       ", limit " + formatted("%.3g", kOrthogonalityLimit) + ")");
     }
   } else {
     const double error = cancellation_error(side, key);
     if (!(error <= kOrthogonalityLimit)) {
-      faults.push_back(name + " transform and its inverse do not cancel (error " + number(error) + ", limit " +
-                       number(kOrthogonalityLimit) + ")");
+      faults.push_back(name + " transform and its inverse do not cancel (error " + formatted("%.3g", error) +
+                       ", limit " + formatted("%.3g", kOrthogonalityLimit) + ")");
     }
   }
 }

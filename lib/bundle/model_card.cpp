@@ -1,10 +1,10 @@
 #include "bundle/model_card.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <sstream>
 
 #include "base/foreign_text.h"
+#include "base/formatted.h"
 #include "base/markup.h"
 #include "checkpoint/model_name.h"
 #include "layout/left_out.h"
@@ -28,12 +28,6 @@ std::string quoted(const std::string& text) {
     out += c;
   }
   return out + "\"";
-}
-
-std::string decimals(double value, int digits) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%.*f", digits, value);
-  return text;
 }
 
 void row(std::ostringstream& out, const std::string& name, const std::string& value) {
@@ -89,14 +83,14 @@ std::string card_head(const Bundle& bundle, const std::string& title) {
   row(out, "method", bundle.method + ", one rotation for each " + (bundle.scope == "head" ? "KV head" : "layer"));
   row(out, "code",
       "2 bits, group " + (bundle.quant_group > 0 ? std::to_string(bundle.quant_group) : std::string("whole head")) +
-          ", " + decimals(bundle_bits_per_element(bundle), 3) + " bits per quantized element, encoder " +
+          ", " + formatted("%.3f", bundle_bits_per_element(bundle)) + " bits per quantized element, encoder " +
           bundle.encoder);
   row(out, "windows",
       "first " + std::to_string(bundle.windows.sink) + " and last " + std::to_string(bundle.windows.recent) +
           " tokens in BF16");
   row(out, "Hadamard block", bundle.hadamard_block > 0 ? std::to_string(bundle.hadamard_block) : "");
   row(out, "one clip pair for all layers",
-      "keys " + decimals(bundle.global_key_clip, 3) + ", values " + decimals(bundle.global_value_clip, 3) +
+      "keys " + formatted("%.3f", bundle.global_key_clip) + ", values " + formatted("%.3f", bundle.global_value_clip) +
           " (0: off)");
   out << "\n";
   return out.str();

@@ -1,15 +1,11 @@
 #include "checkpoint/fingerprint_1.h"
 
-#include <cstdio>
+#include "base/formatted.h"
 
 namespace oscar {
 namespace {
 
-std::string number(double value) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%.17g", value);
-  return text;
-}
+std::string number(double value) { return formatted("%.17g", value); }
 
 std::string rope_text(const RopeConfig& r) {
   std::string text = "rope " + std::to_string(static_cast<int>(r.type)) + (r.truncate ? " 1 " : " 0 ");

@@ -3,8 +3,8 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cstdio>
 
+#include "base/formatted.h"
 #include "base/log.h"
 #include "base/parallel_tasks.h"
 #include "statistics/layer_fields.h"
@@ -22,12 +22,9 @@ void describe_layer(const LayerMoments& moments, std::int64_t layer, LayerReport
 }
 
 void print_layer(const LayerReport& r, std::int64_t layers) {
-  char text[200];
-  std::snprintf(text, sizeof text,
-                "layer %3lld/%lld %9.0f tokens/s  Q^T Q %.2e, top 8 %5.1f%%  V^T S^T S V %.2e, top 8 %5.1f%%",
-                static_cast<long long>(r.layer + 1), static_cast<long long>(layers), r.tokens_per_second, r.q_trace,
-                100 * r.q_top8, r.o_trace, 100 * r.o_top8);
-  log_detail(text);
+  log_detail(formatted("layer %3lld/%lld %9.0f tokens/s  Q^T Q %.2e, top 8 %5.1f%%  V^T S^T S V %.2e, top 8 %5.1f%%",
+                       static_cast<long long>(r.layer + 1), static_cast<long long>(layers), r.tokens_per_second,
+                       r.q_trace, 100 * r.q_top8, r.o_trace, 100 * r.o_top8));
 }
 
 double drop_empty_far_pairs(Statistics& s) {

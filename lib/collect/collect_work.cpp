@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <cstdio>
 #include <cstring>
 #include <map>
 #include <set>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "base/formatted.h"
 #include "checkpoint/safetensors.h"
 #include "statistics/layer_fields.h"
 
@@ -19,9 +19,7 @@ namespace {
 constexpr const char* kPoint = "point.safetensors";
 
 std::string layer_name(std::int64_t layer, const char* kind = "layer") {
-  char name[40];
-  std::snprintf(name, sizeof name, "%s-%04lld.safetensors", kind, static_cast<long long>(layer));
-  return name;
+  return formatted("%s-%04lld.safetensors", kind, static_cast<long long>(layer));
 }
 
 bool is_run_file(const std::string& name) {

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 
+#include "base/formatted.h"
 #include "checkpoint/families/family.h"
 #include "model/weights.h"
 #include "weights/tensor_view.h"
@@ -15,12 +15,6 @@ namespace oscar {
 namespace {
 
 constexpr std::int64_t kRows = 4096;  // rows of the head read at once
-
-std::string nats(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f", value);
-  return text;
-}
 
 }  // namespace
 
@@ -61,9 +55,9 @@ std::string loss_fault(const LossCheck& check, std::int64_t vocabulary) {
   if (check.tokens == 0) return "";
   const double uniform = std::log(static_cast<double>(vocabulary));
   if (check.loss <= 0.85 * uniform && check.shuffled - check.loss >= 1.0) return "";
-  return "the model predicts the calibration text about as badly as chance: " + nats(check.loss) +
-         " nats a token on the first " + std::to_string(check.tokens) + ", " + nats(check.shuffled) +
-         " for the same tokens shuffled, " + nats(uniform) +
+  return "the model predicts the calibration text about as badly as chance: " + formatted("%.2f", check.loss) +
+         " nats a token on the first " + std::to_string(check.tokens) + ", " + formatted("%.2f", check.shuffled) +
+         " for the same tokens shuffled, " + formatted("%.2f", uniform) +
          " for a guess; it is not trained, the text is of no kind that it knows, or its files are read wrongly: "
          "compare "
          "with your own stack by --check-against of oscar-collect";

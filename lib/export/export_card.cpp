@@ -1,9 +1,9 @@
 #include "export/export_card.h"
 
-#include <cstdio>
 #include <sstream>
 
 #include "base/foreign_text.h"
+#include "base/formatted.h"
 #include "base/markup.h"
 #include "base/shell.h"
 #include "bundle/manifest.h"
@@ -15,15 +15,10 @@ namespace {
 
 constexpr std::size_t kMostRows = 10, kMostOthers = 6;  // in the table; of methods other than candidates
 
-std::string significant(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.4g", value);
-  return text;
-}
-
 std::string number_at(const Json& object, const char* key) {
-  return object.is_object() && object.contains(key) && object[key].is_number() ? significant(object[key].get<double>())
-                                                                               : "-";
+  return object.is_object() && object.contains(key) && object[key].is_number()
+             ? formatted("%.4g", object[key].get<double>())
+             : "-";
 }
 
 // The methods of a report as a Markdown table.

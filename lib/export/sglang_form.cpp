@@ -1,7 +1,7 @@
 // The parts of a bundle that rotation files carry, and the engine's defaults for the rest.
 #include <algorithm>
-#include <cstdio>
 
+#include "base/formatted.h"
 #include "export/sglang_export.h"
 
 namespace oscar {
@@ -47,9 +47,7 @@ bool same_clip(float a, float b) {
 
 std::string ratio_text(float rho) {
   if (rho <= 0.0f || rho >= 1.0f) return "off";
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3g", static_cast<double>(rho));
-  return text;
+  return formatted("%.3g", static_cast<double>(rho));
 }
 
 // "0.434 to 0.84", "off", "off to 0.9": the ratios of one side over all layers.

@@ -3,8 +3,8 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cstdio>
 
+#include "base/formatted.h"
 #include "fit/key_center.h"
 #include "fit/metric_fit.h"
 #include "fit/waterfill.h"
@@ -83,12 +83,10 @@ void note_rotating_mean(const Statistics& s, const FitOptions& o, std::vector<st
   double least = 1.0;
   for (const double gain : rotated_mean_gains(s, o)) least = std::min(least, std::max(gain, 0.0));
   if (least > kMostlyMean) return;
-  char text[200];
-  std::snprintf(text, sizeof text,
-                "in one layer %.1f%% of what keys weigh is their mean before RoPE (biases): --center rope stores them "
+  warnings.push_back(
+      formatted("in one layer %.1f%% of what keys weigh is their mean before RoPE (biases): --center rope stores them "
                 "without it",
-                100.0 * (1.0 - least));
-  warnings.push_back(text);
+                100.0 * (1.0 - least)));
 }
 
 // Warns of statistics that lack the moments for these methods.

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
 #include "base/errors.h"
+#include "base/formatted.h"
 #include "base/parallel_tasks.h"
 #include "fit/eigen_batched.h"
 
@@ -17,12 +17,6 @@ constexpr double kResidualLimit = 1e-9;   // a backward-stable solver has about 
 constexpr double kAsymmetryLimit = 1e-6;  // relative to the largest element
 constexpr double kNegativeLimit = 1e-6;   // relative to the largest eigenvalue
 constexpr double kTieTolerance = 1e-9;    // components this close in magnitude count as equal in the sign rule
-
-std::string number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3g", value);
-  return text;
-}
 
 // Makes the largest-magnitude component positive; of several equally large ones the first decides.
 void fix_signs(at::Tensor& vectors) {
@@ -46,7 +40,7 @@ at::Tensor unit_symmetric(const at::Tensor& input, const std::string& name, doub
   const at::Tensor unit = input / *size;
   const double asymmetry = (unit - unit.t()).abs().max().item<double>();
   if (asymmetry > kAsymmetryLimit) {
-    throw NumericalError(name + ": is not symmetric (relative difference " + number(asymmetry) +
+    throw NumericalError(name + ": is not symmetric (relative difference " + formatted("%.3g", asymmetry) +
                          "), expected a second moment");
   }
   return (unit + unit.t()) * 0.5;
@@ -56,7 +50,7 @@ at::Tensor unit_symmetric(const at::Tensor& input, const std::string& name, doub
 void store(at::Tensor w, at::Tensor v, double size, const std::string& name, at::Tensor values, at::Tensor vectors) {
   const double smallest = w[0].item<double>();
   if (smallest < -kNegativeLimit * w[-1].abs().item<double>()) {
-    throw NumericalError(name + ": has a negative eigenvalue (" + number(smallest * size) +
+    throw NumericalError(name + ": has a negative eigenvalue (" + formatted("%.3g", smallest * size) +
                          "), expected a second moment");
   }
   fix_signs(v);
@@ -84,8 +78,8 @@ void solve_one(const at::Tensor& input, const std::string& name, at::Tensor valu
       (at::matmul(symmetric, v) - v * w.unsqueeze(0)).norm().item<double>() / symmetric.norm().item<double>();
   const double orthogonality = (at::matmul(v.t(), v) - at::eye(v.size(0), at::kDouble)).abs().max().item<double>();
   if (!(residual <= kResidualLimit) || !(orthogonality <= kResidualLimit)) {
-    throw NumericalError(name + ": eigenvectors failed their check (residual " + number(residual) +
-                         ", orthogonality error " + number(orthogonality) + ")");
+    throw NumericalError(name + ": eigenvectors failed their check (residual " + formatted("%.3g", residual) +
+                         ", orthogonality error " + formatted("%.3g", orthogonality) + ")");
   }
   store(w, v, size, name, values, vectors);
 }

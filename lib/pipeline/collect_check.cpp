@@ -4,11 +4,11 @@
 #include <c10/core/InferenceMode.h>
 
 #include <cmath>
-#include <cstdio>
 #include <vector>
 
 #include "base/errors.h"
 #include "base/foreign_text.h"
+#include "base/formatted.h"
 #include "base/json.h"
 #include "model/decoder.h"
 
@@ -71,12 +71,6 @@ Reference read_reference(const fs::path& file, std::int64_t vocabulary) {
   return reference;
 }
 
-std::string logit_text(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f", value);
-  return text;
-}
-
 }  // namespace
 
 std::string check_against(const fs::path& file, const Checkpoint& checkpoint, at::ScalarType dtype, at::Device device) {
@@ -97,12 +91,12 @@ std::string check_against(const fs::path& file, const Checkpoint& checkpoint, at
     if (behind <= kMargin) continue;
     throw InputError(file.string() + ": after token " + std::to_string(i) + " the other stack predicts " +
                      std::to_string(theirs) + ", and this checkpoint as it is read here " + std::to_string(ours) +
-                     ", by " + logit_text(behind) + " (" + logit_text(kMargin) +
+                     ", by " + formatted("%.2f", behind) + " (" + formatted("%.2f", kMargin) +
                      " is allowed): one of the two reads another model, or reads it wrongly; statistics would not be "
                      "those of what you serve");
   }
   return "checked    " + std::to_string(same) + " of " + std::to_string(count) + " top tokens are those of " +
-         utf8_text(file.filename().string()) + ", the others within " + logit_text(kMargin);
+         utf8_text(file.filename().string()) + ", the others within " + formatted("%.2f", kMargin);
 }
 
 }  // namespace oscar

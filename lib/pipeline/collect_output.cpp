@@ -5,12 +5,12 @@
 #include <sstream>
 
 #include "base/columns.h"
+#include "base/formatted.h"
 #include "base/log.h"
 #include "base/progress.h"
 #include "base/shell.h"
 #include "collect/shard.h"
 #include "model/device_memory.h"
-#include "pipeline/number.h"
 
 namespace oscar {
 namespace {
@@ -116,13 +116,13 @@ std::string collected_text(const TokenPlan& plan, const CollectOptions& options,
        << "collected  " << counts(plan) << "\n";
   if (plan.tokens == 0) return text.str();
   if (log_level() == LogLevel::kVerbose) {
-    text << "queries    top 8 directions carry " << number(100 * low, "%.0f%%") << " to "
-         << number(100 * high, "%.0f%%") << " of Q^T Q\n";
+    text << "queries    top 8 directions carry " << formatted("%.0f%%", 100 * low) << " to "
+         << formatted("%.0f%%", 100 * high) << " of Q^T Q\n";
   }
   text << wrapped("time       " + duration_text(r.seconds) + ", " +
-                      number(100 * r.moment_seconds / r.seconds, "%.0f%%") + " of it in the moments (" +
-                      number(100 * r.moment_seconds / std::max(r.forward_seconds, 1e-9), "%.0f%%") +
-                      " of the forward pass), " + number(100 * r.far_seconds / r.seconds, "%.0f%%") +
+                      formatted("%.0f%%", 100 * r.moment_seconds / r.seconds) + " of it in the moments (" +
+                      formatted("%.0f%%", 100 * r.moment_seconds / std::max(r.forward_seconds, 1e-9)) +
+                      " of the forward pass), " + formatted("%.0f%%", 100 * r.far_seconds / r.seconds) +
                       " in the metrics of pairs outside the windows",
                   11);
   return text.str();

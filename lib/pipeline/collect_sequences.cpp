@@ -1,9 +1,9 @@
 // The length of packed sequences: choose_sequences() of collect_run.h.
 #include <algorithm>
-#include <cstdio>
 #include <optional>
 
 #include "base/errors.h"
+#include "base/formatted.h"
 #include "base/interrupt.h"
 #include "base/json_range.h"
 #include "base/log.h"
@@ -70,11 +70,10 @@ std::int64_t read_range(const CollectArguments& a, Checkpoint& checkpoint, const
                                            piece_ids(prompts, plan.pieces[0], 0, plan.longest), step);
   progress.finish();
   if (range.beyond == 0) return length;
-  char losses[64];
-  std::snprintf(losses, sizeof losses, "%.2f nats a token, and %.2f", range.beyond_loss, range.beyond_short);
   log_info("the model predicts the end of " + std::to_string(range.beyond) + " tokens worse from all of them, " +
-           losses + " from the last " + std::to_string(kShortContext) + " only, so it was not trained for as many: " +
-           "sequences are packed to " + std::to_string(range.tokens) + " tokens (--context sets the length)");
+           formatted("%.2f nats a token, and %.2f", range.beyond_loss, range.beyond_short) + " from the last " +
+           std::to_string(kShortContext) + " only, so it was not trained for as many: " + "sequences are packed to " +
+           std::to_string(range.tokens) + " tokens (--context sets the length)");
   return range.tokens;
 }
 

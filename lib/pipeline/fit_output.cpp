@@ -2,10 +2,10 @@
 
 #include <ATen/Parallel.h>
 
-#include <cstdio>
 #include <sstream>
 
 #include "base/columns.h"
+#include "base/formatted.h"
 #include "base/log.h"
 #include "bundle/manifest.h"
 #include "bundle/model_card.h"
@@ -13,7 +13,6 @@
 #include "fit/fit.h"
 #include "layout/left_out.h"
 #include "pipeline/fit_summary.h"
-#include "pipeline/number.h"
 #include "registry/registry.h"
 
 namespace oscar {
@@ -26,22 +25,19 @@ std::string clip_text(const SideTransform& side) {
     high = std::max(high, rho);
   }
   if (high <= 0.0f) return "off";
-  if (low == high) return number(high, "%.3f");
-  return (low <= 0.0f ? std::string("off") : number(low, "%.3f")) + "-" + number(high, "%.3f");
+  if (low == high) return formatted("%.3f", high);
+  return (low <= 0.0f ? std::string("off") : formatted("%.3f", low)) + "-" + formatted("%.3f", high);
 }
 
 // energy: null if the method has no eigenvectors of a target; its spectrum has a separate table. comparable: whether
 // all layers' errors have the same unit.
 std::string row(const std::string& name, const CapturedEnergy* energy, const SidePrediction& p, bool comparable,
                 const std::string& clip) {
-  char captured[40] = "-", text[200];
-  if (energy != nullptr) {
-    std::snprintf(captured, sizeof captured, "%5.1f%% -> %5.1f%%", 100.0 * energy->identity, 100.0 * energy->fit);
-  }
-  std::snprintf(text, sizeof text, "%5s  %16s   %9.4f %9.4f %9.4f %9.4f  %11s  ", name.c_str(), captured, p.identity,
-                p.hadamard, p.unclipped, p.fit, clip.c_str());
-  std::string line = text;
-  if (comparable) line += number(p.error, "%9.3g") + " " + number(p.one_clip_error, "%9.3g");
+  const std::string captured =
+      energy == nullptr ? "-" : formatted("%5.1f%% -> %5.1f%%", 100.0 * energy->identity, 100.0 * energy->fit);
+  std::string line = formatted("%5s  %16s   %9.4f %9.4f %9.4f %9.4f  %11s  ", name.c_str(), captured.c_str(),
+                               p.identity, p.hadamard, p.unclipped, p.fit, clip.c_str());
+  if (comparable) line += formatted("%9.3g", p.error) + " " + formatted("%9.3g", p.one_clip_error);
   line.erase(line.find_last_not_of(' ') + 1);
   return line + "\n";
 }
@@ -66,8 +62,9 @@ std::string table(const FitResult& result, bool key) {
   }
   if (!result.far()) return text;
   const float one = key ? result.global_key_clip : result.global_value_clip;
-  text += "sum of shares " + number(sum.error, "%.3g") + "; with one clip for all layers (" +
-          (one > 0.0f ? number(one, "%.3f") : std::string("off")) + "): " + number(sum.one_clip_error, "%.3g") + "\n";
+  text += "sum of shares " + formatted("%.3g", sum.error) + "; with one clip for all layers (" +
+          (one > 0.0f ? formatted("%.3f", one) : std::string("off")) + "): " + formatted("%.3g", sum.one_clip_error) +
+          "\n";
   return text;
 }
 
@@ -100,21 +97,19 @@ std::string spectrum_table(const FitResult& result) {
     for (const bool key : {true, false}) {
       const SideSpectrum& s = key ? layer.key_spectrum : layer.value_spectrum;
       std::string lambda;
-      for (const double value : s.lambda) lambda += number(value, "%-9.3g");
-      char line[200];
-      std::snprintf(line, sizeof line, "%5lld %-6s  %-36s  %5.1f  %9.3g  %s  %-9.3g %5.1f%%\n",
-                    static_cast<long long>(layer.transform.layer), key ? "key" : "value", lambda.c_str(), s.gain,
-                    s.condition, widths_text(key ? layer.transform.key : layer.transform.value).c_str(), s.error,
-                    100.0 * s.share);
-      text += line;
+      for (const double value : s.lambda) lambda += formatted("%-9.3g", value);
+      text += formatted("%5lld %-6s  %-36s  %5.1f  %9.3g  %s  %-9.3g %5.1f%%\n",
+                        static_cast<long long>(layer.transform.layer), key ? "key" : "value", lambda.c_str(), s.gain,
+                        s.condition, widths_text(key ? layer.transform.key : layer.transform.value).c_str(), s.error,
+                        100.0 * s.share);
       total += s.error;
     }
   }
-  text += "sum of errors " + number(total, "%.4g") + "\n";
+  text += "sum of errors " + formatted("%.4g", total) + "\n";
   if (keys.plain <= 0.0) return text;
   const auto line = [](const char* what, const TransformCheck& c) {
-    return std::string(what) + number(c.change, "%.1e") + " in FP32; BF16 " + number(c.bf16, "%.2g") +
-           ", without transform " + number(c.plain, "%.2g") + "\n";
+    return std::string(what) + formatted("%.1e", c.change) + " in FP32; BF16 " + formatted("%.2g", c.bf16) +
+           ", without transform " + formatted("%.2g", c.plain) + "\n";
   };
   return text + "sampled rows, nothing quantized, worst head, relative change\n" + line("  logits  ", keys) +
          line("  values  ", values);
@@ -179,7 +174,7 @@ void print_fit_plan(const FitPlan& plan, const std::string& output, bool json) {
        << "; " << plan.tokens << " tokens, " << plan.rows << " sampled rows in each layer\n"
        << "memory     about " << format_bytes(plan.peak_memory_bytes) << " at its peak\n"
        << "disk       " << format_bytes(plan.output_bytes) << " for " << output << "\n"
-       << "time       about " << number(plan.seconds, "%.1f") << " s (one layer was fitted to measure it)\n";
+       << "time       about " << formatted("%.1f", plan.seconds) << " s (one layer was fitted to measure it)\n";
   if (plan.curves) text << curve_plan_text(*plan.curves);
   print_result(text.str());
 }
@@ -221,15 +216,15 @@ void print_fit_result(const Bundle& bundle, const FitResult& result, const std::
     text << "no sampled rows in the statistics: no errors are predicted\n";
   }
   if (const std::optional<PredictedKl> predicted = prediction_of(bundle, output)) {
-    text << "predicted end-to-end KL " << number(predicted->kl, "%.4g") << " +- " << number(predicted->error, "%.2g")
-         << " at context " << predicted->context << ", from measured curves\n";
+    text << "predicted end-to-end KL " << formatted("%.4g", predicted->kl) << " +- "
+         << formatted("%.2g", predicted->error) << " at context " << predicted->context << ", from measured curves\n";
   }
   const std::int64_t layers = bundle.model.value("layers", std::int64_t{0});
   if (const std::string others = left_out_text(read_left_out(bundle.model, layers, output)); !others.empty()) {
     text << wrapped("not in the bundle: " + others);
   }
   text << "wrote " << output << ": method " << bundle.method << ", scope " << bundle.scope << ", "
-       << bundle.layers.size() << " layers, " << number(bundle_bits_per_element(bundle), "%.3f")
+       << bundle.layers.size() << " layers, " << formatted("%.3f", bundle_bits_per_element(bundle))
        << " bits per quantized element\n"
        << fit_summary(bundle, result);
   const std::string form = lossless_form(bundle).format;
@@ -266,10 +261,9 @@ void print_pareto(const std::vector<ParetoRow>& rows, bool dry_run, bool json) {
   }
   std::string text = " budget    bits       K       V  predicted error  bundle\n";
   for (const ParetoRow& row : rows) {
-    char line[128];
-    std::snprintf(line, sizeof line, "%7.4g %7.3f %7.3f %7.3f  %15.4g  ", row.budget, row.bits, row.key_bits,
-                  row.value_bits, row.error);
-    text += line + row.directory + "\n";
+    text +=
+        formatted("%7.4g %7.3f %7.3f %7.3f  %15.4g  ", row.budget, row.bits, row.key_bits, row.value_bits, row.error) +
+        row.directory + "\n";
   }
   dry_run ? print_result(text + "dry run: nothing was written\n") : print_summary(text);
 }

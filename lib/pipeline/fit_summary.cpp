@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "base/columns.h"
+#include "base/formatted.h"
 #include "bundle/model_card.h"
-#include "pipeline/number.h"
 
 namespace oscar {
 namespace {
@@ -18,7 +18,7 @@ std::string memory_line(const Bundle& bundle) {
   std::string text = "memory    ";
   for (const std::int64_t context : {2048, 8192, 32768, 131072}) {
     const double bits = bits_with_windows(code, bundle.windows, context);
-    text += std::to_string(context / 1024) + "K " + number(16.0 / bits, "%.1fx") + (context < 131072 ? ", " : "");
+    text += std::to_string(context / 1024) + "K " + formatted("%.1fx", 16.0 / bits) + (context < 131072 ? ", " : "");
   }
   return text + " smaller than BF16, windows of " + std::to_string(bundle.windows.sink) + "/" +
          std::to_string(bundle.windows.recent) + " included\n";
@@ -50,7 +50,7 @@ std::string worst_line(const FitResult& result) {
   std::string text = "worst     ";
   for (std::size_t i = 0; i < std::min(kShown, sides.size()); ++i) {
     text += (i == 0 ? "" : ", ") + std::to_string(sides[i].layer) + (sides[i].key ? " keys " : " values ") +
-            (shares ? number(100.0 * sides[i].value, "%.0f%%") : number(sides[i].value, "%.3f")) + " (" +
+            (shares ? formatted("%.0f%%", 100.0 * sides[i].value) : formatted("%.3f", sides[i].value)) + " (" +
             widths_of(*sides[i].side) + ")";
   }
   return wrapped(text + (shares ? " of the predicted error" : " relative error"), 10);

@@ -1,20 +1,19 @@
 #include "pipeline/fit_target.h"
 
 #include <cmath>
-#include <cstdio>
 
 #include "base/errors.h"
+#include "base/formatted.h"
 #include "pipeline/common_options.h"
-#include "pipeline/number.h"
 #include "transform/profile_allocation.h"
 
 namespace oscar {
 namespace {
 
 std::string target_text(const TargetArguments& a) {
-  const std::string kl = "KL of at most " + number(a.kl_target(), "%.3g");
+  const std::string kl = "KL of at most " + formatted("%.3g", a.kl_target());
   if (!a.preset.empty()) return "preset " + a.preset + ", " + kl;
-  return a.perplexity > 0.0 ? "perplexity ratio of at most " + number(a.perplexity, "%.4g") + ", " + kl : kl;
+  return a.perplexity > 0.0 ? "perplexity ratio of at most " + formatted("%.4g", a.perplexity) + ", " + kl : kl;
 }
 
 // Every half bit, what was measured as a whole, and the choice with its neighbors.
@@ -51,8 +50,8 @@ TargetChoice choose_budget(const Curves& curves, const TargetArguments& a, const
   const BudgetRow& best = choice.rows.at(best_budget(choice.rows));
   throw Error(ExitCode::kGateFailed,
               std::string(a.option()) + ": no budget has a predicted " + target_text(a) + "; the best is " +
-                  bits_text(best.bits) + " bits with a KL of " + number(best.predicted.kl, "%.3g") +
-                  ", perplexity ratio " + number(perplexity_ratio(best.predicted.kl), "%.4f") +
+                  bits_text(best.bits) + " bits with a KL of " + formatted("%.3g", best.predicted.kl) +
+                  ", perplexity ratio " + formatted("%.4f", perplexity_ratio(best.predicted.kl)) +
                   ": ask for that, calibrate on more text, or keep more tokens in BF16 (--windows 64,1024)" + kept);
 }
 
@@ -68,10 +67,8 @@ std::string target_table(const TargetArguments& a, const TargetChoice& choice) {
   for (std::size_t i = 0; i < choice.rows.size(); ++i) {
     if (!shown(choice, i)) continue;
     const BudgetRow& row = choice.rows[i];
-    char line[96];
-    std::snprintf(line, sizeof line, "%7s  %12.3g  %8.2g  %16.4f", bits_text(row.bits).c_str(), row.predicted.kl,
-                  row.predicted.error, perplexity_ratio(row.predicted.kl));
-    text += line;
+    text += formatted("%7s  %12.3g  %8.2g  %16.4f", bits_text(row.bits).c_str(), row.predicted.kl, row.predicted.error,
+                      perplexity_ratio(row.predicted.kl));
     text += row.whole ? "  measured as a whole" : "";
     text += i == choice.chosen ? std::string(row.whole ? "," : " ") + " chosen: " + target_text(a) + "\n" : "\n";
   }

@@ -2,25 +2,21 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
+
+#include "base/formatted.h"
 
 namespace oscar {
 
-// Programs here never call setlocale, so snprintf writes a decimal point as in the C locale.
 std::string significant(double value, int digits) {
   if (std::isnan(value)) return "-";
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*g", digits, value);
-  return text;
+  return formatted("%.*g", digits, value);
 }
 
 std::string fixed(double value, int decimals) {
   if (std::isnan(value)) return "-";
   if (std::fabs(value) >= 1e15) return significant(value, 6);
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", decimals, value);
-  return text;
+  return formatted("%.*f", decimals, value);
 }
 
 std::string percent(double fraction, int decimals) { return fixed(100.0 * fraction, decimals); }
@@ -42,9 +38,7 @@ std::string half_width(double value, const std::optional<Interval>& interval) {
 
 double rounded(double value, int digits) {
   if (!std::isfinite(value)) return value;
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*e", digits - 1, value);
-  return std::strtod(text, nullptr);
+  return std::strtod(formatted("%.*e", digits - 1, value).c_str(), nullptr);
 }
 
 }  // namespace oscar

@@ -3,11 +3,11 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 
 #include "base/columns.h"
 #include "base/foreign_text.h"
+#include "base/formatted.h"
 #include "layout/left_out.h"
 #include "statistics/spectrum.h"
 #include "statistics/statistics_format.h"
@@ -78,46 +78,43 @@ Json show_json(const Statistics& s) {
 
 std::string show_text(const Statistics& s, bool utf8) {
   std::string text;
-  char line[400];
-  const auto print = [&](const char* format, auto... values) {
-    std::snprintf(line, sizeof line, format, values...);
-    text += line;
-  };
-  print("model      %s (%s)\n", printable(s.model_name, kShownText).c_str(),
-        printable(s.architecture, kShownText).c_str());
-  print("           fingerprint %s\n", printable(short_hash(s.model_fingerprint)).c_str());
-  print("geometry   %lld layers, %lld query heads, %lld KV heads, head_dim %lld, hidden %lld\n",
-        static_cast<long long>(s.model_layers()), static_cast<long long>(s.query_heads),
-        static_cast<long long>(s.kv_heads), static_cast<long long>(s.head_dim), static_cast<long long>(s.hidden));
+  text += formatted("model      %s (%s)\n", printable(s.model_name, kShownText).c_str(),
+                    printable(s.architecture, kShownText).c_str());
+  text += formatted("           fingerprint %s\n", printable(short_hash(s.model_fingerprint)).c_str());
+  text += formatted("geometry   %lld layers, %lld query heads, %lld KV heads, head_dim %lld, hidden %lld\n",
+                    static_cast<long long>(s.model_layers()), static_cast<long long>(s.query_heads),
+                    static_cast<long long>(s.kv_heads), static_cast<long long>(s.head_dim),
+                    static_cast<long long>(s.hidden));
   if (!s.left_out.empty()) text += wrapped("left out   " + left_out_text(s.left_out), 11);
-  print("tokens     %lld\n", static_cast<long long>(s.tokens));
+  text += formatted("tokens     %lld\n", static_cast<long long>(s.tokens));
   if (const std::int64_t distance = longest_distance(s); distance > 0) {
-    print("distance   keys up to %lld tokens before their query\n", static_cast<long long>(distance));
+    text += formatted("distance   keys up to %lld tokens before their query\n", static_cast<long long>(distance));
   }
   for (const Json& part : list_or(s.metadata, "parts")) {
     const Json prompts = part["prompts"];
     std::string files;
     for (const Json& file : list_or(prompts, "files")) files += (files.empty() ? "" : ", ") + text_of(file);
-    print("  prompts  %s: %s tokens in %s sequences, set %s\n", files.empty() ? "unnamed" : files.c_str(),
-          part["tokens"].dump().c_str(), part["sequences"].dump().c_str(),
-          short_hash(text_of(prompts["sha256"])).c_str());
+    text += formatted("  prompts  %s: %s tokens in %s sequences, set %s\n", files.empty() ? "unnamed" : files.c_str(),
+                      part["tokens"].dump().c_str(), part["sequences"].dump().c_str(),
+                      short_hash(text_of(prompts["sha256"])).c_str());
     if (part.contains("shard")) {
-      print("           shard %s of %s of a run of %s tokens\n", part["shard"]["index"].dump().c_str(),
-            part["shard"]["of"].dump().c_str(), part["shard"]["tokens"].dump().c_str());
+      text += formatted("           shard %s of %s of a run of %s tokens\n", part["shard"]["index"].dump().c_str(),
+                        part["shard"]["of"].dump().c_str(), part["shard"]["tokens"].dump().c_str());
     }
   }
   if (s.tokens == 0) return text;
-  print("row sample %zu tokens for each layer\n\n", s.layers[0].row_priority.size());
+  text += formatted("row sample %zu tokens for each layer\n\n", s.layers[0].row_priority.size());
   text +=
       "Spectra of the mean over KV heads, per token: trace, share of the 8 strongest directions,\n"
       "effective number of directions (participation ratio), and the eigenvalues from strongest to\n"
       "weakest (log scale, 6 decades).\n";
   for (const Shown& shown : kShown) {
-    print("\n%-14s %11s %7s %7s\n", shown.title, "trace", "top 8", "eff.");
+    text += formatted("\n%-14s %11s %7s %7s\n", shown.title, "trace", "top 8", "eff.");
     for (std::size_t i = 0; i < s.layers.size(); ++i) {
       const Spectrum spectrum = layer_spectrum(s.layers[i], shown, s.tokens);
-      print("  layer %-6lld %11.4g %6.1f%% %7.1f  |%s|\n", static_cast<long long>(s.number(i)), spectrum.trace,
-            100 * spectrum.top8, spectrum.participation, spectrum_picture(spectrum, 32, utf8).c_str());
+      text +=
+          formatted("  layer %-6lld %11.4g %6.1f%% %7.1f  |%s|\n", static_cast<long long>(s.number(i)), spectrum.trace,
+                    100 * spectrum.top8, spectrum.participation, spectrum_picture(spectrum, 32, utf8).c_str());
     }
   }
   return text;

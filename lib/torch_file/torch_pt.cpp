@@ -1,9 +1,8 @@
 #include "torch_file/torch_pt.h"
 
-#include <cstdio>
-
 #include "base/errors.h"
 #include "base/foreign_text.h"
+#include "base/formatted.h"
 #include "base/hash.h"
 #include "base/utf8.h"
 #include "torch_file/torch_pt_pickle.h"
@@ -58,9 +57,7 @@ std::string serialization_id(const Pickled& pickled) {
   const std::string hex = hash.hex();
   std::string id;
   for (const std::size_t part : {0, 16}) {
-    char digits[24];
-    std::snprintf(digits, sizeof digits, "%020llu", std::stoull(hex.substr(part, 16), nullptr, 16));
-    id += digits;
+    id += formatted("%020llu", std::stoull(hex.substr(part, 16), nullptr, 16));
   }
   return id;
 }

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <stdexcept>
 #include <string>
 
 #include "base/errors.h"
+#include "base/formatted.h"
 
 namespace oscar {
 namespace {
@@ -44,11 +44,7 @@ void require_places(const std::vector<std::vector<ProfilePoint>>& places, int he
 
 }  // namespace
 
-std::string bits_text(double bits) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.4g", bits);
-  return text;
-}
+std::string bits_text(double bits) { return formatted("%.4g", bits); }
 
 const std::vector<Widths>& falling_profiles() {
   static const std::vector<Widths> profiles = all_falling();

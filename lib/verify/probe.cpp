@@ -6,9 +6,9 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 
+#include "base/formatted.h"
 #include "base/log.h"
 #include "verify/forward.h"
 #include "verify/verify_phases.h"
@@ -61,10 +61,9 @@ void ProbedMethod::finish_cache() {
     took += cache.seconds;
   }
   caches.clear();
-  char seconds[24];
-  std::snprintf(seconds, sizeof seconds, "%.2f s", took);
-  log_detail("the pages of " + method->id + " were checked in " + seconds + ": " + std::to_string(check.read) +
-             " rows read back, " + std::to_string(check.rows) + " compared with the encoder on the CPU");
+  log_detail("the pages of " + method->id + " were checked in " + formatted("%.2f s", took) + ": " +
+             std::to_string(check.read) + " rows read back, " + std::to_string(check.rows) +
+             " compared with the encoder on the CPU");
 }
 
 // Six numbers of the cache check. Then for each layer two sums, the number of heads, and each head's sums.

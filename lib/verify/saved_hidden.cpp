@@ -2,17 +2,14 @@
 
 #include <ATen/ATen.h>
 
-#include <cstdio>
-
+#include "base/formatted.h"
 #include "verify/verify_phases.h"
 
 namespace oscar {
 namespace {
 
 std::string record_name(std::size_t sequence, const std::string& row) {
-  char name[40];
-  std::snprintf(name, sizeof name, "hidden-%05zu-", sequence);
-  return name + row;
+  return formatted("hidden-%05zu-", sequence) + row;
 }
 
 }  // namespace

@@ -3,9 +3,10 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <iterator>
 #include <numeric>
+
+#include "base/formatted.h"
 
 namespace oscar {
 namespace {
@@ -56,11 +57,7 @@ void require_scores(const at::Tensor& values, std::span<const std::int64_t> toke
 
 }  // namespace
 
-std::string group_name(std::size_t group) {
-  char name[40];
-  std::snprintf(name, sizeof name, "group-%05zu", group);
-  return name;
-}
+std::string group_name(std::size_t group) { return formatted("group-%05zu", group); }
 
 std::span<const std::int64_t> ScoreLayout::of_group(std::size_t g) const {
   const std::size_t begin = std::min(g * group, tokens.size()), end = std::min(begin + group, tokens.size());

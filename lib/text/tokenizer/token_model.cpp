@@ -1,8 +1,8 @@
 #include "text/tokenizer/token_model.h"
 
 #include <algorithm>
-#include <cstdio>
 
+#include "base/formatted.h"
 #include "text/tokenizer/bpe.h"
 #include "text/tokenizer/unigram.h"
 
@@ -15,9 +15,7 @@ std::unique_ptr<TokenModel> make_token_model(const TokenizerJson& file, const st
 
 ByteTokens::ByteTokens(const TokenModel& model) {
   for (int byte = 0; byte < 256; ++byte) {
-    char name[8];
-    std::snprintf(name, sizeof name, "<0x%02X>", static_cast<unsigned>(byte));
-    ids_[byte] = model.id_of(name).value_or(-1);
+    ids_[byte] = model.id_of(formatted("<0x%02X>", static_cast<unsigned>(byte))).value_or(-1);
   }
 }
 
