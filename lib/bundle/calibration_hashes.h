@@ -1,5 +1,5 @@
 // calibration_hashes.json of a bundle: hashes of its calibration documents and passages. They show whether a text was
-// among them (text/passage_hashes.h), so anyone who has a text can test that. Therefore they are in a separate file,
+// among them (text/text_hashes.h), so anyone who has a text can test that. Therefore they are in a separate file,
 // which can be omitted or deleted before a bundle is passed on, and in no card and no export.
 #pragma once
 

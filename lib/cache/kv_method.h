@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "bundle/bundle.h"
-#include "cache/coders.h"
+#include "cache/rows_coder.h"
 #include "checkpoint/model_config.h"
 #include "codec/codec.h"
 #include "layout/cache_windows.h"

@@ -1,17 +1,19 @@
 // How a method codes the rows of a cache. This interface covers all differences between codes of transformed rows
-// (coders.h: transform_coder()) and the methods of other papers. make_method.cpp chooses a coder for each method. No
+// (transform_coder()) and the methods of other papers. make_method.cpp chooses a coder for each method. No
 // other code asks where a method comes from.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "cache/kv_cache.h"
 #include "checkpoint/model_config.h"
 #include "layout/side.h"
+#include "registry/method_spec.h"
 
 namespace oscar {
 
@@ -45,5 +47,12 @@ class RowsCoder {
   // does not support the head size.
   virtual std::optional<KvCacheSpec> pages(const KvMethod& method, const ModelConfig& model) const = 0;
 };
+
+// Codes each row separately by KvMethod::codec(), with the codes, encoders and layers of the method.
+std::shared_ptr<const RowsCoder> transform_coder();
+
+// A method of another paper (methods/engine.h), whose rows stay in the model's basis. UsageError if it does not fit the
+// model.
+std::shared_ptr<const RowsCoder> spec_coder(const MethodSpec& description, const ModelConfig& model);
 
 }  // namespace oscar

@@ -1,9 +1,9 @@
 // Codes of other papers' methods: MethodEngine, and pages for the methods that have them.
 #include <ATen/ATen.h>
 
-#include "cache/coders.h"
 #include "cache/kivi_pages.h"
 #include "cache/kv_method.h"
+#include "cache/rows_coder.h"
 #include "methods/engine.h"
 
 namespace oscar {

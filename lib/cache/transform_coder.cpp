@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "base/errors.h"
-#include "cache/coders.h"
 #include "cache/kv_method.h"
 #include "cache/row_pages.h"
+#include "cache/rows_coder.h"
 
 namespace oscar {
 namespace {

@@ -90,14 +90,16 @@ std::string Checkpoint::stored_name(const std::string& name) const {
   return found == stored_names_.end() ? name : found->second;
 }
 
-Checkpoint Checkpoint::open(const ModelLocation& location) {
-  Checkpoint checkpoint;
-  checkpoint.location_ = location;
+Checkpoint::Checkpoint(const ModelLocation& location) : location_(location) {
   const fs::path config = location.directory / "config.json";
   const Json document = read_python_json(config, kMaxConfig);
-  checkpoint.config_ = parse_model_config(document, config.string());
-  checkpoint.canonical_config_ = canonical_config(document);
+  config_ = parse_model_config(document, config.string());
+  canonical_config_ = canonical_config(document);
   refuse_adapter(location.directory);
+}
+
+Checkpoint Checkpoint::open(const ModelLocation& location) {
+  Checkpoint checkpoint(location);
 
   const fs::path single = location.directory / "model.safetensors";
   const fs::path index = location.directory / "model.safetensors.index.json";
@@ -136,13 +138,7 @@ Checkpoint Checkpoint::open_index(const ModelLocation& location) {
   const auto weight_map = parse_shard_index(text, index.string());
   const auto here = [&](const auto& entry) { return present(location.directory / entry.second); };
   if (std::all_of(weight_map.begin(), weight_map.end(), here)) return open(location);
-  Checkpoint checkpoint;
-  checkpoint.location_ = location;
-  const fs::path config = location.directory / "config.json";
-  const Json document = read_python_json(config, kMaxConfig);
-  checkpoint.config_ = parse_model_config(document, config.string());
-  checkpoint.canonical_config_ = canonical_config(document);
-  refuse_adapter(location.directory);
+  Checkpoint checkpoint(location);
   checkpoint.bytes_of_index_ = parse_total_size(text, index.string());
   for (const auto& [tensor, file] : weight_map)
     checkpoint.names_only_.push_back({.name = tensor, .shape = {}, .data = {}});

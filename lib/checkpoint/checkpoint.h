@@ -51,7 +51,7 @@ class Checkpoint {
   std::string fingerprint_like(const std::string& other) const;
 
  private:
-  Checkpoint() = default;
+  explicit Checkpoint(const ModelLocation& location);  // reads config.json
   void add_shard_tensors();
   void add_prefix();
 

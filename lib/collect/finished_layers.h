@@ -26,7 +26,7 @@ class FinishedLayers {
   // reports: [layers], gets each layer's report from its sums. All references must outlive this object.
   FinishedLayers(const WorkDirectory& work, std::vector<LayerReport>& reports, at::Device device, Timeline* timeline);
 
-  // On a GPU, a thread meanwhile loads the kernels of moments and of pairs outside the windows (moment_warm_up.h).
+  // On a GPU, a thread meanwhile loads the kernels of moments and of pairs outside the windows.
   void begin(const ModelConfig& config, const FarPairs& pairs, at::ScalarType dtype);
   void defer(bool deferred) { deferred_ = deferred; }
   bool deferred() const { return deferred_; }

@@ -8,7 +8,7 @@
 #include "layout/left_out.h"
 #include "model/layer.h"
 #include "model/rope.h"
-#include "text/used_text.h"
+#include "text/text_hashes.h"
 
 namespace oscar {
 

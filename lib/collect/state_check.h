@@ -5,6 +5,9 @@
 #include <cstdint>
 #include <string>
 
+#include "checkpoint/model_config.h"
+#include "collect/collect_work.h"
+#include "collect/token_plan.h"
 #include "statistics/statistics.h"
 
 namespace oscar {
@@ -26,5 +29,11 @@ void check_finished_layer(const LayerMoments& moments, const StateFacts& run, co
 // Checks [2] FP64: an energy, and the number of the run's tokens. InputError.
 void check_energy_sum(const at::Tensor& energy, const StateFacts& run, const std::string& where,
                       const std::string& name);
+
+// Checks the point from which a run continues, its running sums and every finished layer of the work directory: all
+// before use, so damage shows at once and not at the end. InputError naming the file and the fault; log_info() says
+// where the run continues.
+void check_resume_point(const ResumePoint& point, const StateFacts& run, const ModelConfig& config,
+                        const TokenPlan& plan, const WorkDirectory& work);
 
 }  // namespace oscar

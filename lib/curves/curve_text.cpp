@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/log.h"
-#include "text/used_text.h"
+#include "text/text_hashes.h"
 
 namespace oscar {
 

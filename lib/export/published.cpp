@@ -9,7 +9,7 @@
 #include "base/errors.h"
 #include "export/export_format.h"
 #include "registry/registry.h"
-#include "transform/hadamard.h"
+#include "transform/compose.h"
 
 namespace oscar {
 namespace {

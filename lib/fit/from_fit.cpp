@@ -6,7 +6,7 @@
 #include "bundle/manifest.h"
 #include "layout/left_out.h"
 #include "registry/registry.h"
-#include "transform/hadamard.h"
+#include "transform/compose.h"
 
 namespace oscar {
 namespace {

@@ -4,16 +4,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
+#include "base/formatted.h"
 #include "fit/balance.h"
 #include "fit/fit_rows.h"
 #include "fit/for_each_head.h"
 #include "fit/key_center.h"
 #include "fit/predict.h"
 #include "fit/side_moments.h"
-#include "transform/hadamard.h"
-#include "transform/permutation.h"
+#include "transform/compose.h"
 
 namespace oscar {
 namespace {
@@ -72,14 +71,11 @@ Head fit_head(at::Tensor covariance, const at::Tensor& metric, const FitOptions&
                    "; its transform is the Hadamard matrix";
     return head;
   }
-  char text[200];
   std::string warning;
   double condition = 0.0, noise = 0.0;
   if (const at::Tensor definite = without_noise(covariance, o.damping, tokens, noise); definite.defined()) {
     covariance = definite;
-    std::snprintf(text, sizeof text, ": rounding left its covariance indefinite; below %.2g of a channel is noise",
-                  noise);
-    warning = name + text;
+    warning = name + formatted(": rounding left its covariance indefinite; below %.2g of a channel is noise", noise);
   }
   for (double damping = o.damping; damping <= kMostDamping * 1.001; damping *= 10.0) {
     const Balanced b = balance(damped(covariance, damping, tokens), damped(metric, damping, tokens), o.exponent, name);
@@ -87,9 +83,8 @@ Head fit_head(at::Tensor covariance, const at::Tensor& metric, const FitOptions&
       Head head = spread_blocks(b, block);
       head.warning = warning;
       if (damping > o.damping * 1.001) {
-        std::snprintf(text, sizeof text, ": its transform was badly conditioned (%.2g); damping was raised to %.2g",
-                      condition, damping);
-        head.warning = name + text;
+        head.warning = name + formatted(": its transform was badly conditioned (%.2g); damping was raised to %.2g",
+                                        condition, damping);
       }
       return head;
     }
@@ -97,10 +92,9 @@ Head fit_head(at::Tensor covariance, const at::Tensor& metric, const FitOptions&
     if (damping <= 0.0) damping = 1e-5;
   }
   Head head = plain_head(covariance, metric);
-  std::snprintf(text, sizeof text,
-                ": its transform is badly conditioned (%.2g, at most %.2g); it is the Hadamard matrix", condition,
-                kMostCondition);
-  head.warning = name + text;
+  head.warning =
+      name + formatted(": its transform is badly conditioned (%.2g, at most %.2g); it is the Hadamard matrix",
+                       condition, kMostCondition);
   return head;
 }
 
@@ -182,13 +176,12 @@ std::vector<MetricSide> fit_metric_side(const Statistics& s, const FitOptions& o
     };
     check();
     if (!head.check.sound()) {
-      char text[200];
-      std::snprintf(text, sizeof text,
-                    ": its transform changes sampled rows (%.2g of their range in FP32, %.2g in BF16); it is the "
-                    "Hadamard matrix",
-                    head.check.change, head.check.bf16);
+      const TransformCheck found = head.check;
       head = plain_head(c, w);
-      head.warning = name + text;
+      head.warning = name + formatted(
+                                ": its transform changes sampled rows (%.2g of their range in FP32, %.2g in BF16); "
+                                "it is the Hadamard matrix",
+                                found.change, found.bf16);
       check();
     }
     heads[layer][static_cast<std::size_t>(h)] = std::move(head);

@@ -3,15 +3,52 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <limits>
+#include <stdexcept>
 
 #include "fit/eigen.h"
 #include "fit/for_each_head.h"
 #include "fit/predict.h"
-#include "fit/transforms.h"
+#include "fit/targets.h"
+#include "registry/registry.h"
 #include "statistics/pre_rope_mean.h"
+#include "transform/compose.h"
+#include "transform/fixed_sides.h"
 
 namespace oscar {
 namespace {
+
+// The input of a transform: one side of one layer. S = 1 (scope layer) or Hkv (scope head). All FP64.
+struct SideInput {
+  Side side = Side::kKey;
+  at::Tensor target;   // [S, d, d] per-token moment of the eigenvectors below
+  at::Tensor values;   // [S, d] eigenvalues, ascending
+  at::Tensor vectors;  // [S, d, d] eigenvectors in columns
+};
+
+SideTransform eigenvector_side(const SideInput& input) {
+  SideTransform side;
+  side.forward = compose_rotation(input.vectors).to(at::kFloat).contiguous();
+  // Eigenvalues are for people; values beyond FP32 are clamped.
+  side.eigenvalues = input.values.clamp_max(std::numeric_limits<float>::max()).to(at::kFloat).contiguous();
+  side.clip.assign(static_cast<std::size_t>(input.vectors.size(0)), 0.0f);
+  return side;
+}
+
+// Without clip. Data-free transforms do not need `values` and `vectors`. kBalanced is made elsewhere (metric_fit.h).
+SideTransform build_transform(MethodTransform transform, const SideInput& input) {
+  switch (transform) {
+    case MethodTransform::kIdentity:
+      return identity_side(input.target.size(-1));
+    case MethodTransform::kHadamard:
+      return hadamard_side(input.target.size(-1));
+    case MethodTransform::kEigenvectors:
+      return eigenvector_side(input);
+    case MethodTransform::kBalanced:
+      break;
+  }
+  throw std::invalid_argument("the transform is not one of moments only");
+}
 
 // One side of all layers. S = 1 (scope layer) or Hkv.
 struct OrthogonalSide {

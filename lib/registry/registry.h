@@ -15,7 +15,7 @@ namespace oscar {
 enum class MethodTransform : std::uint8_t {
   kIdentity,
   kHadamard,
-  kEigenvectors,  // eigenvectors of the moments, then Hadamard (fit/transforms.h); orthogonal
+  kEigenvectors,  // eigenvectors of the moments, then Hadamard (fit/orthogonal_fit.cpp); orthogonal
   kBalanced,      // fitted to the rows and their error metric (fit/metric_fit.h); not orthogonal
 };
 

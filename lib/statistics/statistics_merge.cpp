@@ -157,23 +157,11 @@ Statistics merge_statistics(const std::vector<Statistics>& parts, const MergeOpt
     require_far_pairs(parts);
   }
   require_same_far_pairs(parts);
-  const Statistics& first = parts[0];
-  Statistics out;
-  out.model_fingerprint = first.model_fingerprint;
+  Statistics out = parts[0];
   out.model_name = std::min_element(parts.begin(), parts.end(), [](const auto& a, const auto& b) {
                      return a.model_name < b.model_name;
                    })->model_name;
-  out.architecture = first.architecture;
-  out.query_heads = first.query_heads;
-  out.kv_heads = first.kv_heads;
-  out.head_dim = first.head_dim;
-  out.hidden = first.hidden;
-  out.left_out = first.left_out;
-  out.rope_frequency = first.rope_frequency;
-  out.rope_scale = first.rope_scale;
-  out.rope_reach = first.rope_reach;
-  out.attention_scale = first.attention_scale;
-  out.max_position = first.max_position;
+  out.tokens = 0;
   for (const Statistics& part : parts) out.tokens += part.tokens;
   std::vector<at::Tensor> energies;
   for (const Statistics& part : parts) energies.push_back(part.embedding_energy);
@@ -182,7 +170,7 @@ Statistics merge_statistics(const std::vector<Statistics>& parts, const MergeOpt
   if (layers.empty()) layers = merge_layers(parts);
   const std::size_t kept = layers[0].row_priority.size();
   const std::int64_t requested = kept > 0 ? requested_of_all(parts) : 0;
-  out.metadata = first.metadata.is_object() ? first.metadata : Json::object();
+  if (!out.metadata.is_object()) out.metadata = Json::object();
   out.metadata["parts"] = merge_runs(parts, options.same_prompts);
   out.metadata["rows"] = Json{{"requested", requested}, {"kept", kept}};
 

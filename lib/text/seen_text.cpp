@@ -4,8 +4,7 @@
 #include <charconv>
 
 #include "base/errors.h"
-#include "text/document_hash.h"
-#include "text/passage_hashes.h"
+#include "text/text_hashes.h"
 
 namespace oscar {
 namespace {

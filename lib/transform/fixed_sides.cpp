@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "transform/hadamard.h"
+#include "transform/compose.h"
 
 namespace oscar {
 namespace {

@@ -9,7 +9,6 @@
 #include "bundle/bundle.h"
 #include "support/message_of.h"
 #include "transform/compose.h"
-#include "transform/hadamard.h"
 
 namespace oscar {
 

@@ -1,4 +1,4 @@
-#include "text/passage_hashes.h"
+#include "text/text_hashes.h"
 
 #include <gtest/gtest.h>
 

@@ -7,8 +7,7 @@
 
 #include "base/errors.h"
 #include "base/random.h"
-#include "text/document_hash.h"
-#include "text/passage_hashes.h"
+#include "text/text_hashes.h"
 
 namespace oscar {
 namespace {

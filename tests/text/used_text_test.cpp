@@ -1,13 +1,10 @@
 // The record of used text: what later runs compare with.
-#include "text/used_text.h"
+#include "text/text_hashes.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <numeric>
-
-#include "text/document_hash.h"
-#include "text/passage_hashes.h"
 
 namespace oscar {
 namespace {

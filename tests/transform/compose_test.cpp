@@ -6,9 +6,6 @@
 #include <bit>
 #include <limits>
 
-#include "transform/hadamard.h"
-#include "transform/permutation.h"
-
 namespace oscar {
 namespace {
 

@@ -1,4 +1,4 @@
-#include "transform/hadamard.h"
+#include "transform/compose.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,6 @@
 #include <cmath>
 
 #include "base/errors.h"
-#include "transform/compose.h"
 
 namespace oscar {
 namespace {

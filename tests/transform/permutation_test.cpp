@@ -1,12 +1,10 @@
-#include "transform/permutation.h"
+#include "transform/compose.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <numeric>
-
-#include "transform/hadamard.h"
 
 namespace oscar {
 namespace {

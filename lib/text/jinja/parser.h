@@ -1,6 +1,7 @@
 // Parses templates to syntax trees with the grammar of Jinja 3 (recursive descent).
 #pragma once
 
+#include <initializer_list>
 #include <set>
 #include <string>
 #include <utility>
@@ -63,6 +64,9 @@ class ExpressionParser {
 
  private:
   ExpressionPtr make(Expression::Kind kind, std::string name = "");
+  using Level = ExpressionPtr (ExpressionParser::*)();  // the next stronger binding
+  ExpressionPtr parse_joined(const char* word, Expression::Kind kind, Level next);
+  ExpressionPtr parse_binary(std::initializer_list<const char*> operators, Level next);
   ExpressionPtr parse_or();
   ExpressionPtr parse_and();
   ExpressionPtr parse_not();
@@ -71,6 +75,7 @@ class ExpressionParser {
   ExpressionPtr parse_concatenation();
   ExpressionPtr parse_product();
   ExpressionPtr parse_power();
+  ExpressionPtr parse_filtered();
   ExpressionPtr parse_unary(bool with_filters);
   ExpressionPtr parse_primary();
   ExpressionPtr parse_list();

@@ -76,27 +76,20 @@ ExpressionPtr ExpressionParser::parse_tuple(bool with_condition) {
   return list;
 }
 
-ExpressionPtr ExpressionParser::parse_or() {
-  ExpressionPtr left = parse_and();
-  while (in_.skip_name("or")) {
-    ExpressionPtr both = make(Kind::kOr);
+ExpressionPtr ExpressionParser::parse_joined(const char* word, Kind kind, Level next) {
+  ExpressionPtr left = (this->*next)();
+  while (in_.skip_name(word)) {
+    ExpressionPtr both = make(kind);
     both->add(std::move(left));
-    both->add(parse_and());
+    both->add((this->*next)());
     left = std::move(both);
   }
   return left;
 }
 
-ExpressionPtr ExpressionParser::parse_and() {
-  ExpressionPtr left = parse_not();
-  while (in_.skip_name("and")) {
-    ExpressionPtr both = make(Kind::kAnd);
-    both->add(std::move(left));
-    both->add(parse_not());
-    left = std::move(both);
-  }
-  return left;
-}
+ExpressionPtr ExpressionParser::parse_or() { return parse_joined("or", Kind::kOr, &ExpressionParser::parse_and); }
+
+ExpressionPtr ExpressionParser::parse_and() { return parse_joined("and", Kind::kAnd, &ExpressionParser::parse_not); }
 
 ExpressionPtr ExpressionParser::parse_not() {
   const TokenStream::Nesting nesting(in_);
@@ -130,51 +123,31 @@ ExpressionPtr ExpressionParser::parse_compare() {
   }
 }
 
-namespace {
-
-ExpressionPtr binary(ExpressionPtr node, ExpressionPtr left, ExpressionPtr right) {
-  node->add(std::move(left));
-  node->add(std::move(right));
-  return node;
-}
-
-}  // namespace
-
-ExpressionPtr ExpressionParser::parse_sum() {
-  ExpressionPtr left = parse_concatenation();
-  while (in_.is_operator("+") || in_.is_operator("-")) {
+ExpressionPtr ExpressionParser::parse_binary(std::initializer_list<const char*> operators, Level next) {
+  const auto found = [&] {
+    return std::any_of(operators.begin(), operators.end(), [&](const char* text) { return in_.is_operator(text); });
+  };
+  ExpressionPtr left = (this->*next)();
+  while (found()) {
     ExpressionPtr node = make(Kind::kBinary, in_.next().text);
-    left = binary(std::move(node), std::move(left), parse_concatenation());
+    node->add(std::move(left));
+    node->add((this->*next)());
+    left = std::move(node);
   }
   return left;
 }
 
-ExpressionPtr ExpressionParser::parse_concatenation() {
-  ExpressionPtr left = parse_product();
-  while (in_.is_operator("~")) {
-    ExpressionPtr node = make(Kind::kBinary, in_.next().text);
-    left = binary(std::move(node), std::move(left), parse_product());
-  }
-  return left;
-}
+ExpressionPtr ExpressionParser::parse_sum() { return parse_binary({"+", "-"}, &ExpressionParser::parse_concatenation); }
+
+ExpressionPtr ExpressionParser::parse_concatenation() { return parse_binary({"~"}, &ExpressionParser::parse_product); }
 
 ExpressionPtr ExpressionParser::parse_product() {
-  ExpressionPtr left = parse_power();
-  while (in_.is_operator("*") || in_.is_operator("/") || in_.is_operator("//") || in_.is_operator("%")) {
-    ExpressionPtr node = make(Kind::kBinary, in_.next().text);
-    left = binary(std::move(node), std::move(left), parse_power());
-  }
-  return left;
+  return parse_binary({"*", "/", "//", "%"}, &ExpressionParser::parse_power);
 }
 
-ExpressionPtr ExpressionParser::parse_power() {
-  ExpressionPtr left = parse_unary(true);
-  while (in_.is_operator("**")) {
-    ExpressionPtr node = make(Kind::kBinary, in_.next().text);
-    left = binary(std::move(node), std::move(left), parse_unary(true));
-  }
-  return left;
-}
+ExpressionPtr ExpressionParser::parse_power() { return parse_binary({"**"}, &ExpressionParser::parse_filtered); }
+
+ExpressionPtr ExpressionParser::parse_filtered() { return parse_unary(true); }
 
 ExpressionPtr ExpressionParser::parse_unary(bool with_filters) {
   const TokenStream::Nesting nesting(in_);

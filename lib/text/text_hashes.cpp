@@ -1,8 +1,10 @@
-#include "text/passage_hashes.h"
+#include "text/text_hashes.h"
 
 #include <algorithm>
 #include <limits>
 
+#include "base/formatted.h"
+#include "base/hash.h"
 #include "base/random.h"
 
 namespace oscar {
@@ -14,6 +16,17 @@ void sort_unique(std::vector<std::uint64_t>& hashes) {
 }
 
 }  // namespace
+
+std::string document_hash(const std::vector<std::int32_t>& ids) {
+  Sha256 hash;
+  for (const std::int32_t id : ids) {
+    const auto bits = static_cast<std::uint32_t>(id);
+    const unsigned char bytes[4] = {static_cast<unsigned char>(bits), static_cast<unsigned char>(bits >> 8),
+                                    static_cast<unsigned char>(bits >> 16), static_cast<unsigned char>(bits >> 24)};
+    hash.update(bytes, sizeof bytes);
+  }
+  return hash.hex().substr(0, 16);
+}
 
 std::vector<std::uint64_t> passage_hashes(const std::vector<std::vector<std::int32_t>>& documents, std::size_t most) {
   std::vector<std::uint64_t> hashes;
@@ -45,6 +58,15 @@ SharedPassages shared_passages(const std::vector<std::uint64_t>& record, const s
     out.shared += std::binary_search(record.begin(), record.end(), hash) ? 1 : 0;
   }
   return out;
+}
+
+Json used_text_record(const std::vector<std::vector<std::int32_t>>& documents) {
+  Json hashes = Json::array(), passages = Json::array();
+  for (const std::vector<std::int32_t>& ids : documents) hashes.push_back(document_hash(ids));
+  for (const std::uint64_t hash : passage_hashes(documents, kPassageHashes)) {
+    passages.push_back(formatted("%016llx", static_cast<unsigned long long>(hash)));
+  }
+  return {{"documents", std::move(hashes)}, {"passages", std::move(passages)}};
 }
 
 }  // namespace oscar

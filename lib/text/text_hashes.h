@@ -1,11 +1,17 @@
-// Detects whether two texts share passages, from a small record of one of them.
+// A small record of a calibration text, which shows whether another text overlaps with it. Scores on a bundle's own
+// calibration text are too good.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "base/json.h"
+
 namespace oscar {
+
+// The first 16 hexadecimal digits of the SHA-256 of a document's token ids (little-endian, 32-bit).
+std::string document_hash(const std::vector<std::int32_t>& ids);
 
 inline constexpr std::size_t kPassageTokens = 32;    // a passage is any run of this many tokens
 inline constexpr std::size_t kPassageHashes = 1024;  // number kept for a set of documents: the smallest hashes
@@ -20,5 +26,8 @@ struct SharedPassages {
   std::size_t judged = 0, shared = 0;
 };
 SharedPassages shared_passages(const std::vector<std::uint64_t>& record, const std::vector<std::int32_t>& text);
+
+// {"documents": [document_hash()...], "passages": [16 hexadecimal digits...]}, with the kPassageHashes smallest hashes.
+Json used_text_record(const std::vector<std::vector<std::int32_t>>& documents);
 
 }  // namespace oscar
