@@ -8,8 +8,6 @@ namespace oscar {
 // Reads RoPE in interleaved pairs and use_bias, which adds a bias to all attention and MLP projections.
 void read_ernie(const Json& config, const std::string& where, ModelConfig* out);
 
-Family ernie_family(const ModelConfig& config);
-
 // Defaults that both share.
 constexpr ConfigDefaults ernie_defaults(std::int64_t head_dim, std::int64_t kv_heads) {
   return {.head_dim = head_dim,

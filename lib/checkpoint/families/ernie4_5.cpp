@@ -9,19 +9,13 @@ void read_ernie(const Json& config, const std::string& where, ModelConfig* out) 
   out->qkv_bias = out->output_bias = out->mlp_bias = bias;
 }
 
-Family ernie_family(const ModelConfig& config) {
-  Family family;
-  family.add_biases(config);
-  return family;
-}
-
 extern const FamilyRow kErnie4_5;
 const FamilyRow kErnie4_5 = {
     .architecture = "Ernie4_5ForCausalLM",
     .model_type = "ernie4_5",
     .defaults = ernie_defaults(128, 2),
     .read_config = read_ernie,
-    .family = ernie_family,
+    .family = llama_layers,
 };
 
 }  // namespace oscar

@@ -39,7 +39,7 @@ void ernie4_5_moe_config(const Json& config, const std::string& where, ModelConf
 }
 
 Family ernie4_5_moe_family(const ModelConfig& config) {
-  Family family = ernie_family(config);
+  Family family = llama_layers(config);
   family.pieces.wide_router = true;
   family.router_correction = "mlp.moe_statics.e_score_correction_bias";
   family.experts_router_correction = "mlp.gate.moe_statics.e_score_correction_bias";

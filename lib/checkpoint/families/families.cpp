@@ -61,6 +61,12 @@ void Family::add_shared_expert() {
   shared_down = "mlp.shared_experts.down_proj.weight";
 }
 
+Family llama_layers(const ModelConfig& config) {
+  Family family;
+  family.add_biases(config);
+  return family;
+}
+
 Family family_of(const ModelConfig& config) {
   for (const FamilyRow* row : family_rows()) {
     if (config.architecture == row->architecture) return row->family(config);

@@ -118,6 +118,9 @@ struct Family {
   void add_shared_expert();
 };
 
+// Llama's layers, with the biases that the config enables.
+Family llama_layers(const ModelConfig& config);
+
 // Which layers use a sliding window:
 // - kNone: none;
 // - kEveryLayer: all, unless layer_types says otherwise;

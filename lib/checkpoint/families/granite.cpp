@@ -17,12 +17,6 @@ void granite_config(const Json& config, const std::string& where, ModelConfig* o
   out->logit_scale = 1.0 / multiplier(config, "logits_scaling", where);
 }
 
-Family granite_family(const ModelConfig& config) {
-  Family family;
-  family.add_biases(config);
-  return family;
-}
-
 }  // namespace
 
 extern const FamilyRow kGranite;
@@ -31,7 +25,7 @@ const FamilyRow kGranite = {
     .model_type = "granite",
     .defaults = {.bos = 1, .eos = {2, -1, -1}, .reads_attention_bias = true, .reads_mlp_bias = true},
     .read_config = granite_config,
-    .family = granite_family,
+    .family = llama_layers,
 };
 
 }  // namespace oscar

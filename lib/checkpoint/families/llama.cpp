@@ -2,22 +2,13 @@
 #include "checkpoint/families/family.h"
 
 namespace oscar {
-namespace {
-
-Family llama_family(const ModelConfig& config) {
-  Family family;
-  family.add_biases(config);  // attention_bias adds a bias to all four projections
-  return family;
-}
-
-}  // namespace
 
 extern const FamilyRow kLlama;
 const FamilyRow kLlama = {
     .architecture = "LlamaForCausalLM",
     .model_type = "llama",
     .defaults = {.bos = 1, .eos = {2, -1, -1}, .reads_attention_bias = true, .reads_mlp_bias = true},
-    .family = llama_family,
+    .family = llama_layers,  // attention_bias adds a bias to all four projections
 };
 
 }  // namespace oscar

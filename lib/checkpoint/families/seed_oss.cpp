@@ -8,12 +8,6 @@ void seed_oss_config(const Json& config, const std::string& where, ModelConfig* 
   out->output_bias = json_bool(config, "attention_out_bias", where, false);
 }
 
-Family seed_oss_family(const ModelConfig& config) {
-  Family family;
-  family.add_biases(config);
-  return family;
-}
-
 }  // namespace
 
 extern const FamilyRow kSeedOss;
@@ -30,7 +24,7 @@ const FamilyRow kSeedOss = {
                  .reads_mlp_bias = true,
                  .output_bias = false},
     .read_config = seed_oss_config,
-    .family = seed_oss_family,
+    .family = llama_layers,
 };
 
 }  // namespace oscar

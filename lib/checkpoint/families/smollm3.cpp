@@ -31,12 +31,6 @@ void smollm3_config(const Json& config, const std::string& where, ModelConfig* o
   }
 }
 
-Family smollm3_family(const ModelConfig& config) {
-  Family family;
-  family.add_biases(config);
-  return family;
-}
-
 }  // namespace
 
 extern const FamilyRow kSmolLm3;
@@ -52,7 +46,7 @@ const FamilyRow kSmolLm3 = {
                  .reads_attention_bias = true,
                  .reads_mlp_bias = true},
     .read_config = smollm3_config,
-    .family = smollm3_family,
+    .family = llama_layers,
 };
 
 }  // namespace oscar
