@@ -263,10 +263,14 @@ class ThroughSglang:
         super().admit(request)
         self.fresh.add(request.slot)
 
+    def forward(self, work, *arguments):
+        self.prompts = any(request.done < request.prompt for request, _ in work)  # a chunk may have one token
+        super().forward(work, *arguments)
+
     def compute(self, slots, starts, counts, lengths, table, mapping, query, key, value):
         begins = self.fresh & set(slots)
         self.fresh -= begins
-        mode = ForwardMode.EXTEND if begins or max(counts) > 1 else ForwardMode.DECODE
+        mode = ForwardMode.EXTEND if begins or self.prompts or max(counts) > 1 else ForwardMode.DECODE
         if mode is ForwardMode.EXTEND and min(counts) == 1:
             mode = ForwardMode.MIXED
         self.modes.add(mode.name)
