@@ -112,7 +112,7 @@ def test_every_operator_is_checked():
     declared = {name for name in dir(ops) if isinstance(getattr(ops, name), torch._ops.OpOverload)}
     assert declared == {"rotate_rows", "decode_attention", "write_rows", "dequantize_pages", "quantize_rows", "append_tokens", "flush_tokens",
                         "decode_workspace_bytes", "tile_phases", "past_rows", "new_rows", "quantize_windows", "merge_outputs",
-                        "step_tokens", "flush_layers"}
+                        "step_tokens", "flush_layers", "device_code"}
 
 
 def test_rows_are_written_where_they_belong():
