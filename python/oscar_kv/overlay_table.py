@@ -12,6 +12,7 @@ import torch
 from .errors import InputError
 from .page_layout import PAGE_TOKENS
 from .slot_kv import SlotTable
+from .step_rows import sent
 
 NONE = -1
 
@@ -135,7 +136,7 @@ class OverlayTable(SlotTable):
         chunk = {c.row: c for c in made.chunks}
         # First the data read before new tokens are written: windows of chunks before the pass, windows of others after
         # it.
-        known, few = torch.tensor([[chunk[b].start if b in chunk else -1 for b in range(count)], batch.counts]).to(device, non_blocking=True)
+        known, few = sent([[chunk[b].start if b in chunk else -1 for b in range(count)], batch.counts], device)
         until = torch.where(known >= 0, known, made.lengths)
         start = torch.where(known >= 0, known, (made.lengths - few).clamp(min=0))
         blocks, number = self._of_window(until, table, start)

@@ -56,7 +56,7 @@ class Batch:
     """New tokens of the requests in a pass, on the host."""
     counts: list  # [R]
     firsts: list  # [R] first token among the batch's tokens
-    few: list     # requests that are no chunk
+    few: list     # requests that are no chunk; empty if `each` tells all
     each: int     # tokens of every request, None if they differ or there are chunks
 
 
@@ -107,8 +107,9 @@ class SlotTable:
             self._table[:count] = table
             table = self._table[:count]
         made = Rows(self._lengths[:count], table, self._window_table[:count])
-        few = [b for b in range(count) if 1 <= counts[b] <= self._steps.most_new and known[b]]
+        few = []
         if not uniform:
+            few = [b for b in range(count) if 1 <= counts[b] <= self._steps.most_new and known[b]]
             made.chunks = tuple(Chunk(b, firsts[b], int(starts[b]), counts[b]) for b in range(count)
                                 if counts[b] > self._steps.most_new and known[b])
         return made, Batch(counts, firsts, few, each if uniform else None)

@@ -4,6 +4,7 @@ import pathlib
 import torch
 
 from oscar_kv.bundle import Bundle
+from oscar_kv.engine_serving import plain_torch
 from oscar_kv.manifest import Layer, Side
 
 
@@ -17,15 +18,10 @@ def _side(heads, kv_heads, d, widths, clip, centered, rotated_mean, generator):
                 sigma=0.5 + torch.rand(kv_heads, 4, generator=generator) if widths is not None else None)
 
 
+@plain_torch()  # vLLM's processes make bundles while a model is built, where the default device is the GPU
 def random_bundle(layers=1, kv_heads=2, d=128, key=None, value=None, sink=64, recent=256, encoder="search", group=0, clip=0.96,
                   heads=None, centered=True, rotated_mean=False, seed=1):
-    """key, value: widths of the four blocks, None for layout uniform. heads: matrices of a side, 1 or kv_heads. Also while vLLM builds a
-    model, where the default device is the GPU."""
-    with torch.device("cpu"):
-        return _made(layers, kv_heads, d, key, value, sink, recent, encoder, group, clip, heads, centered, rotated_mean, seed)
-
-
-def _made(layers, kv_heads, d, key, value, sink, recent, encoder, group, clip, heads, centered, rotated_mean, seed):
+    """key, value: widths of the four blocks, None for layout uniform. heads: matrices of a side, 1 or kv_heads."""
     generator = torch.Generator().manual_seed(seed)
     heads = kv_heads if heads is None else heads
     held = []
