@@ -1,6 +1,7 @@
 """Captured steps inside generate(). A forward of one new token per sequence through the model is recorded once and
 replayed for later tokens, which removes Python's time between kernels. transformers controls the loop: stopping,
-sampling and streaming see the same logits. Steps that cannot be recorded run eagerly with equal results.
+sampling and streaming see the same logits. Steps that cannot be recorded run eagerly. Their results are equal bit for bit while the page
+tables are equally wide, because the decode kernel divides a sequence by that width.
 
 A recording is valid while the tensors that it reads do not move. After a move, the first step runs eagerly on the
 recorder's stream to allocate workspaces. The second step is recorded, and later ones are replayed."""

@@ -509,9 +509,12 @@ def test_recorded_steps_in_generate(layout, monkeypatch):
         assert torch.equal(a, b), (name, (a != b).float().mean())
 
 
-def test_a_model_that_cannot_be_captured_generates_as_before():
-    """A forward that reads a number back breaks the capture: one warning, and the same tokens."""
+def test_a_model_that_cannot_be_captured_generates_as_before(monkeypatch):
+    """A forward that reads a number back breaks the capture: one warning, and the same tokens. Pages are reserved for few steps: the decode
+    kernel divides a sequence by the width of its page table, so a much wider table rounds differently."""
     pytest.importorskip("transformers")
+    from oscar_kv import step_graphs
+    monkeypatch.setattr(step_graphs, "ROOM", 32)
     ids = torch.randint(5, 250, (1, 150), generator=torch.Generator().manual_seed(3)).cuda()
     common = dict(pad_token_id=0, eos_token_id=None, do_sample=False, max_new_tokens=30)
     expected = model_with("uniform", False).generate(ids, **common)
