@@ -5,6 +5,9 @@ import sys
 
 from harness import BUILD_DIR, SAMPLE, SOURCE_DIR, succeed
 
+sys.path.insert(0, str(SOURCE_DIR / "scripts"))
+from real_model_table import recalled  # noqa: E402
+
 MODEL, TEXT = SAMPLE / "tiny-llama", SAMPLE / "heldout.txt"
 
 
@@ -12,6 +15,12 @@ def run(out, *options):
     command = [sys.executable, SOURCE_DIR / "scripts" / "real_model", "-o", out, "--model", MODEL, "--prompts", out / "prompts.jsonl", "--text", TEXT,
                "--device", "cpu", "--build", BUILD_DIR, *options]
     return subprocess.run(list(map(str, command)), capture_output=True, text=True)
+
+
+def test_share_of_repeated_phrases():
+    assert recalled({"recall": {"share": 0.375, "bf16": 0.5}}) == 75
+    assert recalled({"recall": {"share": 0.0, "bf16": 0.5}}) == 0
+    assert [recalled({"recall": {"share": 0.0, "bf16": 0.0}}), recalled({"recall": None}), recalled({})] == [None] * 3
 
 
 def test_table_of_a_model(tmp_path):
@@ -31,7 +40,7 @@ def test_table_of_a_model(tmp_path):
     row = rows["`waterfill`, 1.5 bits"]
     assert row[1].endswith(f" / {method['bits_per_element']:.2f}") and row[3].startswith(f"{method['kl']['mean']:.3g} ± ")
     assert row[4].endswith(f" / {method['ppl_ratio']:.3f}") and row[5].endswith(f" / {100 * method['same_top1']:.1f}%")
-    assert row[6].endswith(f" / {100 * method['recall']['share'] / method['recall']['bf16']:.1f}%")
+    assert row[6].endswith(f" / {recalled(method):.1f}%")
     assert (tmp_path / "report-384.html").exists()
     # What is there is taken as it is.
     again = run(tmp_path, "--budgets", "2.25,1.5", "--lengths", "512", "--sequences", "2")

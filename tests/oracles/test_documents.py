@@ -2,8 +2,6 @@
 comments; and how documents and code are written: README's length, paragraphs that can be read, no fragments, functions that are
 told in steps."""
 import ast
-import importlib.machinery
-import importlib.util
 import json
 import pathlib
 import re
@@ -13,6 +11,9 @@ import sys
 import pytest
 
 from conftest import SOURCE_DIR
+
+sys.path.insert(0, str(SOURCE_DIR / "scripts"))
+import real_model_table  # noqa: E402
 
 NAMED = re.compile(r"(?<![\w./-])((?:[\w-]+/)*[\w-]+\.(?:h|cpp|cu|cuh|py|md|schema\.json))(?![\w/-])")
 # A path in one of our folders, of any kind of file.
@@ -169,24 +170,17 @@ def table_rows(text):
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| `")]
 
 
-def real_model_table():
-    """(scripts/real_model as a module, its raw results)"""
-    loader = importlib.machinery.SourceFileLoader("real_model", str(SOURCE_DIR / "scripts" / "real_model"))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("real_model", loader))
-    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    try:
-        loader.exec_module(module)
-    finally:
-        sys.dont_write_bytecode = writes
-    return module, json.loads((SOURCE_DIR / "tests/bench/results/real_model_h200.json").read_text())
+def raw_results(name):
+    """{length: results} of scripts/real_model"""
+    return json.loads((SOURCE_DIR / "tests/bench/results" / name).read_text())["lengths"]
 
 
 def test_tables_of_the_real_model_are_written_from_its_raw_results():
-    script, raw = real_model_table()
-    assert script.table(raw["lengths"]) in section((SOURCE_DIR / "docs/results.md").read_text(), "A real model")
+    raw = raw_results("real_model_h200.json")
+    assert real_model_table.table(raw) in section((SOURCE_DIR / "docs/results.md").read_text(), "A real model")
     quoted = table_rows(section((SOURCE_DIR / "README.md").read_text(), "Quality"))
     assert len(quoted) >= 10
-    at = {length: {script.label(m["id"]): m for m in raw["lengths"][length]["methods"]} for length in ("2048", "32768")}
+    at = {length: {real_model_table.label(m["id"]): m for m in raw[length]["methods"]} for length in ("2048", "32768")}
     for method, bits, smaller, *cells in quoted:
         short, long = (rows[method] for rows in at.values())
         assert (bits, smaller) == (f"{short['code_bits_per_element']:.2f}", f"{16 / long['bits_per_element']:.1f}x"), method
@@ -209,9 +203,7 @@ def test_ranges_of_quality_are_those_of_the_tables():
     found = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()
              if re.match(r"\| (below|above|0)", line)]
     assert len(found) == len(bounds)
-    phrases = [(m["kl"], 100 * m["recall"]["share"] / m["recall"]["bf16"]) for length in
-               json.loads((SOURCE_DIR / "tests/bench/results/real_model_phrases_h100.json").read_text())["lengths"].values()
-               for m in length["methods"]]
+    phrases = [(m["kl"], real_model_table.recalled(m)) for length in raw_results("real_model_phrases_h100.json").values() for m in length["methods"]]
     assert f"in {len(phrases)} measurements" in text
     for (low, high), (_, count, ratio, top, recalled, _) in zip(bounds, found):
         shares = [share for kl, share in phrases if low <= kl < high]
