@@ -201,8 +201,9 @@ class SlotKV:
         if rows.steps is None:
             return
         token = rows.steps.tokens
-        made = output[token] if isinstance(token, slice) else torch.empty_like(query[token])
-        self._step(held, rows, query[token], key[token], value[token], scale, made, sinks)
+        query, key, value = query[token], key[token], value[token]
+        made = output[token] if isinstance(token, slice) else torch.empty_like(query)
+        self._step(held, rows, query, key, value, scale, made, sinks)
         if not isinstance(token, slice):
             output[token] = made.to(output.dtype)
 
@@ -214,11 +215,14 @@ class SlotKV:
         made = output
         if self.buffer is not None and sinks is None and output.dtype != torch.bfloat16:
             made = torch.empty(output.shape, dtype=torch.bfloat16, device=output.device)
-        most = max(1, MOST_ITEMS // self.code.layer.kv_heads)
-        for first in range(0, steps.lengths.shape[0], most):  # rows of a request are in order, so that later ones may follow in another launch
-            part = slice(first, first + most)
-            one = Held(held.pool, steps.table[part], self.windows, steps.window_table[part], steps.lengths[part])
-            self._launch(one, query[part], key[part], value[part], scale, made[part], sinks)
+        most, count = max(1, MOST_ITEMS // self.code.layer.kv_heads), steps.lengths.shape[0]
+        if 0 < count <= most:
+            stored = Held(held.pool, steps.table, self.windows, steps.window_table, steps.lengths)
+            self._launch(stored, query, key, value, scale, made, sinks)
+        else:  # rows of a request are in order, so that later ones may follow in another launch
+            for part in (slice(first, first + most) for first in range(0, count, most)):
+                one = Held(held.pool, steps.table[part], self.windows, steps.window_table[part], steps.lengths[part])
+                self._launch(one, query[part], key[part], value[part], scale, made[part], sinks)
         if made is not output:
             output.copy_(made)
         self._flush_after(held, steps.after, rows.flush)
