@@ -18,8 +18,6 @@ struct TileProduct {
   static constexpr int kHalves = kColumns < kWarps ? kWarps / kColumns : 1;  // warps that share a column of tiles
   static constexpr int kRowTiles = kPageTokens / 16 / kHalves;
   static constexpr int kItems = kColumns * kHalves / kWarps;
-  static constexpr int kTermBytes = kPageTokens * kRow * 2;
-  static constexpr int kSumBytes = kPageTokens * kSumRow * 4;
 
   // sum [64][kSumRow] = (high + low) [64][kRow] times matrix [2][D][D], for its rows [begin, end). low: null if rows
   // are BF16. sum may overlap high and low. All threads call it after a barrier; it ends with one.

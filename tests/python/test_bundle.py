@@ -10,8 +10,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from conftest import GOLDEN  # noqa: E402
+from interchange import pack_codes, unpack_codes  # noqa: E402
 from oscar_kv.bundle import check_geometry, load_bundle  # noqa: E402
-from oscar_kv.codec import pack_codes, side_codec, unpack_codes  # noqa: E402
+from oscar_kv.codec import side_codec  # noqa: E402
 from oscar_kv.errors import InputError  # noqa: E402
 
 MANIFEST, ROTATIONS = "oscar_bundle.json", "rotations.safetensors"

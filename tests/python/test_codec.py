@@ -8,7 +8,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from conftest import GOLDEN  # noqa: E402
-from oscar_kv.codec import RowCode, RowCodec, pack_codes, unpack_codes, validate  # noqa: E402
+from interchange import pack_codes, unpack_codes  # noqa: E402
+from oscar_kv.codec import RowCode, RowCodec, validate  # noqa: E402
 from oscar_kv.errors import InputError, NumericalError  # noqa: E402
 
 CASES = json.loads((GOLDEN / "codec_vectors.json").read_text())["cases"]

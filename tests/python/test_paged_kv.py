@@ -7,11 +7,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from conftest import GOLDEN  # noqa: E402
+from interchange import pack_codes, unpack_codes  # noqa: E402
 from oscar_kv import chunk_pass  # noqa: E402
 from oscar_kv.attention_rule import ALL, Rule  # noqa: E402
 from oscar_kv.bundle import load_bundle  # noqa: E402
 from oscar_kv.chunk_attention import causal_parts  # noqa: E402
-from oscar_kv.codec import RowCode, pack_codes, unpack_codes  # noqa: E402
+from oscar_kv.codec import RowCode  # noqa: E402
 from oscar_kv.errors import InputError, NumericalError  # noqa: E402
 from oscar_kv.page_layout import PAGE_TOKENS, PageLayout, SidePages  # noqa: E402
 from oscar_kv.paged_kv import LayerCode, PagedKV, PageTable  # noqa: E402
