@@ -3,11 +3,13 @@ import hashlib
 import json
 import os
 import pathlib
+import random
 import re
 import shutil
 import signal
 import struct
 import subprocess
+import time
 
 SOURCE_DIR = pathlib.Path(os.environ.get("OSCAR_SOURCE_DIR", pathlib.Path(__file__).parents[2]))
 BUILD_DIR = pathlib.Path(os.environ.get("OSCAR_BUILD_DIR", SOURCE_DIR / "build"))
@@ -183,3 +185,24 @@ def damaged_copy(source, target, name, content):
     if content is not None:
         (target / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     return target
+
+
+def stop_after(arguments, seconds, number):
+    """(exit code, stdout, stderr) of a command that gets a signal so many seconds after its start."""
+    process = subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        time.sleep(seconds)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    return process.returncode, out, err
+
+
+def short_sequences(model, folder):
+    """A command of oscar-collect: 17 sequences of 4 to 96 tokens, the last one shortened, in 9 steps."""
+    source = random.Random(3)
+    rows = [{"input_ids": [source.randrange(8000) for _ in range(n)]} for n in (96, 40, 30, 200, 7, 90, 96, 4, 60, 33, 20, 100, 50, 90)]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return lambda output, *more, tokens=850: ["collect", "--model", model, "--prompts", folder / "rows.jsonl", "-o", output, "--tokens", tokens,
+                                              "--seq-len", 96, "--rows", 50, "--far-pairs", "6,20", *more]

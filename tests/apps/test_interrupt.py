@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from harness import ENVIRONMENT, INTERRUPTED, USAGE, SAMPLE, command, refuse, run, succeed, tree
+from harness import ENVIRONMENT, INTERRUPTED, USAGE, SAMPLE, command, refuse, run, stop_after, succeed, tree
 
 TOKENS = ["--tokens", 3000, "--seq-len", 256]
 
@@ -34,17 +34,6 @@ def reference(line, tmp_path_factory):
     begin = time.monotonic()
     succeed(*line(folder / "s.safetensors"))
     return (folder / "s.safetensors").read_bytes(), time.monotonic() - begin
-
-
-def stop_after(arguments, seconds, number):
-    process = subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        time.sleep(seconds)
-        process.send_signal(number)
-        out, err = process.communicate(timeout=120)
-    finally:
-        process.kill()
-    return process.returncode, out, err
 
 
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.9])

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from harness import BAD_INPUT, BUILD_DIR, CRASH_MARKS, ENVIRONMENT, USAGE, Result, command, refuse, succeed, tree
+from harness import BAD_INPUT, BUILD_DIR, CRASH_MARKS, ENVIRONMENT, USAGE, Result, command, refuse, short_sequences, succeed, tree
 
 safe_open = pytest.importorskip("safetensors").safe_open
 numpy = pytest.importorskip("numpy")
@@ -75,13 +75,7 @@ def refuse_ranks(code, *lines, names, before=None):
 
 @pytest.fixture(scope="module")
 def line(model, tmp_path_factory):
-    """17 sequences of 4 to 96 tokens in 9 steps."""
-    path = tmp_path_factory.mktemp("rows") / "rows.jsonl"
-    source = random.Random(3)
-    rows = [{"input_ids": [source.randrange(8000) for _ in range(n)]} for n in (96, 40, 30, 200, 7, 90, 96, 4, 60, 33, 20, 100, 50, 90)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return lambda output, *more, tokens=850: ["collect", "--model", model, "--prompts", path, "-o", output, "--tokens", tokens, "--seq-len", 96,
-                                              "--rows", 50, "--far-pairs", "6,20", *more]
+    return short_sequences(model, tmp_path_factory.mktemp("rows"))
 
 
 @pytest.fixture(scope="module")

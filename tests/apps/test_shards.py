@@ -1,6 +1,5 @@
 """oscar-collect --shard: the files of a job array add up to those of one run, or are refused by name."""
 import json
-import random
 import signal
 import subprocess
 import time
@@ -8,7 +7,7 @@ import time
 import jsonschema
 import pytest
 
-from harness import BAD_INPUT, SOURCE_DIR, USAGE, command, refuse, succeed, tree
+from harness import BAD_INPUT, SOURCE_DIR, USAGE, command, refuse, short_sequences, succeed, tree
 
 safe_open = pytest.importorskip("safetensors").safe_open
 numpy = pytest.importorskip("numpy")
@@ -17,13 +16,7 @@ N = 3
 
 @pytest.fixture(scope="module")
 def line(model, tmp_path_factory):
-    """The command; 17 sequences of 4 to 96 tokens, the last one shortened, in 9 steps."""
-    path = tmp_path_factory.mktemp("rows") / "rows.jsonl"
-    source = random.Random(3)
-    rows = [{"input_ids": [source.randrange(8000) for _ in range(n)]} for n in (96, 40, 30, 200, 7, 90, 96, 4, 60, 33, 20, 100, 50, 90)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return lambda output, *more, tokens=850: ["collect", "--model", model, "--prompts", path, "-o", output, "--tokens", tokens, "--seq-len", 96, "--rows", 50,
-                                  "--far-pairs", "6,20", *more]
+    return short_sequences(model, tmp_path_factory.mktemp("rows"))
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,11 @@
 """oscar-verify --work-dir: a run that was stopped or killed goes on where it was, and its reports are the same bytes."""
 import random
 import signal
-import subprocess
 import time
 
 import pytest
 
-from harness import BAD_INPUT, INTERRUPTED, USAGE, command, refuse, succeed, tree
+from harness import BAD_INPUT, INTERRUPTED, USAGE, refuse, stop_after, succeed, tree
 
 
 @pytest.fixture(scope="module")
@@ -24,17 +23,6 @@ def reference(line, tmp_path_factory):
     begin = time.monotonic()
     succeed(*line(folder))
     return (folder / "r.json").read_text(), time.monotonic() - begin
-
-
-def stop_after(arguments, seconds, number):
-    process = subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        time.sleep(seconds)
-        process.send_signal(number)
-        process.communicate(timeout=120)
-    finally:
-        process.kill()
-    return process.returncode
 
 
 def report(folder):
@@ -65,7 +53,7 @@ def test_kill_and_resume(seed, line, reference, tmp_path):
 
 def test_other_options_are_refused_with_the_difference(line, reference, tmp_path):
     work = ["--work-dir", tmp_path / "work"]
-    if stop_after(line(tmp_path, *work), 0.6 * reference[1], signal.SIGINT) != INTERRUPTED:
+    if stop_after(line(tmp_path, *work), 0.6 * reference[1], signal.SIGINT)[0] != INTERRUPTED:
         pytest.skip("the run was not interrupted in the middle")
     before = tree(tmp_path)
     refuse(USAGE, *line(tmp_path, *work), names="--resume")
@@ -85,7 +73,7 @@ def test_resume_needs_a_work_directory(line, tmp_path):
 
 def test_the_state_is_next_to_the_report(line, reference, tmp_path):
     """Without --work-dir an interrupted run can be resumed, too."""
-    if stop_after(line(tmp_path), 0.6 * reference[1], signal.SIGINT) != INTERRUPTED:
+    if stop_after(line(tmp_path), 0.6 * reference[1], signal.SIGINT)[0] != INTERRUPTED:
         pytest.skip("the run was not interrupted in the middle")
     assert (tmp_path / "r.json.work").is_dir() and not (tmp_path / "r.json").exists()
     succeed(*line(tmp_path, "--resume"))

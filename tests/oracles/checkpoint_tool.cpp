@@ -5,16 +5,13 @@
 //   checkpoint_tool config FILE...     config.json as parsed, one JSON line for each file
 //   checkpoint_tool open DIR [LIKE]    fingerprint (in the version of LIKE) and tensor names of a checkpoint
 //   checkpoint_tool locate MODEL [REV] the directory, name and revision found
-#include <cstdio>
-#include <cstring>
 #include <iostream>
 #include <string>
-#include <vector>
 
-#include "base/errors.h"
 #include "base/hash.h"
 #include "base/json.h"
 #include "checkpoint/checkpoint.h"
+#include "tool_main.h"
 
 namespace oscar {
 namespace {
@@ -64,7 +61,7 @@ void dump(const TensorView& t) {
   std::cout << Json(t.name).dump() << " " << t.type_text() << " " << t.shape_text() << " " << hash.hex() << "\n";
 }
 
-int run(const std::vector<std::string>& args) {
+int run(const Arguments& args) {
   const std::string command = args.empty() ? "" : args[0];
   if (command == "dump" && args.size() == 2) {
     const SafetensorsFile file = SafetensorsFile::open(args[1]);
@@ -73,19 +70,13 @@ int run(const std::vector<std::string>& args) {
   } else if (command == "copy" && args.size() == 3) {
     const SafetensorsFile file = SafetensorsFile::open(args[1]);
     write_safetensors(args[2], file.tensors(), file.metadata());
-  } else if (command == "check" || command == "config") {
-    for (std::size_t i = 1; i < args.size(); ++i) {
-      try {
-        if (command == "config") {
-          std::cout << to_json(parse_model_config(read_json(args[i]), args[i])).dump() << "\n";
-        } else {
-          SafetensorsFile::open(args[i]);
-          std::cout << "ok\n";
-        }
-      } catch (const InputError& e) {
-        std::cout << "refused: " << e.what() << "\n";
-      }
-    }
+  } else if (command == "check") {
+    print_each(args, [](const std::string& file) {
+      SafetensorsFile::open(file);
+      return "ok";
+    });
+  } else if (command == "config") {
+    print_each(args, [](const std::string& file) { return to_json(parse_model_config(read_json(file), file)).dump(); });
   } else if (command == "open" && args.size() >= 2) {
     const Checkpoint checkpoint = Checkpoint::open(locate_model(args[1]));
     std::cout << checkpoint.fingerprint_like(args.size() > 2 ? args[2] : "") << "\n";
@@ -103,11 +94,4 @@ int run(const std::vector<std::string>& args) {
 }  // namespace
 }  // namespace oscar
 
-int main(int argc, char** argv) {
-  try {
-    return oscar::run({argv + 1, argv + argc});
-  } catch (const oscar::Error& e) {
-    std::cerr << e.what() << "\n";
-    return static_cast<int>(e.code());
-  }
-}
+int main(int argc, char** argv) { return oscar::tool_main(argc, argv, oscar::run); }

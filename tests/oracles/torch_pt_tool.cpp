@@ -6,12 +6,11 @@
 // - rewrite FILE OUT: reads a rotation file and writes it again
 #include <iostream>
 #include <string>
-#include <vector>
 
-#include "base/errors.h"
 #include "base/hash.h"
 #include "base/json.h"
 #include "export/rotation_pt.h"
+#include "tool_main.h"
 #include "torch_file/torch_pt.h"
 
 namespace oscar {
@@ -62,7 +61,7 @@ Json rotation_json(const RotationFile& file) {
               {"extra", file.extra}};
 }
 
-int run(const std::vector<std::string>& args) {
+int run(const Arguments& args) {
   const std::string command = args.empty() ? "" : args[0];
   if (command == "dump" && args.size() == 2) {
     std::cout << std::visit(ToJson(), read_torch_pt(args[1]).data).dump() << "\n";
@@ -73,14 +72,10 @@ int run(const std::vector<std::string>& args) {
   } else if (command == "rewrite" && args.size() == 3) {
     write_rotation_pt(args[2], read_rotation_pt(args[1]));
   } else if (command == "check") {
-    for (std::size_t i = 1; i < args.size(); ++i) {
-      try {
-        read_torch_pt(args[i]);
-        std::cout << "ok\n";
-      } catch (const InputError& e) {
-        std::cout << "refused: " << e.what() << "\n";
-      }
-    }
+    print_each(args, [](const std::string& file) {
+      read_torch_pt(file);
+      return "ok";
+    });
   } else {
     std::cerr << "usage: torch_pt_tool dump|copy|check|rotation|rewrite ...\n";
     return 2;
@@ -91,11 +86,4 @@ int run(const std::vector<std::string>& args) {
 }  // namespace
 }  // namespace oscar
 
-int main(int argc, char** argv) {
-  try {
-    return oscar::run({argv + 1, argv + argc});
-  } catch (const oscar::Error& e) {
-    std::cerr << e.what() << "\n";
-    return static_cast<int>(e.code());
-  }
-}
+int main(int argc, char** argv) { return oscar::tool_main(argc, argv, oscar::run); }
