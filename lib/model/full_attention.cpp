@@ -104,57 +104,47 @@ at::Tensor explicit_softmax(const at::Tensor& q, const at::Tensor& k, const at::
   return out;
 }
 
-// Several complete sequences of one length.
-bool equal_sequences(const SequenceBatch& batch, std::int64_t chunk) {
-  const std::int64_t length = batch.lengths.empty() ? 0 : batch.lengths[0];
-  if (batch.lengths.size() < 2 || length == 0 || (chunk > 0 && chunk < length)) return false;
+// Successive pieces of one length that see only themselves: sequences, or their chunks.
+struct Run {
+  std::int64_t pieces = 0;
+  std::int64_t tokens = 0;  // of a piece
+};
+
+// The pieces of a batch in order. together: equal ones share a run, because on a GPU short pieces do not fill a kernel.
+std::vector<Run> runs_of(const SequenceBatch& batch, std::int64_t chunk, bool together) {
+  std::vector<Run> runs;
   for (std::size_t s = 0; s < batch.lengths.size(); ++s) {
-    if (batch.lengths[s] != length || batch.starts[s] != 0) return false;
+    if (batch.starts[s] != 0) throw std::invalid_argument("FullAttention keeps no past tokens: starts must be 0");
+    std::int64_t left = batch.lengths[s];
+    while (left > 0) {
+      const std::int64_t tokens = chunk > 0 ? std::min(chunk, left) : left;
+      if (!together || runs.empty() || runs.back().tokens != tokens) runs.push_back({0, tokens});
+      ++runs.back().pieces;
+      left -= tokens;
+    }
   }
-  return true;
+  return runs;
 }
 
 }  // namespace
 
 at::Tensor FullAttention::attend(const AttentionInput& input) {
   require_all_queries(input, "FullAttention");
-  const SequenceBatch& batch = *input.batch;
   const bool plain = input.soft_cap == 0.0 && !input.sinks.defined();
-  if (plain && equal_sequences(batch, input.chunk)) {  // one call: on a GPU, short sequences do not fill a kernel
-    const std::int64_t count = std::ssize(batch.lengths);
-    const std::int64_t window = input.sliding_window < batch.lengths[0] ? input.sliding_window : 0;
-    return fused(input.q, input.k, input.v, count, input.scale, window).contiguous();
-  }
+  const std::vector<Run> runs = runs_of(*input.batch, input.chunk, plain);
   at::Tensor out;
   std::int64_t offset = 0;
-  for (std::size_t s = 0; s < batch.lengths.size(); ++s) {
-    const std::int64_t length = batch.lengths[s];
-    if (batch.starts[s] != 0) throw std::invalid_argument("FullAttention keeps no past tokens: starts must be 0");
-    if (length == 0) continue;
-    const at::Tensor q = input.q.narrow(0, offset, length);
-    const at::Tensor k = input.k.narrow(0, offset, length);
-    const at::Tensor v = input.v.narrow(0, offset, length);
-    const auto attended = [&](std::int64_t first, std::int64_t count) {
-      const auto part = [&](const at::Tensor& x) { return x.narrow(0, first, count); };
-      // A window longer than the sequence has no effect.
-      const std::int64_t window = input.sliding_window < count ? input.sliding_window : 0;
-      return plain ? fused(part(q), part(k), part(v), 1, input.scale, window)
-                   : explicit_softmax(part(q), part(k), part(v), input, window);
-    };
-    at::Tensor one;
-    if (input.chunk == 0 || input.chunk >= length) {
-      one = attended(0, length);
-    } else {  // each chunk is a separate sequence
-      std::vector<at::Tensor> chunks;
-      for (std::int64_t first = 0; first < length; first += input.chunk) {
-        chunks.push_back(attended(first, std::min(input.chunk, length - first)));
-      }
-      one = at::cat(chunks);
-    }
-    if (length == input.q.size(0)) return one.contiguous();
+  for (const Run& run : runs) {
+    const std::int64_t tokens = run.pieces * run.tokens;
+    const auto part = [&](const at::Tensor& x) { return x.narrow(0, offset, tokens); };
+    // A window longer than a piece has no effect.
+    const std::int64_t window = input.sliding_window < run.tokens ? input.sliding_window : 0;
+    const at::Tensor made = plain ? fused(part(input.q), part(input.k), part(input.v), run.pieces, input.scale, window)
+                                  : explicit_softmax(part(input.q), part(input.k), part(input.v), input, window);
+    if (runs.size() == 1) return made.contiguous();
     if (!out.defined()) out = at::empty(input.q.sizes(), input.q.options());
-    out.narrow(0, offset, length).copy_(one);
-    offset += length;
+    part(out).copy_(made);
+    offset += tokens;
   }
   return out.defined() ? out : at::empty_like(input.q);
 }

@@ -112,10 +112,10 @@ TEST(FullAttention, EarlierOutputsDoNotDependOnLaterTokens) {
 // Query i sees keys of [i / 16 * 16, i], whether the softmax is fused or written out.
 TEST(FullAttention, AChunkSeesNothingOfThoseBefore) {
   for (const bool capped : {false, true}) {
-    Case c({40, 16, 5}, 4, 2, 32);
+    Case c({40, 16, 32, 5}, 4, 2, 32);
     c.input.chunk = 16;
     c.input.soft_cap = capped ? 3.0 : 0.0;
-    Case pieces({16, 16, 8, 16, 5}, 4, 2, 32);
+    Case pieces({16, 16, 8, 16, 16, 16, 5}, 4, 2, 32);
     pieces.input.soft_cap = c.input.soft_cap;
     pieces.input.q = c.input.q, pieces.input.k = c.input.k, pieces.input.v = c.input.v;
     expect_close(c.run(), reference(pieces), 2e-6);
@@ -123,8 +123,9 @@ TEST(FullAttention, AChunkSeesNothingOfThoseBefore) {
 }
 
 TEST(FullAttention, PackedSequencesEqualSeparateRuns) {
-  // Sequences of one length take one call together.
-  for (const std::vector<std::int64_t>& lengths : {std::vector<std::int64_t>{3, 1, 0, 70, 12}, {530, 530, 530}}) {
+  // Successive sequences of one length take one call together.
+  for (const std::vector<std::int64_t>& lengths :
+       {std::vector<std::int64_t>{3, 1, 0, 70, 12}, {530, 530, 530}, {12, 12, 0, 12, 530, 530, 12}}) {
     for (const std::int64_t window : {0, 5}) {
       Case packed(lengths, 7, 1, 48);
       packed.input.sliding_window = window;
