@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/errors.h"
+#include "base/json_rules.h"
 #include "text/row_json.h"
 
 namespace oscar {
@@ -19,7 +20,7 @@ bool is_argument(const std::string& key) {
 Json list_of_objects(const Json& row, const char* key, const std::string& where) {
   const Json& found = json_member(row, key);
   if (!has_value(row, key) || found == Json("")) return nullptr;
-  Json list = found.is_string() ? parse_row_json(found.get<std::string>(), where + ": '" + key + "'") : found;
+  Json list = found.is_string() ? parse_python_json(found.get<std::string>(), where + ": '" + key + "'") : found;
   if (list.is_null()) return nullptr;
   if (!list.is_array()) {
     throw InputError(where + ": '" + key + "' is " + list.type_name() + ", expected an array of objects");

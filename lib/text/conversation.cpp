@@ -5,7 +5,7 @@
 
 #include "base/errors.h"
 #include "base/foreign_text.h"
-#include "text/row_json.h"
+#include "base/json_rules.h"
 
 namespace oscar {
 namespace {
@@ -37,7 +37,7 @@ const Json& text_or_content(const Json& turn) {
 
 // Parses a turn of {"from": "function_call"}: a call, or a list of calls, as JSON text.
 Json calls_of(const Json& content, const std::string& where) {
-  const Json parsed = content.is_string() ? parse_row_json(content.get<std::string>(), where) : content;
+  const Json parsed = content.is_string() ? parse_python_json(content.get<std::string>(), where) : content;
   Json calls = Json::array();
   for (const Json& call : parsed.is_array() ? parsed : Json::array({parsed})) {
     if (!call.is_object() || !json_member(call, "name").is_string()) {
@@ -77,7 +77,7 @@ Json decoded(const Json& value, const std::string& where) {
   const std::size_t first = text.find_first_not_of(" \t\r\n");
   if (first == std::string::npos || (text[first] != '[' && text[first] != '{')) return value;
   try {
-    return parse_row_json(text, where);
+    return parse_python_json(text, where);
   } catch (const InputError&) {
     return value;  // ordinary text that starts with a bracket
   }

@@ -7,6 +7,7 @@
 
 #include "base/errors.h"
 #include "base/foreign_text.h"
+#include "base/json_rules.h"
 #include "text/conversation.h"
 #include "text/row_json.h"
 
@@ -222,7 +223,7 @@ class RowReader {
   // A client's request to a server: its messages or prompt, and the other members that reach the chat template.
   bool take_request(const std::string& key) {
     Json body = at(key);
-    if (body.is_string()) body = parse_row_json(body.get<std::string>(), where_ + ": '" + key + "'");
+    if (body.is_string()) body = parse_python_json(body.get<std::string>(), where_ + ": '" + key + "'");
     if (!body.is_object()) {
       throw InputError(where_ + ": '" + key + "' is " + body.type_name() + ", expected a request, which is an object");
     }

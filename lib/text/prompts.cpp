@@ -5,6 +5,7 @@
 
 #include "base/errors.h"
 #include "base/interrupt.h"
+#include "base/json_rules.h"
 #include "base/log.h"
 #include "text/chat_row.h"
 #include "text/jinja/from_json.h"
@@ -24,7 +25,7 @@ void warn_of_rows(std::string_view content, const std::string& where) {
   const std::size_t begin = content.find_first_not_of(" \t\r\n");
   if (begin == std::string_view::npos || content[begin] != '{') return;
   try {
-    read_prompt_row(parse_row_json(content.substr(begin, content.find('\n', begin) - begin), where), "", where);
+    read_prompt_row(parse_python_json(content.substr(begin, content.find('\n', begin) - begin), where), "", where);
   } catch (const InputError&) {
     return;
   }
@@ -101,7 +102,7 @@ class Loader {
     if (row.find_first_not_of(" \t\r") == std::string_view::npos) return skip(source, "blank line");
     try {
       huge_integer_ = jinja::has_huge_integer(row);
-      load_row(parse_row_json(row, where_), source);
+      load_row(parse_python_json(row, where_), source);
     } catch (const TooManyRows&) {
       throw;
     } catch (const InputError& e) {

@@ -14,8 +14,6 @@ constexpr std::string_view kSpaces = " \t\r\n";
 
 }  // namespace
 
-Json parse_row_json(std::string_view text, const std::string& where) { return parse_python_json(text, where); }
-
 bool has_value(const Json& object, std::string_view key) {
   const Json& value = json_member(object, key);
   return !value.is_null() && !(value.is_number_float() && std::isnan(value.get<double>()));

@@ -1,5 +1,4 @@
-// Parses JSON data rows like Python's json module. Beyond the standard it accepts NaN, Infinity and -Infinity, which
-// pandas writes, and repeated keys; the last value counts.
+// JSON data rows in files of prompts. parse_python_json() reads one: pandas writes NaN and Infinity.
 #pragma once
 
 #include <string>
@@ -9,9 +8,6 @@
 #include "base/json.h"
 
 namespace oscar {
-
-// InputError, starting with `where`, as in parse_json().
-Json parse_row_json(std::string_view text, const std::string& where);
 
 // Whether the member exists and has a value. null and NaN mark missing values.
 bool has_value(const Json& object, std::string_view key);

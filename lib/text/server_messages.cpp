@@ -1,7 +1,7 @@
 #include "text/server_messages.h"
 
 #include "base/errors.h"
-#include "text/row_json.h"
+#include "base/json_rules.h"
 
 namespace oscar {
 namespace {
@@ -17,7 +17,7 @@ void decode_arguments(Json& call) {
   }
   const std::string where = "'arguments' of a tool call";
   if (!arguments.is_string()) throw InputError(where + " is " + arguments.type_name() + ", expected JSON text");
-  Json meant = parse_row_json(arguments.get<std::string>(), where);
+  Json meant = parse_python_json(arguments.get<std::string>(), where);
   if (!meant.is_object() && !meant.is_array()) {
     throw InputError(where + " is the JSON text of " + meant.type_name() + ", expected that of an object");
   }

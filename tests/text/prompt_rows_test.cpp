@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/errors.h"
+#include "base/json_rules.h"
 #include "support/message_of.h"
 #include "support/paths.h"
 #include "support/temp_directory.h"
@@ -238,18 +239,18 @@ TEST_F(PromptRows, TextsToScore) {
 
 TEST(RowJson, WhatPythonReads) {
   const Json row =
-      parse_row_json(R"({"a": 1, "b": NaN, "a": {"x": [1], "x": [-Infinity]}, "c": "NaN", "d": [Infinity]})", "w");
+      parse_python_json(R"({"a": 1, "b": NaN, "a": {"x": [1], "x": [-Infinity]}, "c": "NaN", "d": [Infinity]})", "w");
   EXPECT_EQ(row.dump(), R"({"a":{"x":[null]},"b":null,"c":"NaN","d":[null]})");
   EXPECT_TRUE(std::isnan(row["b"].get<double>()) && std::isinf(row["a"]["x"][0].get<double>()));
   EXPECT_TRUE(has_value(row, "a") && !has_value(row, "b") && !has_value(row, "z"));
   for (const char* damaged : {"{\"a\": NaNs}", "{\"a\": \"oscar-number:NaN\", \"b\": NaN}", "{\"a\": 1", "NaN NaN"}) {
-    EXPECT_THROW(parse_row_json(damaged, "w"), InputError) << damaged;
+    EXPECT_THROW(parse_python_json(damaged, "w"), InputError) << damaged;
   }
-  EXPECT_EQ(parse_row_json("{\"a\": \"oscar-number:NaN\"}", "w")["a"], "oscar-number:NaN");
+  EXPECT_EQ(parse_python_json("{\"a\": \"oscar-number:NaN\"}", "w")["a"], "oscar-number:NaN");
   std::string many = "{\"k\": 0";
   for (int i = 0; i < 40; ++i) many += ", \"k" + std::to_string(i % 20) + "\": " + std::to_string(i);
-  EXPECT_EQ(parse_row_json(many + "}", "w")["k19"], 39);
-  EXPECT_EQ(parse_row_json(many + "}", "w").size(), 21U);
+  EXPECT_EQ(parse_python_json(many + "}", "w")["k19"], 39);
+  EXPECT_EQ(parse_python_json(many + "}", "w").size(), 21U);
 }
 
 }  // namespace
