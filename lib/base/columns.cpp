@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/foreign_text.h"
 #include "base/utf8.h"
 
 namespace oscar {
@@ -25,12 +26,13 @@ std::size_t display_width(std::string_view text) {
       std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0U) != 0x80U; }));
 }
 
-std::string wrapped(std::string_view text, std::size_t indent) {
+std::string wrapped(std::string_view sentence, std::size_t indent) {
+  const std::string text = escape_text(sentence);
   std::string out, line;
   bool fresh = true;  // whether the line has no word yet
   for (std::size_t from = 0; from <= text.size();) {
     const std::size_t to = std::min(text.find(' ', from), text.size());
-    const std::string_view word = text.substr(from, to - from);
+    const std::string_view word = std::string_view(text).substr(from, to - from);
     if (!fresh && display_width(line) + 1 + display_width(word) > kColumns) {
       line.erase(line.find_last_not_of(' ') + 1);
       out += line + "\n";

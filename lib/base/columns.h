@@ -13,9 +13,9 @@ constexpr std::size_t kColumns = 100;
 // Number of characters of a UTF-8 text: bytes that start one.
 std::size_t display_width(std::string_view text);
 
-// One line, broken at spaces into lines of at most kColumns, each with a newline; `indent` spaces begin every line
-// but the first. A longer word has a line of its own.
-std::string wrapped(std::string_view text, std::size_t indent = 6);
+// A sentence, escaped (foreign_text.h) and broken at spaces into lines of at most kColumns, each with a newline;
+// `indent` spaces begin every line but the first. A longer word has a line of its own.
+std::string wrapped(std::string_view sentence, std::size_t indent = 6);
 
 // The beginning and the end of a longer text, with "..." between them. `most` is at least 8.
 std::string shortened(const std::string& text, std::size_t most);

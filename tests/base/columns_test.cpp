@@ -17,6 +17,10 @@ TEST(Columns, WrapsAtSpacesAndIndents) {
   EXPECT_EQ(wrapped("in " + path + " it", 4), "in\n    " + path + "\n    it\n");
 }
 
+TEST(Columns, WhatIsWrappedIsOneLine) {
+  EXPECT_EQ(wrapped("a name\nof\ttwo\x1b[2J lines\xff"), "a name\\x0aof\\x09two\\x1b[2J lines\\xff\n");
+}
+
 TEST(Columns, CountsCharactersNotBytes) {
   EXPECT_EQ(display_width("\xc3\xbc\xe6\x97\xa5"
                           "a"),

@@ -141,6 +141,27 @@ TEST(ReportTable, EndsWithTheVerdictWithin100Columns) {
   EXPECT_THAT(report_table(r), HasSubstr("next: " + std::string(60, 'a') + "\n      " + std::string(60, 'b') + "\n"));
 }
 
+// A bundle's row has the name of its folder. A newline in it could begin a line that looks like a verdict.
+TEST(ReportTable, NamesWithNewlinesStayOnTheirLines) {
+  const std::string name = "b\nPASS";
+  VerifyReport r = sample_report({0.001, {}, {}, {}});
+  r.methods.push_back(r.methods[2]);  // two candidates: the verdict has their names
+  for (MethodReport* m : {&r.methods[2], &r.methods[3]}) m->id = name;
+  r.methods[2].recall = RecallMetrics{1234, 0.75, 0.5, 0.01, 0.02};
+  for (GateResult& gate : r.gates) gate.method = name;
+  r.bundles[0].row = r.bundles[0].source = name;
+  r.left_out = {{name, "common", "of " + name}};
+  r.checks[0] = {name, name, {}, {}, false};
+  r.changes = {{name, "common", "prefill", 0.1, 0.2, 1.0, 1.1}};
+  r.baseline = r.undecided = name;
+  r.steps = {name};
+  for (const std::string& text : {report_table(r), report_details(r)}) {
+    EXPECT_THAT(text, Not(HasSubstr("\nPASS")));
+    EXPECT_THAT(text, HasSubstr("gate max_kl of b\\x0aPASS (prefill): "));
+    EXPECT_THAT(text, HasSubstr("repeated phrases: b\\x0aPASS (prefill) predicts "));
+  }
+}
+
 TEST(Verdict, SaysWhyItFails) {
   VerifyReport r = sample_report({0.001, {}, {}, {}});
   const std::string failed = verdict_sentences(r).front();
