@@ -14,12 +14,20 @@ import vllm_requests as helpers  # noqa: E402
 
 
 def test_compare():
-    one, other = ([1, 2, 3], [-0.1, -0.2, -0.3]), ([1, 2, 4], [-0.15, -0.25, -9.0])
+    one, other = ([1, 2, 3], [-0.1, -0.2, -0.3]), ([1, 2, 4], [-0.15, -0.25, -0.35])
     helpers.compare("near", [one], [other], 0.051)
-    with pytest.raises(AssertionError):
-        helpers.compare("far", [one], [other], 0.04)
-    with pytest.raises(AssertionError):
-        helpers.compare("other text", [([9], [-0.1])], [one], 1)
+    tops = [{1: -0.1}, {2: -0.2}, {3: -0.3, 4: -0.45}]
+    helpers.compare("level tokens", [(*one, tops)], [other], 0.051)
+    far = ([1, 2, 4], [-0.15, -0.25, -9.0])
+    helpers.compare("samples", [one], [far], 0.051, parting=float("inf"))
+    first = ([9, 2, 3], [-0.15, -0.2, -0.3])
+    helpers.compare("level first tokens", [(*first, [{9: -0.15, 1: -0.2}, {}, {}])], [one], 0.04)
+    for name, found, expected, limit in (
+            ("far", one, other, 0.04), ("not level", one, far, 0.051), ("another token", (*one, [{1: -0.1}, {2: -0.2}, {3: -0.3, 4: -2.0}]), other, 0.051),
+            ("unknown token", (*one, [{1: -0.1}, {2: -0.2}, {3: -0.3}]), other, 0.051), ("other text", first, one, 0.1),
+            ("shorter", ([1, 2], [-0.1, -0.2]), one, 0.1)):
+        with pytest.raises(AssertionError):
+            helpers.compare(name, [found], [expected], limit)
     with pytest.raises(ValueError):
         helpers.compare("missing", [one], [one, other], 1)
 

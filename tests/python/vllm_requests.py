@@ -22,14 +22,23 @@ def set_environment(monkeypatch, bundle, own_process=True):
         monkeypatch.setenv(name, value)
 
 
-def compare(name, found, expected, limit, fewest=1):
-    """Answers are [(tokens, log-probabilities)]. Compared until greedy texts part, which they do where two tokens are level."""
-    for i, ((tokens, values), (others, theirs)) in enumerate(zip(found, expected, strict=True)):
+def compare(name, found, expected, limit, parting=None):
+    """Answers: (tokens, log-probabilities) and perhaps {token: log-probability} of the most likely ones at each place. Compared until the
+    texts part. Greedy texts may part where two tokens are level: the log-probabilities are at most `parting` apart there, and so are, if
+    the most likely tokens are known, the two tokens. Where they are not known, the first token must be the same."""
+    parting = max(0.2, 2 * limit) if parting is None else parting
+    for i, (one, other) in enumerate(zip(found, expected, strict=True)):
+        (tokens, values), (others, theirs) = one[:2], other[:2]
         same = next((k for k, (a, b) in enumerate(zip(tokens, others)) if a != b), min(len(tokens), len(others)))
         apart = [abs(a - b) for a, b in zip(values[:same], theirs[:same])]
-        mean = sum(apart) / same if same else 0.0
-        print(f"{name}: request {i}: {same} of {len(others)} tokens the same, log-probabilities {mean:.4f} apart")
-        assert same >= fewest and mean <= limit, (name, i, same, mean)
+        mean, gap = sum(apart) / same if same else 0.0, 0.0
+        if same < min(len(tokens), len(others)):
+            gap = abs(values[same] - theirs[same])
+            if len(one) > 2:
+                gap = max(gap, values[same] - one[2][same].get(others[same], float("-inf")))
+        text = f"{name}: request {i}: {same} of {len(others)} tokens the same, log-probabilities {mean:.4f} apart, {gap:.4f} where the texts part"
+        print(text)
+        assert len(tokens) == len(others) and mean <= limit and gap <= parting and (same > 0 or len(one) > 2), text
 
 
 def free_port():

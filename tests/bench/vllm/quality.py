@@ -85,7 +85,7 @@ def engine(model, bundle, longest, chunk):
     ours = dict(kv_cache_dtype="oscar2", attention_backend="OSCAR", additional_config={"oscar_bundle": bundle}) if bundle else {}
     return LLM(model=model, dtype="bfloat16", skip_tokenizer_init=True, enforce_eager=True, enable_prefix_caching=False, max_num_seqs=1,
                max_model_len=longest + 1, max_num_batched_tokens=chunk, enable_chunked_prefill=True, gpu_memory_utilization=0.5,
-               compilation_config={"mode": 0, "cudagraph_mode": "NONE"}, **ours)
+               kv_cache_memory_bytes=8 << 30, compilation_config={"mode": 0, "cudagraph_mode": "NONE"}, **ours)
 
 
 def each_sequence(llm, hook, texts):
