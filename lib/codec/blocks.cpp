@@ -165,24 +165,4 @@ void decode_rows(const RowCodec& codec, const std::uint8_t* codes, const std::ui
   }
 }
 
-void pack_codes(const RowCode& code, std::span<const std::uint8_t> codes, std::span<std::uint8_t> bytes) {
-  std::fill(bytes.begin(), bytes.end(), std::uint8_t{0});
-  std::size_t bit = 0, channel = 0;
-  for (const int w : code.widths) {
-    for (int i = 0; i < code.band_channels(); ++i, bit += static_cast<std::size_t>(w), ++channel) {
-      if (w > 0) bytes[bit / 8] = static_cast<std::uint8_t>(bytes[bit / 8] | codes[channel] << (bit % 8));
-    }
-  }
-}
-
-void unpack_codes(const RowCode& code, std::span<const std::uint8_t> bytes, std::span<std::uint8_t> codes) {
-  std::size_t bit = 0, channel = 0;
-  for (const int w : code.widths) {
-    const unsigned mask = (1u << w) - 1u;
-    for (int i = 0; i < code.band_channels(); ++i, bit += static_cast<std::size_t>(w), ++channel) {
-      codes[channel] = w > 0 ? static_cast<std::uint8_t>((bytes[bit / 8] >> (bit % 8)) & mask) : std::uint8_t{0};
-    }
-  }
-}
-
 }  // namespace oscar::blocks

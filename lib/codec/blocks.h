@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 
 #include "codec/codec.h"
 
@@ -14,10 +13,6 @@ bool encode_rows(const RowCodec& codec, const float* rows, std::int64_t n, std::
                  std::uint8_t* params, std::int64_t* bad_row);
 void decode_rows(const RowCodec& codec, const std::uint8_t* codes, const std::uint8_t* params, std::int64_t n,
                  float* rows, std::int64_t stride);
-
-// pack_codes() and unpack_codes() of codec.h for this layout.
-void pack_codes(const RowCode& code, std::span<const std::uint8_t> codes, std::span<std::uint8_t> bytes);
-void unpack_codes(const RowCode& code, std::span<const std::uint8_t> bytes, std::span<std::uint8_t> codes);
 
 // The scale byte nearest to a ratio scale / sigma on the grid 2^(e/32), and the value of a scale byte.
 std::int8_t scale_byte(float ratio);

@@ -7,7 +7,6 @@
 #include "base/foreign_text.h"
 #include "codec/blocks.h"
 #include "codec/feedback.h"
-#include "codec/row_math.h"
 #include "codec/uniform.h"
 #include "layout/float16.h"
 
@@ -18,14 +17,12 @@ namespace {
 struct LayoutCodec {
   RowEncoder encode;
   decltype(&uniform::decode_rows) decode;
-  decltype(&uniform::pack_codes) pack;
-  decltype(&uniform::unpack_codes) unpack;
 };
 
 // One row per layout, in the order of Layout.
 constexpr LayoutCodec kCodecs[] = {
-    {uniform::encode_rows, uniform::decode_rows, uniform::pack_codes, uniform::unpack_codes},
-    {blocks::encode_rows, blocks::decode_rows, blocks::pack_codes, blocks::unpack_codes},
+    {uniform::encode_rows, uniform::decode_rows},
+    {blocks::encode_rows, blocks::decode_rows},
 };
 
 const LayoutCodec& of(const RowCode& code) { return kCodecs[static_cast<std::size_t>(code.layout)]; }
@@ -99,23 +96,6 @@ void quantize_rows(const RowCodec& codec, const float* rows, std::int64_t n, std
     if (!sound) refuse_row(rows + (r + bad) * stride, r + bad, static_cast<int>(d));
     decode_rows(codec, codes, params, batch, out + r * out_stride, out_stride);
   }
-}
-
-void clip_row(std::span<float> row, float rho) {
-  const int d = static_cast<int>(row.size());
-  if (d > kMaxHeadDim) throw InputError("a row of " + std::to_string(d) + " channels is longer than any head");
-  std::uint32_t scratch[kMaxHeadDim];
-  float clipped[kMaxHeadDim];
-  if (!row_math::load_clipped(row.data(), d, rho, scratch, clipped)) refuse_row(row.data(), 0, d);
-  std::copy_n(clipped, d, row.begin());
-}
-
-void pack_codes(const RowCode& code, std::span<const std::uint8_t> codes, std::span<std::uint8_t> bytes) {
-  of(code).pack(code, codes, bytes);
-}
-
-void unpack_codes(const RowCode& code, std::span<const std::uint8_t> bytes, std::span<std::uint8_t> codes) {
-  of(code).unpack(code, bytes, codes);
 }
 
 }  // namespace oscar

@@ -10,7 +10,6 @@
 #include <array>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -35,7 +34,7 @@ struct RowCodec {
   RowCode code;
   Side side = Side::kKey;
   Encoder encoder = Encoder::kMinMax;
-  float clip = 0.0f;                                        // rho of clip_row(); 0: off
+  float clip = 0.0f;                                        // rho of row_math::load_clipped(); 0: off
   std::array<float, kBands> sigma{1.0f, 1.0f, 1.0f, 1.0f};  // blocks: standard deviation of each block
   std::shared_ptr<const FeedbackMetric> metric;             // encoder feedback: metric of the head
 };
@@ -55,15 +54,5 @@ void decode_rows(const RowCodec& codec, const std::uint8_t* codes, const std::ui
 // decode(encode(row)) of each row, without storing the codes. `out` may be `rows`. The hot loop of clip search.
 void quantize_rows(const RowCodec& codec, const float* rows, std::int64_t n, std::int64_t stride, float* out,
                    std::int64_t out_stride);
-
-// Clips one row in place: threshold = ascending |x| at index min(int(rho d), d - 1), with the product in single
-// precision; x is clamped to +-threshold. rho <= 0 or rho >= 1: off. NumericalError for NaN or infinity.
-void clip_row(std::span<float> row, float rho);
-
-// Interchange bytes of a row's codes. uniform: byte b of d/4 = q[b] | q[b + d/4] << 2 | q[b + d/2] << 4 | q[b + 3d/4]
-// << 6. blocks: block after block; channel i of a block is at bits [i w, (i + 1) w), counted from the lowest bit of the
-// block's first byte. codes: [d], bytes: [code_bytes].
-void pack_codes(const RowCode& code, std::span<const std::uint8_t> codes, std::span<std::uint8_t> bytes);
-void unpack_codes(const RowCode& code, std::span<const std::uint8_t> bytes, std::span<std::uint8_t> codes);
 
 }  // namespace oscar

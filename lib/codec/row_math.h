@@ -146,7 +146,8 @@ OSCAR_INLINE int clip_index(float rho, int d) {
   return index < d - 1 ? index : d - 1;
 }
 
-// Copies the row to `out`, clipped; returns false if it is not finite. d <= kMaxHeadDim of codec.h.
+// Copies the row to `out`, clipped: to the ascending |x| at index min(int(rho d), d - 1), the product in single
+// precision. rho <= 0 or rho >= 1: off. Returns false if the row is not finite. d <= kMaxHeadDim of codec.h.
 OSCAR_INLINE bool load_clipped(const float* x, int d, float rho, std::uint32_t* scratch, float* out) {
   const int index = clip_index(rho, d);
   if (index >= d) {

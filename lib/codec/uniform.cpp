@@ -230,17 +230,4 @@ void decode_rows(const RowCodec& codec, const std::uint8_t* codes, const std::ui
   }
 }
 
-void pack_codes(const RowCode&, std::span<const std::uint8_t> codes, std::span<std::uint8_t> bytes) {
-  const std::size_t quarter = bytes.size();
-  for (std::size_t b = 0; b < quarter; ++b) {
-    bytes[b] = static_cast<std::uint8_t>(codes[b] | codes[b + quarter] << 2 | codes[b + 2 * quarter] << 4 |
-                                         codes[b + 3 * quarter] << 6);
-  }
-}
-
-void unpack_codes(const RowCode&, std::span<const std::uint8_t> bytes, std::span<std::uint8_t> codes) {
-  const std::size_t quarter = bytes.size();
-  for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = (bytes[i % quarter] >> (2 * (i / quarter))) & 3u;
-}
-
 }  // namespace oscar::uniform

@@ -2,8 +2,8 @@
 
 #include <numeric>
 
-#include "codec/codec.h"
 #include "codec/rows.h"
+#include "tools/golden/interchange_codes.h"
 
 namespace oscar {
 namespace {

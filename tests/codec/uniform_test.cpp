@@ -7,6 +7,7 @@
 
 #include "base/errors.h"
 #include "codec/codec.h"
+#include "codec/row_math.h"
 #include "codec/rows.h"
 #include "layout/float16.h"
 #include "support/bfloat16.h"
@@ -135,6 +136,12 @@ TEST(Uniform, SearchIsUnbiasedForKeysAndLeastSquaresForValues) {
   EXPECT_LT(value.relative_mse, key.relative_mse);
   EXPECT_LT(value.relative_mse, 0.1188 + 0.002);            // no worse than the best fixed uniform step
   EXPECT_NEAR(value.gain, 1.0 - value.relative_mse, 2e-3);  // the error is orthogonal to the reconstruction
+}
+
+void clip_row(std::vector<float>& row, float rho) {
+  const std::vector<float> given = row;
+  std::vector<std::uint32_t> scratch(row.size());
+  ASSERT_TRUE(row_math::load_clipped(given.data(), static_cast<int>(row.size()), rho, scratch.data(), row.data()));
 }
 
 TEST(Uniform, ClipTakesTheOrderStatistic) {

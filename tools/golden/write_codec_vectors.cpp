@@ -13,6 +13,7 @@
 #include "codec/codec.h"
 #include "codec/feedback.h"
 #include "layout/float16.h"
+#include "tools/golden/interchange_codes.h"
 #include "tools/golden/writer.h"
 
 namespace oscar {

@@ -13,6 +13,7 @@
 #include "base/random.h"
 #include "bundle/bundle.h"
 #include "cache/kv_method.h"
+#include "tools/golden/interchange_codes.h"
 #include "tools/golden/writer.h"
 
 namespace oscar {
