@@ -6,6 +6,7 @@
 #include "base/errors.h"
 #include "base/interrupt.h"
 #include "curves/mean_divergence.h"
+#include "curves/shared_start.h"
 #include "text/sequences.h"
 
 namespace oscar {
@@ -20,6 +21,11 @@ SequenceBatch copies_of(std::int64_t tokens, std::int64_t copies) {
     batch.starts.push_back(0);
   }
   return batch;
+}
+
+// Rows of one sequence -> the same rows of copies that are `distance` rows apart.
+at::Tensor of_copies(const at::Tensor& rows, std::int64_t copies, std::int64_t distance) {
+  return (at::arange(copies, rows.options()).mul_(distance).unsqueeze(1) + rows).flatten();
 }
 
 bool keeps_probabilities(const ModelConfig& model, at::Device device, std::int64_t sequences, std::int64_t context) {
@@ -59,9 +65,27 @@ CurvePasses::CurvePasses(Decoder& decoder, const std::vector<std::vector<std::in
   }
 }
 
-at::Tensor CurvePasses::scored_rows(std::int64_t tokens, std::int64_t copies) const {
-  const at::Tensor one = at::arange(first_position_, tokens - 1, kCurveStride, at::TensorOptions().dtype(at::kLong));
-  return (at::arange(copies, one.options()).mul_(tokens).unsqueeze(1) + one).flatten();
+at::Tensor CurvePasses::scored_rows(std::int64_t tokens) const {
+  return at::arange(first_position_, tokens - 1, kCurveStride, at::TensorOptions().dtype(at::kLong));
+}
+
+at::Tensor CurvePasses::run_after_windows(std::size_t s, std::int64_t layer, const at::Tensor& hidden,
+                                          std::int64_t copies, const at::Tensor& rows) {
+  const at::Tensor& exact = entering_[s][static_cast<std::size_t>(layer)];
+  const at::Tensor start = exact.narrow(0, 0, first_position_);
+  const std::int64_t tokens = exact.size(0);
+  const ModelConfig& config = decoder_.config();
+  if (config.logit_soft_cap == 0.0 && !config.is_linear(layer) && !config.is_local(layer) &&
+      !decoder_.layer_weights(layer).sinks.defined()) {
+    SharedStartAttention attention;
+    return decoder_.run_layer(layer, at::cat({start, hidden}), shared_start_batch(first_position_, tokens, copies),
+                              attention, of_copies(rows, copies, tokens - first_position_));
+  }
+  std::vector<at::Tensor> whole;
+  for (const at::Tensor& copy : hidden.chunk(copies)) whole.push_back(start), whole.push_back(copy);
+  ExactCacheAttention attention;
+  return decoder_.run_layer(layer, at::cat(whole), copies_of(tokens, copies), attention,
+                            of_copies(rows, copies, tokens));
 }
 
 DivergenceBaseline& CurvePasses::baseline(std::size_t s) {
@@ -88,17 +112,24 @@ std::vector<at::Tensor> CurvePasses::run_behind(std::size_t s, std::int64_t copi
   const at::Tensor& entering = entering_[s][static_cast<std::size_t>(first)];
   const std::int64_t tokens = entering.size(0), end = decoder_.config().layers;
   const SequenceBatch batch = copies_of(tokens, copies);
-  const at::Tensor rows = scored_rows(tokens, copies);
-  // After the last layer only the scored rows are read. A GPU's attention answers all queries.
+  const at::Tensor scored = scored_rows(tokens);
+  // After the last layer only the scored rows are read, and after the quantized layers only the rows that see a
+  // quantized one. A GPU's attention answers all queries.
   const bool some = entering.is_cpu();
+  const at::Tensor after_windows = at::arange(first_position_, tokens, scored.options());
   at::Tensor hidden = copies == 1 ? entering : entering.repeat({copies, 1});
   for (std::int64_t layer = first; layer < end; ++layer) {
     stop_if_asked();
-    hidden = decoder_.run_layer(layer, hidden, batch, layer <= last ? attention : exact,
-                                some && layer == end - 1 ? rows : at::Tensor());
+    const at::Tensor& rows = layer == end - 1 ? scored : after_windows;
+    if (some && layer > last) {
+      hidden = run_after_windows(s, layer, hidden, copies, rows);
+    } else {
+      hidden = decoder_.run_layer(layer, hidden, batch, layer <= last ? attention : exact,
+                                  some && layer >= last ? of_copies(rows, copies, tokens) : at::Tensor());
+    }
     on_layers_(progress);
   }
-  if (!some) hidden = hidden.index_select(0, rows.to(hidden.device()));
+  if (!some) hidden = hidden.index_select(0, of_copies(scored, copies, tokens).to(hidden.device()));
   std::vector<at::Tensor> versions;
   for (const at::Tensor& version : hidden.chunk(copies)) versions.push_back(decoder_.final_norm(version));
   return versions;

@@ -51,7 +51,11 @@ class CurvePasses {
   // Returns the scored rows of each copy after the final norm, [copies][R, hidden]; progress: of each layer
   std::vector<at::Tensor> run_behind(std::size_t s, std::int64_t copies, Attention& attention, std::int64_t first,
                                      std::int64_t last, std::uint64_t progress);
-  at::Tensor scored_rows(std::int64_t tokens, std::int64_t copies) const;  // [copies * R] int64: the scored rows
+  // An exact layer for the rows of each copy that see quantized keys; the rows before them are those of the baseline.
+  // hidden: [copies * (T - first position)]; rows: positions whose outputs are wanted.
+  at::Tensor run_after_windows(std::size_t s, std::int64_t layer, const at::Tensor& hidden, std::int64_t copies,
+                               const at::Tensor& rows);
+  at::Tensor scored_rows(std::int64_t tokens) const;  // [R] int64: the scored positions
   DivergenceBaseline& baseline(std::size_t s);
   // Of versions with one side quantized; large vocabularies are sampled.
   std::vector<double> divergences(std::size_t s, const std::vector<at::Tensor>& versions, const std::string& where);

@@ -17,11 +17,6 @@ constexpr std::array<std::uint8_t, 3> kCodedWidths = {1, 2, 4};
 
 at::Tensor rounded(const at::Tensor& x) { return x.to(at::kBFloat16).to(x.scalar_type()); }
 
-// Keys or values of an exact cache: [Hkv, T, d] FP32, BF16 values.
-CachedRows plain_rows(const at::Tensor& rows) {
-  return {rows.to(at::kBFloat16).to(at::kFloat).transpose(0, 1).contiguous(), {}, {}};
-}
-
 // One side of one sequence in the cache basis: plain rows, and rows of each width.
 struct WidthRows {
   at::Tensor plain;                 // [Hkv, T, d] FP32
@@ -90,6 +85,10 @@ at::Tensor asked_of_one(const AttentionInput& input, std::int64_t copies, std::i
 
 }  // namespace
 
+CachedRows exact_rows(const at::Tensor& rows) {
+  return {rows.to(at::kBFloat16).to(at::kFloat).transpose(0, 1).contiguous(), {}, {}};
+}
+
 at::Tensor ExactCacheAttention::attend(const AttentionInput& input) {
   AttentionInput exact = input;
   exact.k = rounded(input.k);
@@ -142,7 +141,7 @@ at::Tensor ProfileAttention::attend_keys(const AttentionInput& input) const {
   at::Tensor shift;
   if (input.soft_cap > 0.0 || input.sinks.defined()) shift = logit_shift(input.q, key, kv_heads, input.scale);
   const WidthRows rows = width_rows(methods_, input.layer, Side::kKey, input.k);
-  const CachedRows values = plain_rows(input.v);
+  const CachedRows values = exact_rows(input.v);
   const at::Tensor mean =
       rotated ? mean_rows(*key, methods_[0].rope_phases->rows(0, input.k.size(0)).to(q.device())) : at::Tensor();
   at::Tensor weight_sum;  // values are not centered here, so it is not read
@@ -165,7 +164,7 @@ at::Tensor ProfileAttention::attend_values(const AttentionInput& input) const {
   const std::int64_t d = input.v.size(2), n = d / kBands;
   const SideTransform* value = methods_[0].transform(input.layer, Side::kValue);
   const WidthRows rows = width_rows(methods_, input.layer, Side::kValue, input.v);
-  const CachedRows keys = plain_rows(input.k);
+  const CachedRows keys = exact_rows(input.k);
   const at::Tensor q = input.q.to(at::kFloat).contiguous();
   at::Tensor weight_sum;
   if (input.sinks.defined()) weight_sum = at::empty({queries, heads}, q.options());

@@ -6,12 +6,16 @@
 #include <cstdint>
 #include <vector>
 
+#include "attention/prefill_core.h"
 #include "bundle/bundle.h"
 #include "cache/kv_method.h"
 #include "model/attention.h"
 #include "transform/profile_allocation.h"
 
 namespace oscar {
+
+// Keys or values [T, Hkv, d] of an exact cache: [Hkv, T, d] FP32, rounded to BF16.
+CachedRows exact_rows(const at::Tensor& rows);
 
 // The exact cache: keys and values rounded to BF16, nothing quantized. Supports the queries of only some tokens. On the
 // CPU it uses attention/fused_prefill.h if that supports the layer, elsewhere FullAttention.

@@ -33,7 +33,8 @@ std::vector<std::int32_t> random_ids(std::uint64_t seed, std::int64_t count) {
   return ids;
 }
 
-// Query by query: rows of one side as the cache gives them, in the model's own basis; the other side in BF16.
+// Query by query: rows of one side as the cache gives them, in the model's own basis; the other side in BF16. Queries
+// that see no quantized row are those of the exact cache: a transform changes only how their rows round to BF16.
 class OneLayerReference : public Attention {
  public:
   OneLayerReference(const KvMethod& method, std::int64_t layer, Side side)
@@ -41,9 +42,9 @@ class OneLayerReference : public Attention {
   at::Tensor attend(const AttentionInput& input) override {
     if (input.layer != layer_) return exact_.attend(input);
     const CachedRows keys = rows_of(Side::kKey, input.k), values = rows_of(Side::kValue, input.v);
-    at::Tensor out = at::empty_like(input.q);
+    at::Tensor out = exact_.attend(input).clone();
     const std::int64_t heads = input.q.size(1), kv_heads = input.k.size(1);
-    for (std::int64_t i = 0; i < input.q.size(0); ++i) {
+    for (std::int64_t i = kWindows.sink + kWindows.recent; i < input.q.size(0); ++i) {
       const at::Tensor k = seen(keys, i), v = seen(values, i);
       for (std::int64_t h = 0; h < heads; ++h) {
         const std::int64_t kv = h / (heads / kv_heads);
