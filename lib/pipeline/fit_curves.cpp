@@ -53,6 +53,16 @@ FitResult quick_fit(const Statistics& statistics, const FitOptions& options) {
   return fit(statistics, quick);
 }
 
+// Products of the passes that a layer's sides take of one token, in weights: L (L + 1) layers, each with those of the
+// projections and the MLP.
+double curve_products(const ModelConfig& c) {
+  const std::int64_t weights = c.hidden * (2 * (c.query_heads + c.kv_heads) * c.head_dim + 3 * c.intermediate);
+  return static_cast<double>(c.layers * (c.layers + 1)) * static_cast<double>(weights);
+}
+
+// Above it, 8 sequences of 2,048 tokens take more than about ten minutes of two cores with 80 GFLOP/s each.
+constexpr double kMostCpuProducts = 4e8;
+
 // Curves of an earlier run, which must belong to this fit.
 Curves read_curves(const Statistics& statistics, const std::string& sha256, const Json& options,
                    const CacheWindows& windows, const std::string& file) {
@@ -75,6 +85,14 @@ Curves read_curves(const Statistics& statistics, const std::string& sha256, cons
 }
 
 }  // namespace
+
+CurveShape curve_shape(const CurveArguments& arguments, const ModelConfig& model, at::Device device) {
+  CurveShape shape;
+  if (device.is_cpu() && curve_products(model) > kMostCpuProducts) shape = {6, 1024};
+  if (arguments.sequences > 0) shape.sequences = arguments.sequences;
+  if (arguments.context > 0) shape.context = arguments.context;
+  return shape;
+}
 
 fs::path curve_directory(const CurveArguments& arguments, const CommonOptions& common) {
   return arguments.work_dir.empty() ? beside_output(common.output, ".curves.work") : fs::path(arguments.work_dir);
@@ -125,7 +143,8 @@ MeasuredCurves curves_for(const Statistics& statistics, const std::string& sha25
     return {std::move(curves), nullptr};
   }
   Checkpoint checkpoint = open_model_of(statistics, common);
-  CurveText text = arguments.loaded ? *arguments.loaded : load_curve_text(checkpoint, windows, arguments);
+  CurveText text =
+      arguments.loaded ? *arguments.loaded : load_curve_text(checkpoint, options.device, windows, arguments);
   checkpoint.set_run_length(text.length());
   const FitResult fitted = quick_fit(statistics, options);  // no predictions: KL is measured
   const Bundle bundle = bundle_from_fit(statistics, options, fitted, windows, {});
@@ -160,13 +179,13 @@ MeasuredCurves curves_for(const Statistics& statistics, const std::string& sha25
   return measure_curves(std::move(facts), bundle, predictions, decoder, request);
 }
 
-CurveText load_curve_text(const Checkpoint& checkpoint, const CacheWindows& windows, const CurveArguments& arguments,
-                          const PromptSet* prompts, const std::string& prompts_name) {
-  const std::int64_t sequences = arguments.sequences > 0 ? arguments.sequences : kCurveSequences;
+CurveText load_curve_text(const Checkpoint& checkpoint, at::Device device, const CacheWindows& windows,
+                          const CurveArguments& arguments, const PromptSet* prompts, const std::string& prompts_name) {
+  const auto [sequences, context] = curve_shape(arguments, checkpoint.config(), device);
   const fs::path& directory = checkpoint.location().directory;
   const LazyTokenizer tokenizer(directory / "tokenizer.json");
   if (arguments.text.empty()) {
-    return curve_text(*prompts, prompts_name, arguments.context, sequences, checkpoint.config(), tokenizer, windows);
+    return curve_text(*prompts, prompts_name, context, sequences, checkpoint.config(), tokenizer, windows);
   }
   std::vector<fs::path> files(arguments.text.begin(), arguments.text.end());
   const PromptSet found =
@@ -175,7 +194,7 @@ CurveText load_curve_text(const Checkpoint& checkpoint, const CacheWindows& wind
   for (const std::string& note : reading_notes(found)) log_info(note);
   std::string name;
   for (const fs::path& file : files) name += (name.empty() ? "" : ", ") + utf8_text(file.filename().string());
-  return curve_text(found, name, arguments.context, sequences, checkpoint.config(), tokenizer, windows);
+  return curve_text(found, name, context, sequences, checkpoint.config(), tokenizer, windows);
 }
 
 CurvePlan plan_curves(const Checkpoint& checkpoint, at::Device device, const CommonOptions& common,

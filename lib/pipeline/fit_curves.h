@@ -18,23 +18,28 @@
 
 namespace oscar {
 
-inline constexpr std::int64_t kCurveSequences = 8;
-
 struct CurveArguments {
-  std::string allocate = "auto";    // value of --allocate; auto: measured with `text` or `file`
-  std::vector<std::string> text;    // calibration text: .jsonl prompts or .txt documents
-  RowSettings rows;                 // for that text
-  bool collects = false;            // statistics are collected first, so their prompts may replace `text`
-  std::optional<CurveText> loaded;  // the text, if it was already read
-  std::string file;                 // curves.json of an earlier run; empty: measure them
-  std::int64_t context = 2048;
-  std::int64_t sequences = 0;  // 0: kCurveSequences
-  std::string work_dir;        // empty: OUTPUT.curves.work
+  std::string allocate = "auto";            // value of --allocate; auto: measured with `text` or `file`
+  std::vector<std::string> text;            // calibration text: .jsonl prompts or .txt documents
+  RowSettings rows;                         // for that text
+  bool collects = false;                    // statistics are collected first, so their prompts may replace `text`
+  std::optional<CurveText> loaded;          // the text, if it was already read
+  std::string file;                         // curves.json of an earlier run; empty: measure them
+  std::int64_t context = 0, sequences = 0;  // 0: by curve_shape()
+  std::string work_dir;                     // empty: OUTPUT.curves.work
   bool resume = false, stream_layers = false;
   std::string resume_command;       // for the message of an interrupted run
   std::optional<double> target_kl;  // end-to-end KL is measured until the smallest budget of this KL is known
   Ranks* ranks = nullptr;           // ranks that measure together; the first one writes
 };
+
+// The sequences that curves are measured on: those of the options, else 8 of 2,048 tokens. On the CPU a model for which
+// these would take much more than ten minutes of two cores gets 6 of 1,024. The rule counts products, not seconds, so
+// that it gives the same on every machine.
+struct CurveShape {
+  std::int64_t sequences = 8, context = 2048;
+};
+CurveShape curve_shape(const CurveArguments& arguments, const ModelConfig& model, at::Device device);
 
 // Whether bit widths are allocated by measured curves. UsageError for contradictory options.
 bool uses_curves(const CurveArguments& arguments, const CommonOptions& common, const std::string& method);
@@ -64,8 +69,9 @@ CurvePlan plan_curves(const Checkpoint& checkpoint, at::Device device, const Com
 
 // The sequences of --text, otherwise of `prompts`, whose files are named `prompts_name`. InputError for too little
 // text.
-CurveText load_curve_text(const Checkpoint& checkpoint, const CacheWindows& windows, const CurveArguments& arguments,
-                          const PromptSet* prompts = nullptr, const std::string& prompts_name = {});
+CurveText load_curve_text(const Checkpoint& checkpoint, at::Device device, const CacheWindows& windows,
+                          const CurveArguments& arguments, const PromptSet* prompts = nullptr,
+                          const std::string& prompts_name = {});
 
 // The model of --model. InputError if the statistics belong to another one.
 Checkpoint open_model_of(const Statistics& statistics, const CommonOptions& common);

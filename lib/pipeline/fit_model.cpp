@@ -91,10 +91,11 @@ void ModelRun::read_prompts() {
 CurveText ModelRun::curve_text(const CacheWindows& windows, const CurveArguments& curves) const {
   std::int64_t given = 0;
   for (const Prompt& prompt : given_.prompts) given += std::ssize(prompt.ids);
-  const bool alone = !own_text_ || given >= curves.context;  // enough for one sequence
+  const bool alone =
+      !own_text_ || given >= curve_shape(curves, checkpoint_.config(), device()).context;  // enough for one sequence
   std::string names = given_names_;
   if (!alone) names = own_text_->file().filename().string() + (names.empty() ? "" : ", ") + names;
-  return load_curve_text(checkpoint_, windows, curves, alone ? &given_ : &prompts_, names);
+  return load_curve_text(checkpoint_, device(), windows, curves, alone ? &given_ : &prompts_, names);
 }
 
 FitShape ModelRun::shape(const std::optional<CurvePlan>& curves) const {

@@ -24,8 +24,8 @@ std::string finished_curves(const FitRequest& r, const std::vector<fs::path>& ou
     if (!may_be_done(output, r) || !fs::exists(file, ec) || fs::exists(curve_directory(r.curves, r.common), ec))
       continue;
     const Curves curves = curves_from_json(read_json(file), file.string());
-    const bool same =
-        curves.context == r.curves.context && (r.curves.sequences == 0 || curves.sequences == r.curves.sequences);
+    const bool same = (r.curves.context == 0 || curves.context == r.curves.context) &&
+                      (r.curves.sequences == 0 || curves.sequences == r.curves.sequences);
     if (same) return file.string();
   }
   return {};

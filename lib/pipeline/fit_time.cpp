@@ -108,8 +108,11 @@ double curve_seconds(LayerTimer& probe, const CurvePlan& plan) {
   const double rows =
       static_cast<double>(std::max<std::int64_t>(0, plan.context - first_scored_position(plan.windows))) /
       static_cast<double>(kCurveStride);
-  // Of each profile: the coded layer, and on average half of the layers after it.
-  const double each = layer * (kCodedLayer + 0.5 * (layers - 1.0)) + rows * row.version;
+  // Of each profile: the coded layer, and on average half of the layers after it, on a CPU for the scored part.
+  const double scored = decoder.options().device.is_cpu()
+                            ? rows * static_cast<double>(kCurveStride) / static_cast<double>(plan.context)
+                            : 1.0;
+  const double each = layer * (kCodedLayer + scored * 0.5 * (layers - 1.0)) + rows * row.version;
   const double calls = 0.5 * profiles;  // that make the baseline's softmax, of about two profiles each
   const double sides = all + profiles * each + calls * rows * row.call + rows * row.once;
   const double whole = kWholeLayer * all + rows * row.whole;

@@ -79,7 +79,8 @@ void print_plan(const FitRequest& r, const FitInput& input) {
   if (r.measures()) {
     const Checkpoint checkpoint = open_model_of(input.statistics, r.common);
     plan.curves = plan_curves(checkpoint, input.options.device, r.common,
-                              load_curve_text(checkpoint, r.windows, r.curves), r.windows, measured_budgets(r));
+                              load_curve_text(checkpoint, input.options.device, r.windows, r.curves), r.windows,
+                              measured_budgets(r));
   }
   if (r.is_first()) print_fit_plan(plan, r.common.output, r.common.json);
 }
