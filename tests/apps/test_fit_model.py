@@ -259,6 +259,22 @@ def enlarge(model, layers, width):
     (model / "config.json").write_text(json.dumps({**config, "num_hidden_layers": layers, "intermediate_size": width}))
 
 
+def test_large_models_measure_shorter_curves_on_the_cpu(tmp_path):
+    """By default, and by the size of the model rather than the speed of the machine."""
+    prompts = tmp_path / "long.jsonl"
+    prompts.write_text((json.dumps({"input_ids": [i * 37 % 8000 for i in range(1100)]}) + "\n") * 16)
+    small, large = (make_model(tmp_path / name, max_position_embeddings=4096) for name in ("small", "large"))
+    enlarge(large, 60, 4096)
+
+    def planned(folder, *options):
+        plan = json.loads(succeed("fit", "--model", folder, "--prompts", prompts, "-o", tmp_path / "b", "--tokens", 500,
+                                  "--device", "cpu", "--dry-run", "--json", *options).out)["curves"]
+        return plan["sequences"], plan["context"]
+
+    assert planned(small) == (8, 2048) and planned(large) == (6, 1024)
+    assert planned(large, "--curve-sequences", 8) == (8, 1024) and planned(large, "--curve-context", 2048) == (6, 2048)
+
+
 def test_text_that_memory_has_no_room_for(model, small, tmp_path):
     """Prompts need no room for text of the model's own, where none was asked for."""
     large = tmp_path / "large"
