@@ -76,6 +76,24 @@ class OverlayTable(SlotTable):
             raise InputError("the engine moved a running request to another slot, or took blocks from it, which oscar-kv does not "
                              "follow; switch prefix caching off")
 
+    def _check_written(self, starts, counts, table):
+        """InputError if a request that may be new reads blocks that another writes in this pass: chunks attend before any
+        token of the pass is written. Such requests must wait for the next pass."""
+        rows = [b for b, c in enumerate(counts) if c > 0]
+        if len(rows) < 2:
+            return
+        first = [starts[b] // PAGE_TOKENS for b in rows]
+        last = [(starts[b] + counts[b] - 1) // PAGE_TOKENS for b in rows]
+        old = [n if starts[b] % PAGE_TOKENS == 0 else 0 for b, n in zip(rows, first)]  # others go on with blocks of their own
+        row, first, last, old = sent([rows, first, last, old], table.device)
+        blocks, column = table[row.long()].long(), torch.arange(table.shape[1], device=table.device)
+        writes = (column >= first[:, None]) & (column <= last[:, None])
+        written = torch.zeros_like(self._entry_of, dtype=torch.bool)
+        written[blocks[writes]] = True
+        if bool(written[blocks[column < old[:, None]]].any()):
+            raise InputError("a request was given blocks that another request writes in the same step, which oscar-kv does not follow; "
+                             "switch prefix caching off")
+
     def has_entry(self, block):
         """Whether the block has a BF16 copy. For tests, because it waits."""
         return block < self._entry_of.shape[0] - 1 and int(self._entry_of[block]) != NONE
@@ -146,6 +164,7 @@ class OverlayTable(SlotTable):
         exchanged, self.exchanged = self.exchanged, False
         if exchanged or any(s > 0 and s % PAGE_TOKENS == 0 for s, c in zip(starts, counts) if c > 0):
             self._check()
+            self._check_written(starts, counts, table)
             at = read.nonzero(as_tuple=True)
             if len(at[0]) > 0:
                 overlay.fills = blocks[at], found[at]

@@ -1,6 +1,7 @@
 """The entry point vllm.general_plugins for vLLM: the cache type `oscar2` and the attention backend `OSCAR`. vLLM
 calls register() in each of its processes, even if no one wants a 2-bit cache, so it reads and checks nothing. It also
-wraps vLLM's Attention (vllm_layers.py). An unsupported release is refused when the backend is requested.
+wraps vLLM's Attention (vllm_layers.py) and its manager of blocks (vllm_prefixes.py). An unsupported release is refused
+when the backend is requested.
 
     OSCAR_KV_BUNDLE=bundle vllm serve MODEL --kv-cache-dtype oscar2 --attention-backend OSCAR"""
 import contextlib
@@ -67,6 +68,7 @@ def register():
         register_kv_cache_dtype(CACHE_DTYPE)(OscarCacheType)
     from vllm import __version__
     if is_served(__version__):
-        from .vllm_layers import install
+        from . import vllm_layers, vllm_prefixes
+        vllm_prefixes.install()
         with contextlib.suppress(ImportError):  # a process without vLLM's kernels, which builds no model
-            install()
+            vllm_layers.install()

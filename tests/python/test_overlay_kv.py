@@ -124,6 +124,21 @@ def test_an_engine_that_moves_requests_is_told():
         table.rows([1], [128], [1], torch.tensor([129], dtype=torch.int32), step["table"], step["slot_mapping"])
 
 
+def test_blocks_of_another_request_in_the_same_step_are_refused():
+    """A request of 300 tokens and one whose first 128 tokens are in its blocks. Decode steps and a later pass are served."""
+    def rows(starts, counts):
+        table = OverlayTable(2, 1, 2, "cpu", blocks=20)
+        blocks = torch.tensor([[1, 2, 3, 4, 5], [1, 2, 6, 7, 8]], dtype=torch.int32)
+        lengths = torch.tensor([n + c for n, c in zip(starts, counts)], dtype=torch.int32)
+        return table.rows([0, 1], starts, counts, lengths, blocks, torch.arange(sum(counts)))
+
+    for starts, counts in (([0, 128], [300, 90]), ([64, 128], [200, 1]), ([127, 128], [1, 60])):
+        with pytest.raises(InputError, match="another request writes in the same step"):
+            rows(starts, counts)
+    for starts, counts in (([128, 128], [170, 90]), ([128, 128], [1, 1]), ([300, 128], [1, 90])):
+        assert len(rows(starts, counts).chunks) == sum(c > 1 for c in counts)
+
+
 def test_refusals():
     bundle = random_bundle(d=32, sink=16, recent=40)
     with pytest.raises(InputError, match="a sink of whole blocks of 64 tokens, the bundle has 16"):

@@ -12,7 +12,7 @@ from test_vllm import VllmEngine, VllmPrefixEngine, serve, speculation  # noqa: 
 
 import torch  # noqa: E402
 from block_engine import SCALE, families, requests  # noqa: E402
-from oscar_kv import overlay_kv, overlay_table, vllm_backend  # noqa: E402
+from oscar_kv import overlay_kv, overlay_table, vllm_backend, vllm_prefixes  # noqa: E402
 from oscar_kv.errors import InputError  # noqa: E402
 from oscar_kv.vllm_backend import OscarBackend, OscarImpl  # noqa: E402
 from oscar_kv.vllm_pages import Places, nominal_cell, pages_of_block, tokens_of_block  # noqa: E402
@@ -197,12 +197,14 @@ def test_vllms_cache_manager_and_block_tables(build):
     assert (whole, unit) == (64 * pages, 64)
     init_none_hash(sha256)
     manager = KVCacheManager(found, max_model_len=3000, scheduler_block_size=whole, hash_block_size=unit, enable_caching=True)
+    vllm_prefixes.defer(types.SimpleNamespace(kv_cache_manager=manager), made)
     hasher, text = get_request_block_hasher(unit, sha256), list(range(1500))
 
     def admit(name, ids):
         request = Request(name, ids, SamplingParams(max_tokens=4), None, block_hasher=hasher)
         blocks, hit, *_ = manager.get_computed_blocks(request)
-        assert manager.allocate_slots(request, len(ids) - hit, hit, blocks) is not None
+        if manager.allocate_slots(request, len(ids) - hit, hit, blocks) is None:
+            return None
         request.num_computed_tokens = len(ids)
         return hit, manager.get_block_ids(name)
 
@@ -210,7 +212,11 @@ def test_vllms_cache_manager_and_block_tables(build):
     hit, first = admit("first", text)
     assert hit == 0 and len(first[full]) == -(-1500 // whole)
     assert len(set(sum(first, [])) - {0}) == sum(len([b for b in ids if b]) for ids in first)  # a block belongs to one group
-    hit, second = admit("second", text[:1400] + list(range(5000, 5100)))
+    asked = text[:1400] + list(range(5000, 5100))
+    assert admit("second", asked) is None  # in the same step its first blocks are not written yet
+    assert admit("other", list(range(9000, 9100))) is not None
+    manager.new_step_starts()
+    hit, second = admit("second", asked)
     shared = 1400 // whole
     assert hit == shared * whole > 0 and second[full][:shared] == first[full][:shared] and second[full][shared:] != first[full][shared:]
     group = AttentionGroup(OscarBackend, groups[full].layer_names, groups[full].kv_cache_spec, full)
@@ -219,6 +225,44 @@ def test_vllms_cache_manager_and_block_tables(build):
     table = group.map_to_kernel_block_table(torch.tensor([first[full]], dtype=torch.int32))
     assert table[0].tolist() == [block * pages + j for block in first[full] for j in range(pages)]
     assert int(table.max()) < tensors["model.layers.5.self_attn.attn"].shape[0]
+
+
+@pytest.mark.parametrize("kind", ["all ours", "some left out", "bf16"])
+def test_blocks_of_the_same_step_are_found_in_the_next(kind, build):
+    """Requests that come together share a prefix: those with our layers wait until the first has written it, and later ones find it."""
+    from vllm.sampling_params import SamplingParams
+    from vllm.utils.hashing import sha256
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
+    from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config, get_request_block_hasher, init_none_hash
+    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.request import Request
+    bundle = random_bundle(2, d=64, sink=64)
+    if kind == "some left out":  # the first layer, whose spec stands for all in vLLM's scheduler
+        bundle.layers = [dataclasses.replace(layer, layer=i + 1) for i, layer in enumerate(bundle.layers)]
+        bundle.model["left_out"] = [{"layer": 0, "reason": "too sensitive"}]
+    made, built = build(bundle, [{}, {}, {}] if kind == "some left out" else [{}, {}], cache_config__enable_prefix_caching=True)
+    if kind == "bf16":
+        made.cache_config.cache_dtype = "auto"
+    found = generate_scheduler_kv_cache_config([planned(made, 100)[0]])
+    size = found.kv_cache_groups[0].kv_cache_spec.block_size
+    init_none_hash(sha256)
+    manager = KVCacheManager(found, max_model_len=3000, scheduler_block_size=size, hash_block_size=size, enable_caching=True)
+    assert hasattr(Scheduler.__init__, vllm_prefixes.MARK)  # it needs a whole engine; test_vllm_engine.py has one
+    vllm_prefixes.defer(types.SimpleNamespace(kv_cache_manager=manager), made)
+    hasher, shared = get_request_block_hasher(size, sha256), list(range(640))
+
+    def admit(name):
+        request = Request(name, shared + [10 ** 4 + int(name)] * 100, SamplingParams(max_tokens=4), None, block_hasher=hasher)
+        blocks, hit, *_ = manager.get_computed_blocks(request)
+        if manager.allocate_slots(request, 740 - hit, hit, blocks, full_sequence_must_fit=True) is None:
+            return None
+        request.num_computed_tokens = 740
+        return hit
+
+    manager.new_step_starts()
+    assert [admit("1"), admit("2")] == [0, 640 if kind == "bf16" else None]
+    manager.new_step_starts()
+    assert [admit("3"), admit("4")] == [640, 640]  # they write no block that both share
 
 
 def test_a_bundle_that_leaves_layers_out(build):
