@@ -9,8 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 BENCH = pathlib.Path(__file__).resolve().parents[1] / "bench" / "vllm"
-sys.path.insert(0, str(BENCH))
+sys.path[:0] = [str(BENCH), str(BENCH.parent)]
 import quality  # noqa: E402
+import served_rows  # noqa: E402
 import table  # noqa: E402
 
 MACHINE = dict(gpu="one", capacity=4000)
@@ -24,6 +25,16 @@ def line(cache, job, **fields):
 LINES = [dict(cache="bf16", **MACHINE), line("bf16", "8192:64:1", prompts_s=0.2, decode_tokens_s=100.0),
          line("bf16", "8192:1024:fill", all_tokens_s=3000.0), dict(cache="uniform", gpu="one", capacity=28000),
          line("uniform", "8192:64:1", prompts_s=0.21, decode_tokens_s=99.0), line("uniform", "8192:1024:fill", all_tokens_s=6600.4)]
+
+
+def test_jobs_and_their_lines():
+    jobs = list(served_rows.jobs_of(["8192:64:1", "8192:1024:fill"]))
+    assert jobs == [("8192:64:1", 8192, 64, 1), ("8192:1024:fill", 8192, 1024, None)] and served_rows.most_requests(jobs[:1]) == 1
+    assert served_rows.requests_of(jobs[1], 2 * (8192 + 1024 + 64) + 5) == 2 and served_rows.requests_of(jobs[1], 10) == 1
+    assert json.loads(served_rows.row({"cache": "bf16"}, jobs[0], 1, 0.2, 0.83)) == dict(
+        cache="bf16", job="8192:64:1", input=8192, output=64, requests=1, prompts_s=0.2, all_s=0.83, decode_tokens_s=100.0, all_tokens_s=9947.0)
+    first = served_rows.prompts_of(10, 1, torch.Generator().manual_seed(1), phrase=4)[0]
+    assert len(first) == 10 and first[:4] == first[4:8] and first[:2] == first[8:]
 
 
 def test_table_and_goals():

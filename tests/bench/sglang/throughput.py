@@ -2,8 +2,7 @@
 it prints is a measurement.
 
 CACHE: bf16, fp8 (fp8_e4m3), or ours with random rotations: uniform, blocks (widths 4-2-1-1).
-JOB: INPUT:OUTPUT:REQUESTS, all requests at once: seconds of the prompts alone (one token each) and of prompts and output; decode tokens/s
-from the difference. INPUT:OUTPUT:fill is as many requests as the cache holds at a time, up to MOST.
+JOB: INPUT:OUTPUT:REQUESTS or INPUT:OUTPUT:fill (../served_rows.py).
 
 Environment: BACKEND (of bf16 and fp8, default triton), CHUNK (tokens of a chunk, default 8192), SLOTS (requests at a time, default the most
 asked for), MOST (of fill, default 256), MEMORY (default .88), RADIX=1 (radix cache on), EAGER=1 (no graphs), LAYERS (default 36; fewer for a
@@ -13,31 +12,27 @@ import json
 import os
 import pathlib
 import sys
-import tempfile
 import time
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("SGLANG_DISABLE_CUDNN_CHECK", "1")
-TESTS = pathlib.Path(__file__).resolve().parents[2] / "python"
-LAYERS = int(os.environ.get("LAYERS", 36))
-CONFIG = dict(architectures=["Qwen3ForCausalLM"], model_type="qwen3", vocab_size=151936, hidden_size=4096, intermediate_size=12288,
-              num_hidden_layers=LAYERS, num_attention_heads=32, num_key_value_heads=8, head_dim=128, hidden_act="silu",
-              max_position_embeddings=131072, initializer_range=0.02, rms_norm_eps=1e-6, use_cache=True, tie_word_embeddings=False,
-              rope_theta=1e6, attention_bias=False, torch_dtype="bfloat16", bos_token_id=1, eos_token_id=2)
-WIDTHS = {"uniform": None, "blocks": (4, 2, 1, 1)}
+BENCH = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(BENCH))
+from served_rows import TESTS, WIDTHS, jobs_of, model_folder, most_requests, prompts_of, requests_of, row  # noqa: E402
+
 # A second plugin of SGLang, which gives each of its processes the random bundle.
 RANDOM = """
 def register():
     from oscar_kv import sglang_serving
-    from random_bundles import random_bundle
-    bundle = random_bundle({layers}, 8, 128, {widths}, {widths}, centered=False)
+    from served_rows import bundle_of
+    bundle = bundle_of("{cache}")
     sglang_serving.load_bundle = lambda path: bundle
 """
 
 
 def plugins(folder, cache):
     """Entry points for the processes of SGLang, which look for them in PYTHONPATH."""
-    (folder / "random_bundle_plugin.py").write_text(RANDOM.format(layers=LAYERS, widths=WIDTHS[cache]))
+    (folder / "random_bundle_plugin.py").write_text(RANDOM.format(cache=cache))
     lines = ["random_bundle = random_bundle_plugin:register"]
     if not any("oscar_kv" in e.value for e in importlib.metadata.entry_points(group="sglang.srt.plugins")):
         lines.append("oscar_kv = oscar_kv.sglang_plugin:register")
@@ -46,24 +41,16 @@ def plugins(folder, cache):
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: bench-plugins\nVersion: 1\n")
     (metadata / "entry_points.txt").write_text("[sglang.srt.plugins]\n" + "\n".join(lines) + "\n")
     path = os.environ.get("PYTHONPATH", "")
-    os.environ["PYTHONPATH"] = os.pathsep.join(p for p in (str(folder), str(TESTS), path) if p)
+    os.environ["PYTHONPATH"] = os.pathsep.join(p for p in (str(folder), str(BENCH), str(TESTS), path) if p)
     sys.path[:0] = [str(folder), str(TESTS)]
     os.environ["OSCAR_KV_BUNDLE"] = str(folder)
 
 
-def jobs_of(texts):
-    for text in texts:
-        length, tokens, count = text.split(":")
-        yield int(length), int(tokens), None if count == "fill" else int(count)
-
-
 def engine_of(cache, jobs):
-    model = pathlib.Path(tempfile.mkdtemp())
-    (model / "config.json").write_text(json.dumps(CONFIG))
-    most = max(int(os.environ.get("MOST", 256)) if count is None else count for _, _, count in jobs)
-    slots = int(os.environ.get("SLOTS", 0)) or most
+    model = model_folder()
+    slots = int(os.environ.get("SLOTS", 0)) or most_requests(jobs)
     options = dict(model_path=str(model), load_format="dummy", skip_tokenizer_init=True, dtype="bfloat16", page_size=64,
-                   context_length=max(600, *(i + o + 64 for i, o, _ in jobs)), mem_fraction_static=float(os.environ.get("MEMORY", 0.88)),
+                   context_length=max(600, *(i + o + 64 for _, i, o, _ in jobs)), mem_fraction_static=float(os.environ.get("MEMORY", 0.88)),
                    disable_radix_cache="RADIX" not in os.environ, max_running_requests=slots, chunked_prefill_size=int(os.environ.get("CHUNK", 8192)),
                    disable_prefill_cuda_graph=True, disable_cuda_graph="EAGER" in os.environ, sampling_backend="pytorch", log_level="warning")
     if "EAGER" not in os.environ:
@@ -97,17 +84,13 @@ def main():
         engine.generate(input_ids=prompts, sampling_params={"max_new_tokens": tokens, "temperature": 0, "ignore_eos": True})
         return time.perf_counter() - begin
 
-    def prompts_of(length, count):
-        return [torch.randint(10, 150000, (length,), generator=generator).tolist() for _ in range(count)]
-
-    seconds(prompts_of(500, 2), 4)
-    for length, tokens, count in jobs:
-        count = count or max(1, min(int(os.environ.get("MOST", 256)), capacity // (length + tokens + 64)))
-        alone = seconds(prompts_of(length, count), 1) if tokens > 1 else 0.0
-        whole = seconds(prompts_of(length, count), tokens)
-        print(json.dumps({**about, "input": length, "output": tokens, "requests": count, "prompts_s": round(alone, 3), "all_s": round(whole, 3),
-                          "decode_tokens_s": round(count * (tokens - 1) / max(whole - alone, 1e-9), 1),
-                          "all_tokens_s": round(count * (length + tokens) / whole, 1)}), flush=True)
+    seconds(prompts_of(500, 2, generator), 4)
+    for job in jobs:
+        _, length, tokens, _ = job
+        count = requests_of(job, capacity)
+        alone = seconds(prompts_of(length, count, generator), 1) if tokens > 1 else 0.0
+        whole = seconds(prompts_of(length, count, generator), tokens)
+        print(row(about, job, count, alone, whole), flush=True)
     engine.shutdown()
 
 

@@ -1,0 +1,62 @@
+"""What the measurements of vLLM and SGLang (vllm/throughput.py, sglang/throughput.py) share: the model, the jobs and the lines that they print.
+
+JOB: INPUT:OUTPUT:REQUESTS, all requests at once: seconds of the prompts alone (one token each) and of prompts and output; decode tokens/s
+from the difference. INPUT:OUTPUT:fill is as many requests as the cache holds at a time, up to MOST of the environment."""
+import json
+import os
+import pathlib
+import sys
+import tempfile
+
+TESTS = pathlib.Path(__file__).resolve().parents[1] / "python"
+LAYERS = int(os.environ.get("LAYERS", 36))
+MOST = int(os.environ.get("MOST", 256))
+KV_HEADS, HEAD_DIM = 8, 128
+CONFIG = dict(architectures=["Qwen3ForCausalLM"], model_type="qwen3", vocab_size=151936, hidden_size=4096, intermediate_size=12288,
+              num_hidden_layers=LAYERS, num_attention_heads=32, num_key_value_heads=KV_HEADS, head_dim=HEAD_DIM, hidden_act="silu",
+              max_position_embeddings=131072, initializer_range=0.02, rms_norm_eps=1e-6, use_cache=True, tie_word_embeddings=False,
+              rope_theta=1e6, attention_bias=False, torch_dtype="bfloat16", bos_token_id=1, eos_token_id=2)
+WIDTHS = {"uniform": None, "blocks": (4, 2, 1, 1)}  # of our caches
+
+
+def jobs_of(texts):
+    """(text, input, output, requests or None for fill) of each JOB."""
+    for text in texts:
+        length, tokens, count = text.split(":")
+        yield text, int(length), int(tokens), None if count == "fill" else int(count)
+
+
+def most_requests(jobs):
+    return max(MOST if count is None else count for *_, count in jobs)
+
+
+def model_folder():
+    """A folder with the configuration of the model; engines make its weights up."""
+    folder = pathlib.Path(tempfile.mkdtemp())
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    return folder
+
+
+def bundle_of(cache):
+    sys.path.insert(0, str(TESTS))
+    from random_bundles import random_bundle
+    return random_bundle(LAYERS, KV_HEADS, HEAD_DIM, WIDTHS[cache], WIDTHS[cache], centered=False)
+
+
+def prompts_of(length, count, generator, phrase=None):
+    """Random token ids. phrase: tokens after which each prompt repeats itself."""
+    import torch
+    phrase = phrase or length
+    return [torch.randint(10, 150000, (phrase,), generator=generator).repeat(-(-length // phrase))[:length].tolist() for _ in range(count)]
+
+
+def requests_of(job, capacity):
+    _, length, tokens, count = job
+    return count or max(1, min(MOST, capacity // (length + tokens + 64)))
+
+
+def row(about, job, count, alone, whole):
+    """The line of a job: `alone` seconds of its prompts, `whole` of prompts and output."""
+    text, length, tokens, _ = job
+    return json.dumps({**about, "job": text, "input": length, "output": tokens, "requests": count, "prompts_s": round(alone, 3), "all_s": round(whole, 3),
+                       "decode_tokens_s": round(count * (tokens - 1) / max(whole - alone, 1e-9), 1), "all_tokens_s": round(count * (length + tokens) / whole, 1)})
