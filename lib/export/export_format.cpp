@@ -61,6 +61,7 @@ std::vector<ExportFormat> build() {
            .model_use = "whose layers the adapter for SGLang must serve",
            .unsupported = vllm_unsupported,
            .check_model = sglang_plugin_check_model,
+           .bf16_reason = sglang_bf16_reason,
            .plan = sglang_plugin_plan,
            .write = write_sglang_plugin},
           {.id = "absorbed",

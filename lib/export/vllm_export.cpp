@@ -84,7 +84,8 @@ std::string sglang_card(const ServedForm& form, const ExportOptions& options) {
                      "Each of the 32 requests has BF16 windows, whose memory grows with that number. Without "
                      "`--disable-radix-cache` requests share prefixes, which needs a sink of whole pages (`--windows "
                      "64,256`). The adapter ran SGLang's own Python on a CPU; it was not measured on a GPU. "
-                     "Speculative decoding, disaggregation and the hierarchical cache are refused.");
+                     "Layers with a sliding window or a soft cap stay in BF16. Speculative decoding, disaggregation "
+                     "and the hierarchical cache are refused.");
 }
 
 std::string plan_for(const ServedForm& form, const PluginEngine& engine) {

@@ -18,6 +18,14 @@ bool has_soft_cap(const ModelConfig& m, std::int64_t) { return m.logit_soft_cap 
 bool has_sinks(const ModelConfig& m, std::int64_t) { return m.sink_logits; }
 bool reads_another(const ModelConfig& m, std::int64_t layer) { return m.reads_another(layer); }
 
+std::optional<std::string> bf16_reason(const std::vector<VllmRefusal>& kinds, const ModelConfig& model,
+                                       std::int64_t layer) {
+  for (const VllmRefusal& kind : kinds) {
+    if (kind.in_bf16 && kind.in_layer != nullptr && kind.in_layer(model, layer)) return kind.words;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 const std::vector<VllmRefusal>& vllm_refusals() {
@@ -34,9 +42,9 @@ const std::vector<VllmRefusal>& vllm_refusals() {
 
 const std::vector<VllmRefusal>& sglang_refusals() {
   static const std::vector<VllmRefusal> table = {
-      {"sliding_window_size", "a sliding window", true, false, has_window},
+      {"sliding_window_size", "a sliding window", true, true, has_window},
       {"use_irope", "attention in chunks of the sequence", true, false, has_chunks},
-      {"logit_cap", "a soft cap on logits", true, false, has_soft_cap},
+      {"logit_cap", "a soft cap on logits", true, true, has_soft_cap},
       {"sinks", "learned sink logits", true, false, has_sinks},
       {"shared_layer", "the cache of another layer", true, false, reads_another},
       {"linear_attention", "linear attention", false, false, is_linear},
@@ -75,10 +83,10 @@ std::optional<std::string> vllm_unsupported_model(const ModelConfig& model, cons
            engine.release + " does not serve" + kWayOut;
   }
   std::int64_t in_bf16 = 0;
-  while (engine.refusals == vllm_refusals && in_bf16 < model.layers && vllm_bf16_reason(model, in_bf16)) ++in_bf16;
+  while (in_bf16 < model.layers && engine.bf16_reason(model, in_bf16)) ++in_bf16;
   if (model.layers > 0 && in_bf16 == model.layers) {
-    return "no layer of the model would have a 2-bit cache in vLLM " + std::string(kVllmRelease) + ": layer 0 has " +
-           *vllm_bf16_reason(model, 0) + ", which stays in BF16 there" + kWayOut;
+    return std::string("no layer of the model would have a 2-bit cache in ") + engine.name + " " + engine.release +
+           ": layer 0 has " + *engine.bf16_reason(model, 0) + ", which stays in BF16 there" + kWayOut;
   }
   if (const auto reason = vllm_head_refusal(model.head_dim, engine)) return "the model has " + *reason;
   if (const auto reason = vllm_group_refusal(model.query_heads, model.kv_heads)) return "the model has " + *reason;
@@ -86,10 +94,11 @@ std::optional<std::string> vllm_unsupported_model(const ModelConfig& model, cons
 }
 
 std::optional<std::string> vllm_bf16_reason(const ModelConfig& model, std::int64_t layer) {
-  for (const VllmRefusal& kind : vllm_refusals()) {
-    if (kind.in_bf16 && kind.in_layer != nullptr && kind.in_layer(model, layer)) return kind.words;
-  }
-  return std::nullopt;
+  return bf16_reason(vllm_refusals(), model, layer);
+}
+
+std::optional<std::string> sglang_bf16_reason(const ModelConfig& model, std::int64_t layer) {
+  return bf16_reason(sglang_refusals(), model, layer);
 }
 
 }  // namespace oscar

@@ -20,35 +20,37 @@ inline constexpr std::array<std::int64_t, 3> kVllmHeadSizes = {64, 128, 256};
 inline constexpr std::int64_t kVllmMostGroup = 16;     // query heads per KV head
 inline constexpr std::int64_t kVllmMostWindow = 2048;  // tokens of sink and ring, in complete pages
 
-// A kind of layer without a 2-bit cache in vLLM.
+// A kind of layer without a 2-bit cache in an engine.
 struct VllmRefusal {
   const char* name;   // in the Python table: an argument of the engine's attention layer, or a fact of the model
   const char* words;  // "a sliding window": the property of such layers
-  bool argument;      // vLLM passes it to each layer's backend; otherwise the adapter reads the model's configuration
-  bool in_bf16;       // vLLM's own backends serve such layers in BF16 beside ours; otherwise the model is refused
+  bool argument;  // the engine passes it to each layer's backend; otherwise the adapter reads the model's configuration
+  bool in_bf16;   // the engine's own backends serve such layers in BF16 beside ours; otherwise the model is refused
   // Whether a layer of the model has the property. Null: no supported family has it.
   bool (*in_layer)(const ModelConfig& model, std::int64_t layer);
 };
 
 const std::vector<VllmRefusal>& vllm_refusals();
-// Of SGLang, where a single such layer refuses the model; `name` and `argument` are of its RadixAttention.
+// Of SGLang; `name` and `argument` are of its RadixAttention.
 const std::vector<VllmRefusal>& sglang_refusals();
+
+// What keeps a layer in BF16 in the engine, such as "a sliding window"; empty: it can have a 2-bit cache.
+std::optional<std::string> vllm_bf16_reason(const ModelConfig& model, std::int64_t layer);
+std::optional<std::string> sglang_bf16_reason(const ModelConfig& model, std::int64_t layer);
 
 // An engine that the Python package is a plugin of.
 struct PluginEngine {
   const char* name;
   const char* release;
   const std::vector<VllmRefusal>& (*refusals)();
+  std::optional<std::string> (*bf16_reason)(const ModelConfig& model, std::int64_t layer);
 };
-inline constexpr PluginEngine kVllmEngine = {"vLLM", kVllmRelease, vllm_refusals};
-inline constexpr PluginEngine kSglangEngine = {"SGLang", kSglangRelease, sglang_refusals};
+inline constexpr PluginEngine kVllmEngine = {"vLLM", kVllmRelease, vllm_refusals, vllm_bf16_reason};
+inline constexpr PluginEngine kSglangEngine = {"SGLang", kSglangRelease, sglang_refusals, sglang_bf16_reason};
 
 // One sentence if a layer, the head size or the group of the model is not supported, or if all layers would stay in
 // BF16. Empty: the model can be served.
 std::optional<std::string> vllm_unsupported_model(const ModelConfig& model, const PluginEngine& engine = kVllmEngine);
-
-// What keeps a layer in BF16, such as "a sliding window"; empty: it can have a 2-bit cache.
-std::optional<std::string> vllm_bf16_reason(const ModelConfig& model, std::int64_t layer);
 
 // "head_dim 96; the kernels that vLLM needs have 64, 128 and 256": the reason, or empty.
 std::optional<std::string> vllm_head_refusal(std::int64_t head_dim, const PluginEngine& engine = kVllmEngine);

@@ -71,6 +71,26 @@ def unserved(words, values):
     return next((f"layers with {text} are not served" for name, text in words.items() if is_set(values.get(name))), None)
 
 
+def layer_numbers(indices):
+    """"layers 0 to 4, 6"; "layer 5"."""
+    runs = []
+    for index in indices:
+        if runs and index == runs[-1][1] + 1:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    text = ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in runs)
+    return f"layer{'s' if len(indices) != 1 else ''} {text}"
+
+
+def layers_by_reason(reasons):
+    """"layers 0 to 4, 6 (it has a sliding window); layer 5 (...)", or empty. reasons: {layer index: why it stays in BF16}."""
+    by_reason = {}
+    for index, reason in sorted(reasons.items()):
+        by_reason.setdefault(reason, []).append(index)
+    return "; ".join(f"{layer_numbers(indices)} ({reason})" for reason, indices in by_reason.items())
+
+
 class EngineServing:
     """bundle: of the full model; slots: concurrent requests; most_tokens: of a request.
     by_block: windows are in an overlay by block, because requests share blocks; otherwise each slot has its own.

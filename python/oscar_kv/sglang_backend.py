@@ -19,7 +19,7 @@ class OscarAttentionBackend(AttentionBackend):
     extend_dummy_seqs_capped_by_req_pool = True  # tables have a row for each request that may run
 
     def __init__(self, runner):
-        pool = runner.token_to_kv_pool
+        pool = getattr(runner.token_to_kv_pool, "full_kv_pool", runner.token_to_kv_pool)
         left = sglang_hooks.missing()
         if not isinstance(pool, OscarPool) or left:
             raise InputError(f"--attention-backend {BACKEND} found SGLang's own memory pool" + (f" ({', '.join(left)} unchanged)" if left else "")
@@ -29,22 +29,47 @@ class OscarAttentionBackend(AttentionBackend):
         device, slots = self.req_to_token.device, self.serving.slots
         self.table = self.serving.new_table(device, pool.blocks)
         self._blocks = torch.zeros((slots, -(-self.req_to_token.shape[1] // PAGE_TOKENS)), dtype=torch.int32, device=device)
-        indices = sorted(self.serving.layers)
-        self._flush = self.serving.flush_of(indices, pool.memory) if self.table.on_cuda else None
+        self._indices = sorted(self.serving.attention)
+        self._flush = self.serving.flush_of(self._indices, pool.memory) if self.table.on_cuda else None
         heads = {layer.tp_q_head_num * layer.head_dim for layer in self.serving.attention.values()}
         self._output = torch.zeros((slots, max(heads)), dtype=torch.bfloat16, device=device)
         self._mapped = torch.zeros(slots, dtype=torch.int64, device=device)
         self._ends = {}  # {slot: tokens after its last chunk}, where windows are by slot
+        self.beside = None  # SGLang's backend of layers that stay in BF16
+        if self.serving.beside:
+            from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS
+            self.beside = ATTENTION_BACKENDS["triton" if device.type == "cuda" else "torch_native"](runner)
 
     def init_cuda_graph_state(self, max_bs, max_num_tokens):
         if max_bs > self.serving.slots:
             raise InputError(f"graphs of {max_bs} requests are asked for, and windows are kept for {self.serving.slots}; pass "
                              f"--cuda-graph-max-bs-decode {self.serving.slots} or a larger --max-running-requests")
 
+        if self.beside is not None:
+            self.beside.init_cuda_graph_state(max_bs, max_num_tokens)
+
     def get_cuda_graph_seq_len_fill_value(self):
         return 1  # rows of padding are known by their slot
 
+    def init_forward_metadata(self, forward_batch):
+        self._prepare(forward_batch, False)
+        if self.beside is not None:
+            self.beside.init_forward_metadata(forward_batch)
+
     def init_forward_metadata_out_graph(self, forward_batch, in_capture=False):
+        self._prepare(forward_batch, in_capture)
+        if self.beside is not None:
+            self.beside.init_forward_metadata_out_graph(forward_batch, in_capture=in_capture)
+
+    def init_forward_metadata_in_graph(self, forward_batch):
+        if self.beside is not None:
+            self.beside.init_forward_metadata_in_graph(forward_batch)
+
+    def on_after_cuda_graph_warmup(self):
+        if self.beside is not None:
+            self.beside.on_after_cuda_graph_warmup()
+
+    def _prepare(self, forward_batch, in_capture):
         batch, mode = forward_batch, forward_batch.forward_mode
         if mode.is_idle():
             return
@@ -70,7 +95,7 @@ class OscarAttentionBackend(AttentionBackend):
         places = self._mapped[:count] if mode.is_decode() else batch.out_cache_loc
         made = self.table.rows(rows - 1, starts, counts, batch.seq_lens[:count], table, places)
         if made.overlay is not None and made.overlay.fills is not None:
-            self.serving.fill(sorted(self.serving.layers), *made.overlay.fills)
+            self.serving.fill(self._indices, *made.overlay.fills)
         made.flush = self._flush
         self.forward_metadata = made
 
@@ -83,6 +108,10 @@ class OscarAttentionBackend(AttentionBackend):
                 raise InputError(f"a request begins with {start} tokens that its slot has not seen; the radix cache is off, so this feature of "
                                  "SGLang is not served with oscar-kv")
             self._ends[slot] = start + count
+
+    def forward(self, q, k, v, layer, forward_batch, save_kv_cache=True, **kwargs):
+        backend = super() if layer.layer_id in self.serving.attention else self.beside
+        return backend.forward(q, k, v, layer, forward_batch, save_kv_cache=save_kv_cache, **kwargs)
 
     def forward_decode(self, q, k, v, layer, forward_batch, save_kv_cache=True, **kwargs):
         return self._attend(q, k, v, layer, save_kv_cache, kwargs)

@@ -2,16 +2,19 @@
 
     OSCAR_WRITE_TABLES=1 build/tests/export_test --gtest_filter='VllmLimits.*'"""
 RELEASE = "0.5.23"
-# Names in SGLang's RadixAttention and its calls, and what a layer has that is given one.
-LAYERS = {
+# Names in SGLang's RadixAttention and its calls. A layer that has one stays in BF16.
+IN_BF16 = {
     "sliding_window_size": "a sliding window",
-    "use_irope": "attention in chunks of the sequence",
     "logit_cap": "a soft cap on logits",
+}
+# A layer that has one of these is refused.
+LAYERS = {
+    "use_irope": "attention in chunks of the sequence",
     "sinks": "learned sink logits",
     "shared_layer": "the cache of another layer",
     "pos_encoding_mode": "ALiBi",
 }
-# Facts of the model, and what its layers then have.
+# Facts of the model whose layers are refused.
 MODEL = {
     "linear_attention": "linear attention",
 }

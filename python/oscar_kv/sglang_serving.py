@@ -1,17 +1,18 @@
 """State shared by the layers of one SGLang worker: the bundle, or the worker's heads of it, checked against the model
 and SGLang's settings, as in 0.5.23."""
+import logging
 import os
 import pathlib
 
 import torch
 
 from .bundle import check_geometry, load_bundle
-from .engine_serving import EngineServing, checkpoint_folder, head_range, is_set, plain_torch, unserved, warn_of_length
+from .engine_serving import EngineServing, checkpoint_folder, head_range, is_set, layers_by_reason, plain_torch, unserved, warn_of_length
 from .errors import InputError
 from .fingerprint import checkpoint_fingerprint
 from .kernels import HEAD_SIZES, MOST_GROUP
 from .page_layout import PAGE_TOKENS
-from .sglang_limits import LAYERS, MODEL
+from .sglang_limits import IN_BF16, LAYERS, MODEL
 from .vllm_plugin import BUNDLE_VARIABLE
 
 CHECKPOINT_VARIABLE = "OSCAR_KV_CHECKPOINT"  # the folder of a checkpoint that SGLang gets under another name
@@ -89,21 +90,27 @@ def model_refusal(kvc):
     return unserved(MODEL, found)
 
 
-def attention_refusal(layer, group):
-    """One sentence for an unsupported RadixAttention of SGLang, or None. group: query heads on a KV head."""
+def attention_refusal(layer):
+    """One sentence for a RadixAttention of SGLang that makes the model unserved, or None."""
+    if layer.attn_type.value != "decoder" or layer.is_cross_attention:
+        return f"attention of the type {'cross' if layer.is_cross_attention else layer.attn_type.value} has no 2-bit cache"
+    if layer.xai_temperature_len > 0:
+        return "layers whose logits are scaled by position are not served"
+    return unserved(LAYERS, {"use_irope": layer.use_irope or None,
+                             "pos_encoding_mode": None if layer.pos_encoding_mode == "NONE" else layer.pos_encoding_mode})
+
+
+def bf16_reason(layer):
+    """Why a RadixAttention of SGLang stays in BF16, or None."""
+    group = layer.tp_q_head_num // layer.tp_k_head_num
     if layer.head_dim not in HEAD_SIZES:
         return f"the kernels have head sizes {', '.join(map(str, HEAD_SIZES))}, not {layer.head_dim}"
     if layer.v_head_dim != layer.head_dim:
         return f"keys of {layer.head_dim} and values of {layer.v_head_dim} channels have no common page"
     if group > MOST_GROUP:
         return f"the kernels have at most {MOST_GROUP} query heads on a KV head, not {group}"
-    if layer.attn_type.value != "decoder" or layer.is_cross_attention:
-        return f"attention of the type {'cross' if layer.is_cross_attention else layer.attn_type.value} has no 2-bit cache"
-    if layer.xai_temperature_len > 0:
-        return "layers whose logits are scaled by position are not served"
-    values = {"sliding_window_size": layer.sliding_window_size if layer.sliding_window_size > 0 else None, "logit_cap": layer.logit_cap,
-              "use_irope": layer.use_irope or None, "pos_encoding_mode": None if layer.pos_encoding_mode == "NONE" else layer.pos_encoding_mode}
-    return unserved(LAYERS, values)
+    values = {"sliding_window_size": layer.sliding_window_size if layer.sliding_window_size > 0 else None, "logit_cap": layer.logit_cap}
+    return next((f"it has {words}" for name, words in IN_BF16.items() if is_set(values[name])), None)
 
 
 def bundle_path():
@@ -141,8 +148,24 @@ class Serving(EngineServing):
             ranks = parallel.attn_tp_size
             heads = head_range(kv_heads, parallel.attn_tp_rank, ranks, "--tp-size") if ranks > 1 else None
             super().__init__(bundle, text, model.head_dim, heads, by_block, groups["schedule"].max_running_requests, model.context_len)
-        self.attention = _attention_layers(kvc.model)
+        layers = _attention_layers(kvc.model)
+        whole = kvc.layer_info.full_attention_layer_ids
+        self.whole = sorted(layers) if whole is None else list(whole)  # layers whose tokens SGLang keeps all, in its order
+        reasons = {index: self._bf16_reason(index, layer) for index, layer in layers.items()}
+        self.attention = {index: layer for index, layer in layers.items() if reasons[index] is None}  # with the 2-bit cache
+        self.beside = {index: layer for index, layer in layers.items() if index not in self.attention}  # in BF16
+        text = layers_by_reason({index: reasons[index] for index in self.beside})
+        if not self.attention:
+            raise InputError(f"{bundle.path}: no layer of the model can have the 2-bit cache: {text}; leave --attention-backend oscar and "
+                             f"{BUNDLE_VARIABLE} out")
+        if text:
+            logging.getLogger("sglang.srt.oscar_kv").info("BF16 beside the 2-bit cache in %s", text)
         self.exchanged = False  # see overlay_table.OverlayTable; sglang_hooks.py sets it
+
+    def _bf16_reason(self, index, layer):
+        if index not in self.whole:
+            return "SGLang keeps only its window"
+        return bf16_reason(layer) or (None if index in self.layers else "the bundle leaves it out")
 
     def allocate(self, device):
         """Makes the caches of all layers; returns itself."""
@@ -154,8 +177,10 @@ class Serving(EngineServing):
         return self._caches[index]
 
     def token_bytes(self):
-        """Of all layers in the pages; windows are allocated before."""
-        return sum(layer.kv_heads * self.cells[index] for index, layer in self.layers.items())
+        """Of the layers whose tokens SGLang keeps all; windows are allocated before."""
+        coded = sum(self.layers[index].kv_heads * self.cells[index] for index in self.attention)
+        plain = [layer for index, layer in self.beside.items() if index in self.whole]
+        return coded + sum(2 * layer.tp_k_head_num * (layer.head_dim + layer.v_head_dim) for layer in plain)
 
 
 def _attention_layers(model):
@@ -166,7 +191,7 @@ def _attention_layers(model):
         if isinstance(module, RadixAttention):
             if module.layer_id in found:
                 raise InputError("the model cannot be served with the 2-bit cache: layers with the cache of another layer are not served")
-            if reason := attention_refusal(module, module.tp_q_head_num // module.tp_k_head_num):
+            if reason := attention_refusal(module):
                 raise InputError(f"the model cannot be served with the 2-bit cache: {reason}")
             found[module.layer_id] = module
     return found

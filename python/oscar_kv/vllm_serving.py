@@ -8,7 +8,8 @@ import pathlib
 import torch
 
 from .bundle import check_geometry, load_bundle
-from .engine_serving import EngineServing, checkpoint_folder, head_range, is_set, plain_torch, unserved, warn_of_length
+from .engine_serving import (EngineServing, checkpoint_folder, head_range, is_set, layer_numbers,
+                             layers_by_reason, plain_torch, unserved, warn_of_length)
 from .errors import InputError
 from .fingerprint import checkpoint_fingerprint
 from .kernels import HEAD_SIZES, MOST_GROUP
@@ -79,18 +80,6 @@ def model_refusal(text_config):
     return unserved(MODEL, found)
 
 
-def _numbers(indices):
-    """"layers 0 to 4, 6"; "layer 5"."""
-    runs = []
-    for index in indices:
-        if runs and index == runs[-1][1] + 1:
-            runs[-1][1] = index
-        else:
-            runs.append([index, index])
-    text = ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in runs)
-    return f"layer{'s' if len(indices) != 1 else ''} {text}"
-
-
 def _checkpoint(config):
     named = _options(config).get(CHECKPOINT_OPTION) or config.model_config.model
     return checkpoint_folder(named, config.model_config.revision, f"pass --additional-config '{{\"{CHECKPOINT_OPTION}\": \"DIR\"}}'")
@@ -142,11 +131,7 @@ class Serving(EngineServing):
         return reason
 
     def bf16_text(self):
-        """"layers 0 to 4, 6 (it has a sliding window); layer 5 (...)", or empty."""
-        by_reason = {}
-        for index, reason in sorted(self._in_bf16.items()):
-            by_reason.setdefault(reason, []).append(index)
-        return "; ".join(f"{_numbers(indices)} ({reason})" for reason, indices in by_reason.items())
+        return layers_by_reason(self._in_bf16)
 
     def nominal_page(self, kv_heads):
         """Bytes of 64 tokens in a block that layers of other kinds share."""
@@ -156,7 +141,7 @@ class Serving(EngineServing):
         """Blocks hold this many pages of a layer, and layers of other kinds use them, too."""
         if self.pages_of_block is None:
             log = logging.getLogger("vllm.oscar_kv")
-            log.info("2-bit cache in %s; BF16 in %s", _numbers(sorted(set(self.layers) - set(self._in_bf16))), self.bf16_text() or "no other")
+            log.info("2-bit cache in %s; BF16 in %s", layer_numbers(sorted(set(self.layers) - set(self._in_bf16))), self.bf16_text() or "no other")
         self.pages_of_block = pages
 
     def places(self, index):

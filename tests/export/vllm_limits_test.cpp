@@ -53,7 +53,14 @@ TEST(VllmLimits, NamesWhatAModelHas) {
   EXPECT_EQ(
       *vllm_unsupported_model(model_of(2, 8, 4, 96)),
       "the model has head_dim 96; the kernels that vLLM needs have 64, 128 and 256. Format transformers serves it");
-  EXPECT_NE(vllm_unsupported_model(gemma, kSglangEngine)->find("the adapter for SGLang 0.5.23 does not serve"),
+  EXPECT_EQ(
+      *vllm_unsupported_model(gemma, kSglangEngine),
+      "no layer of the model would have a 2-bit cache in SGLang 0.5.23: layer 0 has a sliding window, which stays "
+      "in BF16 there; format transformers serves it");
+  gemma.sliding_window[2] = 0;
+  EXPECT_FALSE(vllm_unsupported_model(gemma, kSglangEngine));
+  EXPECT_EQ(*sglang_bf16_reason(gemma, 1), "a sliding window");
+  EXPECT_NE(vllm_unsupported_model(linear, kSglangEngine)->find("the adapter for SGLang 0.5.23 does not serve"),
             std::string::npos);
   EXPECT_EQ(
       *vllm_unsupported_model(model_of(2, 34, 2, 64)),
@@ -68,6 +75,20 @@ std::string head_sizes(const char* last) {
   return text;
 }
 
+// Head, whether arguments of a layer, whether such layers stay in BF16.
+using Tables = std::vector<std::tuple<const char*, bool, bool>>;
+
+void write_tables(std::ostringstream& out, const Tables& tables, const std::vector<VllmRefusal>& kinds) {
+  for (const auto& [head, argument, in_bf16] : tables) {
+    out << head;
+    for (const VllmRefusal& kind : kinds) {
+      if (kind.argument != argument || kind.in_bf16 != in_bf16) continue;
+      out << "    \"" << kind.name << "\": \"" << kind.words << "\",\n";
+    }
+    out << "}\n";
+  }
+}
+
 std::string python_table() {
   std::ostringstream out;
   out << "\"\"\"What the adapter for vLLM does not serve. Written from lib/export/vllm_limits.cpp by the test "
@@ -76,18 +97,11 @@ std::string python_table() {
       << "RELEASE = \"" << kVllmRelease << "\"\n"
       << "HEAD_SIZES, MOST_GROUP, MOST_WINDOW = (" << head_sizes(", ") << "), " << kVllmMostGroup << ", "
       << kVllmMostWindow << "  # group: query heads on a KV head\n";
-  const std::vector<std::tuple<const char*, bool, bool>> tables = {
+  const Tables tables = {
       {"# Arguments of vLLM's AttentionImpl. A layer that is given one stays in BF16.\nIN_BF16 = {\n", true, true},
       {"# A layer that is given one of these is refused.\nLAYERS = {\n", true, false},
       {"# Facts of the model whose layers are refused.\nMODEL = {\n", false, false}};
-  for (const auto& [head, argument, in_bf16] : tables) {
-    out << head;
-    for (const VllmRefusal& kind : vllm_refusals()) {
-      if (kind.argument != argument || kind.in_bf16 != in_bf16) continue;
-      out << "    \"" << kind.name << "\": \"" << kind.words << "\",\n";
-    }
-    out << "}\n";
-  }
+  write_tables(out, tables, vllm_refusals());
   return out.str();
 }
 
@@ -97,15 +111,12 @@ std::string sglang_table() {
          "VllmLimits:\n"
          "\n    OSCAR_WRITE_TABLES=1 build/tests/export_test --gtest_filter='VllmLimits.*'\"\"\"\n"
       << "RELEASE = \"" << kSglangRelease << "\"\n";
-  for (const bool argument : {true, false}) {
-    out << (argument ? "# Names in SGLang's RadixAttention and its calls, and what a layer has that is given one.\n"
-                       "LAYERS = {\n"
-                     : "# Facts of the model, and what its layers then have.\nMODEL = {\n");
-    for (const VllmRefusal& refusal : sglang_refusals()) {
-      if (refusal.argument == argument) out << "    \"" << refusal.name << "\": \"" << refusal.words << "\",\n";
-    }
-    out << "}\n";
-  }
+  const Tables tables = {
+      {"# Names in SGLang's RadixAttention and its calls. A layer that has one stays in BF16.\nIN_BF16 = {\n", true,
+       true},
+      {"# A layer that has one of these is refused.\nLAYERS = {\n", true, false},
+      {"# Facts of the model whose layers are refused.\nMODEL = {\n", false, false}};
+  write_tables(out, tables, sglang_refusals());
   return out.str();
 }
 

@@ -11,8 +11,8 @@ def main():
     if job["options"]["device"] == "cpu":
         sglang_setup.prepare()
     import sglang
-    engine = sglang.Engine(page_size=64, dtype="bfloat16", sampling_backend="pytorch", skip_tokenizer_init=True, log_level="error",
-                           disable_prefill_cuda_graph=True, **job["options"])
+    engine = sglang.Engine(page_size=64, dtype="bfloat16", sampling_backend="pytorch", skip_tokenizer_init=True,
+                           disable_prefill_cuda_graph=True, **{"log_level": "error", **job["options"]})
     sampling = {"temperature": 0, "max_new_tokens": job["tokens"], "ignore_eos": True}
     rounds = []
     for asked in job["rounds"]:

@@ -32,17 +32,37 @@ STUB = '"""See sglang_setup.py."""\nfrom sglang_setup import Absent as _Absent\n
 ENTRY = "[sglang.srt.plugins]\noscar_kv = oscar_kv.sglang_plugin:register\n"
 
 
-def process_path(folder, package_path, kernels):
-    """PYTHONPATH for processes of SGLang, which import sgl_kernel and find plugins themselves. folder: a new one.
-    package_path: of oscar_kv if it is not installed; its entry point is then written there. kernels: use SGLang's own."""
+def _entry(folder, name, text):
     folder.mkdir()
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1.0\n", encoding="utf-8")
+    (folder / "entry_points.txt").write_text(text, encoding="utf-8")
+
+
+# A second plugin, which gives each process a bundle that no folder holds.
+SAVED = """import torch
+
+
+def register():
+    from oscar_kv import sglang_serving
+    bundle = torch.load({path!r}, weights_only=False)
+    sglang_serving.load_bundle = lambda path: bundle
+"""
+
+
+def process_path(folder, package_path, kernels, bundle=None):
+    """PYTHONPATH for processes of SGLang, which import sgl_kernel and find plugins themselves. folder: a new one.
+    package_path: of oscar_kv if it is not installed; its entry point is then written there. kernels: use SGLang's own.
+    bundle: a Bundle that they serve."""
+    folder.mkdir()
+    if bundle is not None:
+        import torch
+        torch.save(bundle, folder / "saved_bundle")
+        (folder / "saved_bundle_plugin.py").write_text(SAVED.format(path=str(folder / "saved_bundle")), encoding="utf-8")
+        _entry(folder / "saved_bundle-1.dist-info", "saved_bundle", ENTRY.splitlines()[0] + "\nsaved_bundle = saved_bundle_plugin:register\n")
     if not kernels:
         (folder / "sgl_kernel").mkdir()
         (folder / "sgl_kernel" / "__init__.py").write_text(STUB, encoding="utf-8")
     if package_path:
-        metadata = folder / "oscar_kv-0.1.0.dist-info"
-        metadata.mkdir()
-        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: oscar-kv\nVersion: 0.1.0\n", encoding="utf-8")
-        (metadata / "entry_points.txt").write_text(ENTRY, encoding="utf-8")
+        _entry(folder / "oscar_kv-0.1.0.dist-info", "oscar-kv", ENTRY)
     here = os.path.dirname(os.path.abspath(__file__))
     return os.pathsep.join(p for p in (str(folder), here, package_path, os.environ.get("PYTHONPATH", "")) if p)

@@ -24,9 +24,10 @@ from sglang.srt.arg_groups.choices import ATTENTION_BACKEND_CHOICES  # noqa: E40
 from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS  # noqa: E402
 from sglang.srt.layers.radix_attention import AttentionType, RadixAttention  # noqa: E402
 from sglang.srt.mem_cache.kv_cache_configurator import KVCacheConfigurator  # noqa: E402
-from sglang.srt.mem_cache.memory_pool import ReqToTokenPool  # noqa: E402
+from sglang.srt.mem_cache.memory_pool import KVWriteLoc, ReqToTokenPool  # noqa: E402
+from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool  # noqa: E402
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch, ForwardMode  # noqa: E402
-from sglang.srt.model_executor.pool_configurator import DefaultPoolConfigurator  # noqa: E402
+from sglang.srt.model_executor.pool_configurator import DefaultPoolConfigurator, HybridSWAPoolConfigurator  # noqa: E402
 from sglang.srt.plugins.hook_registry import HookRegistry  # noqa: E402
 from sglang.srt.sampling.sampling_params import SamplingParams  # noqa: E402
 from transformers import LlamaConfig  # noqa: E402
@@ -37,7 +38,7 @@ with pytest.MonkeyPatch.context() as patch:
     sglang_plugin.register()
 HookRegistry.apply_hooks()
 from oscar_kv.sglang_backend import OscarAttentionBackend  # noqa: E402
-from oscar_kv.sglang_pool import OscarPool  # noqa: E402
+from oscar_kv.sglang_pool import OscarPool, OscarWindowPool  # noqa: E402
 
 SLOTS, CONTEXT = 4, 384
 
@@ -82,7 +83,7 @@ def configurator(layers, d=64, kv_heads=2, model=SAMPLES / "tiny-qwen3", text=No
     text = text or LlamaConfig(num_hidden_layers=len(layers), head_dim=d, rope_parameters={"rope_type": "default", "rope_theta": 500.0})
     config = space(hf_text_config=text, head_dim=d, model_path=str(model), revision=None, context_len=CONTEXT, is_encoder_decoder=False,
                    get_total_num_kv_heads=lambda: kv_heads)
-    made = space(device="cpu", model=Model(*layers), model_config=config, model_dtype=torch.bfloat16, kv_cache_dtype=torch.bfloat16,
+    made = space(device="cpu", model=Model(*layers), model_config=config, layer_info=space(full_attention_layer_ids=None), model_dtype=torch.bfloat16, kv_cache_dtype=torch.bfloat16,
                  post_capture_kv_active=False, is_draft_worker=False, use_mla_backend=False, mambaish_config=None)
     for name, value in changed.items():
         setattr(made, name, value)
@@ -92,13 +93,14 @@ def configurator(layers, d=64, kv_heads=2, model=SAMPLES / "tiny-qwen3", text=No
 @pytest.fixture
 def serve(monkeypatch):
     """serve(bundle, **settings): the Serving of a worker whose bundle this is, with its caches."""
-    def make(bundle, layers=None, **changed):
+    def make(bundle, layers=None, whole=None, **changed):
         monkeypatch.setenv("OSCAR_KV_BUNDLE", "named")
         monkeypatch.setattr(sglang_serving, "load_bundle", lambda path: bundle)
         monkeypatch.setattr(sglang_serving, "settings", lambda: groups(**changed))
         layer = bundle.layers[0]
         layers = layers or [attention(i, 2 * layer.kv_heads, layer.kv_heads, layer.head_dim) for i in range(len(bundle.layers))]
-        return sglang_serving.Serving(configurator(layers, layer.head_dim, layer.kv_heads)).allocate("cpu")
+        kvc = configurator(layers, layer.head_dim, layer.kv_heads, layer_info=space(full_attention_layer_ids=whole))
+        return sglang_serving.Serving(kvc).allocate("cpu")
 
     return make
 
@@ -110,8 +112,7 @@ def two_sizes():
 
 
 def pool_of(serving, tokens):
-    layers = space(num_effective_layers=len(serving.layers), start_layer=0, end_layer=len(serving.layers))
-    return OscarPool(serving, tokens, 64, layers, "cpu")
+    return OscarPool(serving, tokens, 64, "cpu")
 
 
 def backend_of(serving, tokens):
@@ -183,9 +184,48 @@ def test_models_that_are_refused(serve, changed, sentence):
     assert any("--disable-prefill-cuda-graph" in s for s in sglang_serving.refusals(configurator([], device="cuda"), graphs))
 
 
+@pytest.mark.parametrize("options,reason", [
+    ({"d": 80}, "not 80"), ({"heads": 34}, "not 17"), ({"v_head_dim": 32}, "no common page"), ({"sliding_window_size": 128}, "a sliding window"),
+    ({"logit_cap": 30.0}, "a soft cap on logits")])
+def test_layers_that_stay_in_bf16(serve, options, reason, caplog):
+    caplog.set_level("INFO")
+    bundle, other = two_sizes(), attention(1, **options)
+    serving = serve(bundle, [attention(0), other])
+    assert list(serving.attention) == [0] and list(serving.beside) == [1] and reason in caplog.text
+    assert serving.token_bytes() == 2 * serving.cells[0] + 2 * 2 * (other.head_dim + other.v_head_dim)
+    pool = pool_of(serving, 640)
+    assert pool.get_kv_size_bytes() == 11 * 64 * serving.token_bytes() and pool.start_layer == 1
+    place, k, v = torch.tensor([64]), torch.randn(1, 2, other.head_dim).bfloat16(), torch.randn(1, 2, other.v_head_dim).bfloat16()
+    pool.set_kv_buffer(other, place, k, v)
+    assert torch.equal(pool.get_key_buffer(1)[64], k[0]) and torch.equal(pool.get_value_buffer(1)[64], v[0])
+    with pytest.raises(InputError, match="not served"):
+        pool.get_key_buffer(0)
+    with pytest.raises(InputError, match=r"no layer of the model can have the 2-bit cache: layers 0 to 1 \(it has a sliding window\)"):
+        serve(bundle, [attention(i, sliding_window_size=64) for i in range(2)])
+
+
+def test_windowed_layers_with_a_pool_of_their_own(serve, monkeypatch):
+    """SGLang's hybrid models: its allocator maps tokens of the first pool to those of the second, which holds windows."""
+    bundle = two_sizes()
+    serving = serve(bundle, [attention(0, sliding_window_size=64), attention(1)], whole=[1])
+    assert list(serving.attention) == [1] and serving.token_bytes() == 2 * serving.cells[1]
+    monkeypatch.setitem(sglang_hooks.self_serving, 0, serving)
+    sizes = object.__new__(HybridSWAPoolConfigurator)
+    assert HybridSWAPoolConfigurator._full_cell_bytes(sizes) == serving.token_bytes()
+    pool = OscarWindowPool(serving, 640, 128, 64, [0], "cpu")
+    assert isinstance(pool, SWAKVPool) and pool.dtype is torch.uint8 and pool.start_layer == 0
+    assert pool.full_kv_pool.pages[1].shape == (11, 2, 64 * serving.cells[1])
+    assert pool.get_kv_size_bytes() == (11 * 64 * serving.token_bytes() + 192 * 2 * 64 * 2, 192 * 2 * 64 * 2)
+    k = torch.randn(1, 2, 64).bfloat16()
+    pool.set_kv_buffer(serving.beside[0], KVWriteLoc(torch.tensor([300]), torch.tensor([70])), k, k)
+    assert torch.equal(pool.get_key_buffer(0)[70], k[0])
+    for name in ("get_cpu_copy", "move_kv_cache", "get_contiguous_buf_infos"):
+        with pytest.raises(InputError, match="not served"):
+            getattr(pool, name)(0)
+
+
 @pytest.mark.parametrize("options,sentence", [
-    ({"d": 80}, "not 80"), ({"heads": 34}, "not 17"), ({"v_head_dim": 32}, "no common page"), ({"sliding_window_size": 128}, "sliding window"),
-    ({"logit_cap": 30.0}, "soft cap"), ({"use_irope": True}, "chunks of the sequence"), ({"is_cross_attention": True}, "cross"),
+    ({"use_irope": True}, "chunks of the sequence"), ({"is_cross_attention": True}, "cross"),
     ({"attn_type": AttentionType.ENCODER_ONLY}, "encoder_only"), ({"pos_encoding_mode": "ALIBI"}, "ALiBi")])
 def test_layers_that_are_refused(serve, options, sentence):
     with pytest.raises(InputError, match=f"cannot be served.*{sentence}"):
@@ -230,9 +270,11 @@ def test_sizes(serve, monkeypatch):
     pool = pool_of(serving, planned)
     assert pool.get_kv_size_bytes() == 101 * 64 * token and pool.dtype is torch.uint8
     assert [pool.pages[i].shape for i in (0, 1)] == [(101, 2, 64 * serving.cells[i]) for i in (0, 1)]
-    for name in ("get_key_buffer", "set_kv_buffer", "get_cpu_copy", "move_kv_cache", "get_contiguous_buf_infos"):
+    for name in ("get_key_buffer", "get_cpu_copy", "move_kv_cache", "get_contiguous_buf_infos"):
         with pytest.raises(InputError, match="not served"):
             getattr(pool, name)(0)
+    with pytest.raises(InputError, match="not served"):
+        pool.set_kv_buffer(serving.attention[0], None, None, None)
 
 
 def test_tensor_parallel_ranks_have_their_heads(serve):

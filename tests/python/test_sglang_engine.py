@@ -1,6 +1,7 @@
 """The 2-bit cache in SGLang's own engine: its scheduler, allocator and radix cache, with a bundle of oscar-fit. Requests together, in chunks,
-retracted, with shared prefixes and with recorded graphs are answered as one at a time, and as transformers with attach() answers them. On the CPU,
-or on a GPU that SGLang's kernels serve; OSCAR_TEST_BUNDLE names a bundle of tiny-qwen3 where no oscar-fit is built (windows 64,48)."""
+in mixed batches, retracted, with shared prefixes, with recorded graphs and on two GPUs are answered as one at a time, and as transformers with
+attach() answers them. On the CPU, or on a GPU that SGLang's kernels serve; OSCAR_TEST_BUNDLE names a bundle of tiny-qwen3 where no oscar-fit is built (windows 64,48)."""
+import dataclasses
 import json
 import subprocess
 import sys
@@ -16,9 +17,10 @@ import oscar_kv  # noqa: E402
 import sglang_setup  # noqa: E402
 from conftest import PACKAGE_PATH, SAMPLES, program  # noqa: E402
 from oscar_kv import kernels  # noqa: E402
+from random_bundles import random_bundle  # noqa: E402
 from sglang.version import __version__  # noqa: E402
 from tokenizers import Tokenizer  # noqa: E402
-from transformers import AutoModelForCausalLM  # noqa: E402
+from transformers import AutoModelForCausalLM, Exaone4Config  # noqa: E402
 
 if __version__ != "0.5.23":
     pytest.skip(f"sglang {__version__} is installed, the adapter is for 0.5.23", allow_module_level=True)
@@ -51,26 +53,28 @@ def prompts(shared):
 
 @pytest.fixture(scope="module")
 def answers(bundle, tmp_path_factory):
-    def ask(asked, rounds, environment=None, **options):
+    def ask(asked, rounds, environment=None, saved=None, **options):
         folder = tmp_path_factory.mktemp("engine")
-        job = {"options": {**OPTIONS, **options}, "prompts": asked, "rounds": rounds, "tokens": NEW, "out": str(folder / "found.json")}
-        path = sglang_setup.process_path(folder / "path", PACKAGE_PATH, DEVICE == "cuda")
+        job = {"options": {**OPTIONS, **options}, "prompts": asked, "rounds": rounds, "tokens": ask.new, "out": str(folder / "found.json")}
+        path = sglang_setup.process_path(folder / "path", PACKAGE_PATH, DEVICE == "cuda", saved)
         environment = {**os.environ, "PYTHONPATH": path, "OSCAR_KV_BUNDLE": str(bundle), "OMP_NUM_THREADS": "1", **(environment or {})}
         done = subprocess.run([sys.executable, os.path.join(HERE, "sglang_answers.py"), json.dumps(job)], env=environment, capture_output=True,
                               text=True, timeout=500)
+        ask.log = done.stdout + done.stderr
         if not (folder / "found.json").exists():
-            return done.stdout + done.stderr
+            return ask.log
         return json.loads((folder / "found.json").read_text())
 
+    ask.new = NEW
     return ask
 
 
 def compare(name, found, expected, limit):
     """Until greedy texts part, which they do where two tokens are level. The model computes in BF16."""
     for length, (tokens, values, *_), (others, theirs, *_) in zip(LENGTHS, found, expected):
-        same = next((i for i, (a, b) in enumerate(zip(tokens, others)) if a != b), NEW)
+        same = next((i for i, (a, b) in enumerate(zip(tokens, others)) if a != b), len(tokens))
         mean = sum(abs(a - b) for a, b in zip(values[:same], theirs[:same])) / max(same, 1)
-        print(f"{name}: prompt of {length}: {same} of {NEW} tokens the same, log-probabilities {mean:.4f} apart")
+        print(f"{name}: prompt of {length}: {same} of {len(tokens)} tokens the same, log-probabilities {mean:.4f} apart")
         assert same >= 4 and mean <= limit, (name, length, same, mean)
 
 
@@ -78,9 +82,9 @@ OTHER = "triton" if DEVICE == "cuda" else "torch_native"
 ONE_BY_ONE, TOGETHER = [[0], [1], [2], [3]], [[0, 1, 2, 3]]
 
 
-def by_transformers(bundle, asked):
-    model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.bfloat16).to(DEVICE)
-    oscar_kv.attach(model, str(bundle))
+def by_transformers(bundle, asked, model=MODEL):
+    model = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).to(DEVICE)
+    oscar_kv.attach(model, bundle)
     found = []
     for ids in asked:
         made = model.generate(torch.tensor([ids], device=DEVICE), max_new_tokens=NEW, do_sample=False, output_logits=True, return_dict_in_generate=True,
@@ -90,23 +94,40 @@ def by_transformers(bundle, asked):
     return found
 
 
+BY_SLOT = dict(disable_radix_cache=True, chunked_prefill_size=1024)
+
+
 def test_windows_by_slot(bundle, answers):
     asked = prompts(shared=False)
-    rounds = answers(asked, ONE_BY_ONE + TOGETHER, disable_radix_cache=True, chunked_prefill_size=1024)
+    rounds = answers(asked, ONE_BY_ONE + TOGETHER, **BY_SLOT)
     apart = [r[0] for r in rounds[:4]]
     compare("together", rounds[4], apart, 0.1)
-    compare("by transformers", by_transformers(bundle, asked), apart, 0.1)
+    compare("by transformers", by_transformers(str(bundle), asked), apart, 0.1)
     in_chunks = answers(asked, TOGETHER, disable_radix_cache=True)
     compare("in chunks", in_chunks[0], apart, 0.3)
-    if DEVICE == "cuda":  # graphs of 1, 2 and 4 rows, so three requests leave one of padding
-        graphs = dict(disable_radix_cache=True, chunked_prefill_size=1024, disable_cuda_graph=False, cuda_graph_bs_decode=[1, 2, 4])
-        rounds = answers(asked, ONE_BY_ONE + [[0, 1, 2]], **graphs)
-        compare("graphs", [r[0] for r in rounds[:4]], apart, 0.1)
-        compare("graphs with padding", rounds[4], apart[:3], 0.1)
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
+def test_graphs(bundle, answers):
+    """Of 1, 2 and 4 rows, so three requests leave one of padding."""
+    asked = prompts(shared=False)
+    expected = by_transformers(str(bundle), asked)
+    rounds = answers(asked, ONE_BY_ONE + [[0, 1, 2]], **BY_SLOT, disable_cuda_graph=False, cuda_graph_bs_decode=[1, 2, 4])
+    compare("graphs", [r[0] for r in rounds[:4]], expected, 0.1)
+    compare("graphs with padding", rounds[4], expected[:3], 0.1)
+
+
+def test_mixed_batches(answers):
+    """Chunks of prompts and decode steps in one pass: there is room for two requests at a time, and four ask."""
+    asked = prompts(shared=False)
+    for by_slot in (True, False):
+        rounds = answers(asked, ONE_BY_ONE + TOGETHER, disable_radix_cache=by_slot, chunked_prefill_size=128, max_running_requests=2,
+                         enable_mixed_chunk=True)
+        compare(f"mixed, windows by slot {by_slot}", rounds[4], [r[0] for r in rounds[:4]], 0.5)
 
 
 def test_windows_by_block(bundle, answers):
-    """With the radix cache: found prefixes, requests that write the same blocks at the same time, and too little memory for all."""
+    """With the radix cache: found prefixes, and requests that write the same blocks at the same time."""
     asked = prompts(shared=True)
     rounds = answers(asked, ONE_BY_ONE + TOGETHER, chunked_prefill_size=1024)
     apart = [r[0] for r in rounds[:4]]
@@ -115,6 +136,62 @@ def test_windows_by_block(bundle, answers):
     at_once = answers(asked, TOGETHER + TOGETHER, max_total_tokens=1152)
     compare("at once, in little memory", at_once[0], apart, 0.5)
     compare("and again", at_once[1], apart, 0.5)
+
+
+@pytest.mark.parametrize("by_slot", [True, False])
+def test_retracted_requests(answers, by_slot):
+    """They lose their pages and begin anew, in another slot or on other blocks: there are 8 blocks, and four requests come to need three each."""
+    asked = [p[:60] for p in prompts(shared=False)]
+    answers.new = 72
+    options = dict(disable_radix_cache=by_slot, max_total_tokens=512, schedule_conservativeness=0.1, log_level="warning")
+    expected = answers(asked, ONE_BY_ONE, **options)
+    found = answers(asked, TOGETHER, **options)
+    answers.new = NEW
+    assert "Retract requests" in answers.log, answers.log[-3000:]
+    compare("retracted", found[0], [r[0] for r in expected], 0.5)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2 or DEVICE == "cpu", reason="needs two GPUs")
+def test_two_gpus(answers):
+    asked = prompts(shared=False)
+    expected = answers(asked, ONE_BY_ONE, **BY_SLOT)
+    for graphs in (False, True):
+        found = answers(asked, TOGETHER, **BY_SLOT, tp_size=2, disable_custom_all_reduce=True, disable_cuda_graph=not graphs,
+                        cuda_graph_bs_decode=[1, 2, 4])
+        compare(f"two GPUs, graphs {graphs}", found[0], [r[0] for r in expected], 0.1)
+
+
+def windowed_model(folder, own_pool):
+    """Three layers of four have a window of 64 tokens. own_pool: SGLang keeps them in a pool of windows."""
+    text = Exaone4Config(vocab_size=512, hidden_size=256, intermediate_size=512, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=2,
+                         head_dim=128, sliding_window=64, sliding_window_pattern=4, max_position_embeddings=4096, initializer_range=0.06,
+                         layer_types=["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"],
+                         architectures=["Exaone4ForCausalLM"], pad_token_id=0, bos_token_id=2, eos_token_id=1)
+    torch.manual_seed(1)
+    AutoModelForCausalLM.from_config(text).bfloat16().save_pretrained(folder)
+    if own_pool:
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "is_hybrid_swa": True, "hybrid_layer_pattern": [1, 1, 1, 0]}))
+    return folder
+
+
+@pytest.mark.parametrize("own_pool", [False, True])
+def test_beside_bf16_layers(answers, tmp_path, own_pool):
+    """Windowed layers in BF16: requests together as one at a time, with found prefixes, and as transformers answers them."""
+    bundle = random_bundle(4, 2, 128, (4, 4, 4, 4), (4, 4, 4, 4), sink=64, recent=48, centered=False)
+    bundle = dataclasses.replace(bundle, layers=bundle.layers[3:], model={"left_out": [0, 1, 2]})
+    model = windowed_model(tmp_path / "model", own_pool)
+    for by_slot in (True, False):
+        asked = [[t % 500 + 5 for t in ids] for ids in prompts(shared=not by_slot)]
+        options = dict(saved=bundle, model_path=str(model), disable_radix_cache=by_slot, chunked_prefill_size=1024)
+        rounds = answers(asked, ONE_BY_ONE + TOGETHER, **options)
+        assert isinstance(rounds, list), rounds[-3000:]
+        apart = [r[0] for r in rounds[:4]]
+        compare(f"windows, own pool {own_pool}, by slot {by_slot}", rounds[4], apart, 0.1)
+        if by_slot:
+            compare("windows, by transformers", by_transformers(bundle, asked, model), apart, 0.1)
+        else:
+            assert all(r[2] >= 64 for r in rounds[4])
 
 
 def test_sglang_says_what_is_wrong(answers):
