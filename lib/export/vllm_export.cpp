@@ -76,7 +76,8 @@ std::string vllm_card(const ServedForm& form, const ExportOptions& options) {
                      "The adapter was run in vLLM's engine on an H100. "
                      "`python -m oscar_kv.serve_check MODEL oscar_bundle` compares tasks and throughput with the BF16 "
                      "cache on your GPU. Layers with a sliding window, linear attention or a soft cap stay in BF16. "
-                     "Speculative decoding, KV transfer and context parallelism are refused.");
+                     "Speculative decoding works with ngram and a draft model. KV transfer and context parallelism are "
+                     "refused.");
 }
 
 std::string sglang_card(const ServedForm& form, const ExportOptions& options) {

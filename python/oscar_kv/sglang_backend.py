@@ -19,7 +19,7 @@ class OscarAttentionBackend(AttentionBackend):
     extend_dummy_seqs_capped_by_req_pool = True  # tables have a row for each request that may run
 
     def __init__(self, runner):
-        pool = getattr(runner.token_to_kv_pool, "full_kv_pool", runner.token_to_kv_pool)
+        pool = runner.token_to_kv_pool
         left = sglang_hooks.missing()
         if not isinstance(pool, OscarPool) or left:
             raise InputError(f"--attention-backend {BACKEND} found SGLang's own memory pool" + (f" ({', '.join(left)} unchanged)" if left else "")
@@ -38,7 +38,7 @@ class OscarAttentionBackend(AttentionBackend):
         self.beside = None  # SGLang's backend of layers that stay in BF16
         if self.serving.beside:
             from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS
-            self.beside = ATTENTION_BACKENDS["triton" if device.type == "cuda" else "torch_native"](runner)
+            self.beside = ATTENTION_BACKENDS["torch_native" if torch.device(runner.device).type == "cpu" else "triton"](runner)
 
     def init_cuda_graph_state(self, max_bs, max_num_tokens):
         if max_bs > self.serving.slots:

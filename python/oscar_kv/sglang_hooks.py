@@ -39,19 +39,7 @@ def _cell_size(original, self, kvc, num_layers):
 def _build_pool(original, self, *, max_total_num_tokens, **ignored):
     """The default allocates keys and values of one dtype and shape for all layers."""
     from .sglang_pool import OscarPool
-    return OscarPool(_serving(self), max_total_num_tokens, self.pool_page_size, self.device)
-
-
-def _window_cell_size(original, self):
-    """The same, of the layers whose tokens are all kept, where windowed layers have a pool of their own."""
-    return next(iter(self_serving.values())).token_bytes()
-
-
-def _build_window_pools(original, self, *, full_max_total_num_tokens, swa_max_total_num_tokens, **ignored):
-    """The default has one shape for all layers that keep all tokens."""
-    from .sglang_pool import OscarWindowPool
-    return OscarWindowPool(_serving(self), full_max_total_num_tokens, swa_max_total_num_tokens, self.pool_page_size,
-                           list(self.layer_info.swa_attention_layer_ids), self.device)
+    return OscarPool(_serving(self), max_total_num_tokens, self.pool_page_size, self.layer_info, self.device)
 
 
 def _checkpoint(result, self, *args, **kwargs):
@@ -69,12 +57,9 @@ def _verify(self, *args, **kwargs):
 def _table():
     from sglang.srt.plugins.hook_registry import HookType
     pools = "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator"
-    sizes = "sglang.srt.model_executor.pool_configurator"
     return [(f"{pools}.configure", _configure, HookType.AROUND),
             (f"{pools}._build_mha_kv_pool", _build_pool, HookType.AROUND),
-            (f"{pools}._build_hybrid_swa_kv_pool", _build_window_pools, HookType.AROUND),
-            (f"{sizes}.DefaultPoolConfigurator._compute_cell_size", _cell_size, HookType.AROUND),
-            (f"{sizes}.HybridSWAPoolConfigurator._full_cell_bytes", _window_cell_size, HookType.AROUND),
+            ("sglang.srt.model_executor.pool_configurator.DefaultPoolConfigurator._compute_cell_size", _cell_size, HookType.AROUND),
             ("sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache.checkpoint_into_tree", _checkpoint, HookType.AFTER),
             ("sglang.srt.sampling.sampling_params.SamplingParams.verify", _verify, HookType.BEFORE)]
 

@@ -77,6 +77,8 @@ def refusals(kvc, groups):
          "queries are BF16; pass --dtype bfloat16"),
         (kvc.kv_cache_dtype != kvc.model_dtype, "the checkpoint asks for an FP8 cache; pass --kv-cache-dtype bfloat16"),
         (kvc.post_capture_kv_active, "SGLang sizes its cache after graphs are captured; unset SGLANG_ENABLE_POST_CAPTURE_KV_SIZING"),
+        (kvc.is_hybrid_swa, "SGLang keeps windowed layers of this model in a pool of their own, which is not served; pass "
+         "--disable-hybrid-swa-memory"),
         (kvc.is_draft_worker, "a draft model has no bundle"),
         (kvc.use_mla_backend, "the model has latent attention (MLA), which has no 2-bit cache"),
         (model.is_encoder_decoder, "the model has an encoder and cross-attention, which have no 2-bit cache")]
@@ -149,9 +151,7 @@ class Serving(EngineServing):
             heads = head_range(kv_heads, parallel.attn_tp_rank, ranks, "--tp-size") if ranks > 1 else None
             super().__init__(bundle, text, model.head_dim, heads, by_block, groups["schedule"].max_running_requests, model.context_len)
         layers = _attention_layers(kvc.model)
-        whole = kvc.layer_info.full_attention_layer_ids
-        self.whole = sorted(layers) if whole is None else list(whole)  # layers whose tokens SGLang keeps all, in its order
-        reasons = {index: self._bf16_reason(index, layer) for index, layer in layers.items()}
+        reasons = {index: bf16_reason(layer) or (None if index in self.layers else "the bundle leaves it out") for index, layer in layers.items()}
         self.attention = {index: layer for index, layer in layers.items() if reasons[index] is None}  # with the 2-bit cache
         self.beside = {index: layer for index, layer in layers.items() if index not in self.attention}  # in BF16
         text = layers_by_reason({index: reasons[index] for index in self.beside})
@@ -161,11 +161,6 @@ class Serving(EngineServing):
         if text:
             logging.getLogger("sglang.srt.oscar_kv").info("BF16 beside the 2-bit cache in %s", text)
         self.exchanged = False  # see overlay_table.OverlayTable; sglang_hooks.py sets it
-
-    def _bf16_reason(self, index, layer):
-        if index not in self.whole:
-            return "SGLang keeps only its window"
-        return bf16_reason(layer) or (None if index in self.layers else "the bundle leaves it out")
 
     def allocate(self, device):
         """Makes the caches of all layers; returns itself."""
@@ -177,10 +172,9 @@ class Serving(EngineServing):
         return self._caches[index]
 
     def token_bytes(self):
-        """Of the layers whose tokens SGLang keeps all; windows are allocated before."""
-        coded = sum(self.layers[index].kv_heads * self.cells[index] for index in self.attention)
-        plain = [layer for index, layer in self.beside.items() if index in self.whole]
-        return coded + sum(2 * layer.tp_k_head_num * (layer.head_dim + layer.v_head_dim) for layer in plain)
+        """Of all layers in the pool; windows are allocated before."""
+        return (sum(self.layers[index].kv_heads * self.cells[index] for index in self.attention)
+                + sum(2 * layer.tp_k_head_num * (layer.head_dim + layer.v_head_dim) for layer in self.beside.values()))
 
 
 def _attention_layers(model):

@@ -24,10 +24,9 @@ from sglang.srt.arg_groups.choices import ATTENTION_BACKEND_CHOICES  # noqa: E40
 from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS  # noqa: E402
 from sglang.srt.layers.radix_attention import AttentionType, RadixAttention  # noqa: E402
 from sglang.srt.mem_cache.kv_cache_configurator import KVCacheConfigurator  # noqa: E402
-from sglang.srt.mem_cache.memory_pool import KVWriteLoc, ReqToTokenPool  # noqa: E402
-from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool  # noqa: E402
+from sglang.srt.mem_cache.memory_pool import ReqToTokenPool  # noqa: E402
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch, ForwardMode  # noqa: E402
-from sglang.srt.model_executor.pool_configurator import DefaultPoolConfigurator, HybridSWAPoolConfigurator  # noqa: E402
+from sglang.srt.model_executor.pool_configurator import DefaultPoolConfigurator  # noqa: E402
 from sglang.srt.plugins.hook_registry import HookRegistry  # noqa: E402
 from sglang.srt.sampling.sampling_params import SamplingParams  # noqa: E402
 from transformers import LlamaConfig  # noqa: E402
@@ -38,7 +37,7 @@ with pytest.MonkeyPatch.context() as patch:
     sglang_plugin.register()
 HookRegistry.apply_hooks()
 from oscar_kv.sglang_backend import OscarAttentionBackend  # noqa: E402
-from oscar_kv.sglang_pool import OscarPool, OscarWindowPool  # noqa: E402
+from oscar_kv.sglang_pool import OscarPool  # noqa: E402
 
 SLOTS, CONTEXT = 4, 384
 
@@ -83,7 +82,7 @@ def configurator(layers, d=64, kv_heads=2, model=SAMPLES / "tiny-qwen3", text=No
     text = text or LlamaConfig(num_hidden_layers=len(layers), head_dim=d, rope_parameters={"rope_type": "default", "rope_theta": 500.0})
     config = space(hf_text_config=text, head_dim=d, model_path=str(model), revision=None, context_len=CONTEXT, is_encoder_decoder=False,
                    get_total_num_kv_heads=lambda: kv_heads)
-    made = space(device="cpu", model=Model(*layers), model_config=config, layer_info=space(full_attention_layer_ids=None), model_dtype=torch.bfloat16, kv_cache_dtype=torch.bfloat16,
+    made = space(device="cpu", model=Model(*layers), model_config=config, is_hybrid_swa=False, model_dtype=torch.bfloat16, kv_cache_dtype=torch.bfloat16,
                  post_capture_kv_active=False, is_draft_worker=False, use_mla_backend=False, mambaish_config=None)
     for name, value in changed.items():
         setattr(made, name, value)
@@ -93,14 +92,13 @@ def configurator(layers, d=64, kv_heads=2, model=SAMPLES / "tiny-qwen3", text=No
 @pytest.fixture
 def serve(monkeypatch):
     """serve(bundle, **settings): the Serving of a worker whose bundle this is, with its caches."""
-    def make(bundle, layers=None, whole=None, **changed):
+    def make(bundle, layers=None, **changed):
         monkeypatch.setenv("OSCAR_KV_BUNDLE", "named")
         monkeypatch.setattr(sglang_serving, "load_bundle", lambda path: bundle)
         monkeypatch.setattr(sglang_serving, "settings", lambda: groups(**changed))
         layer = bundle.layers[0]
         layers = layers or [attention(i, 2 * layer.kv_heads, layer.kv_heads, layer.head_dim) for i in range(len(bundle.layers))]
-        kvc = configurator(layers, layer.head_dim, layer.kv_heads, layer_info=space(full_attention_layer_ids=whole))
-        return sglang_serving.Serving(kvc).allocate("cpu")
+        return sglang_serving.Serving(configurator(layers, layer.head_dim, layer.kv_heads)).allocate("cpu")
 
     return make
 
@@ -112,7 +110,8 @@ def two_sizes():
 
 
 def pool_of(serving, tokens):
-    return OscarPool(serving, tokens, 64, "cpu")
+    count = len(serving.attention) + len(serving.beside)
+    return OscarPool(serving, tokens, 64, space(num_effective_layers=count, start_layer=0, end_layer=count), "cpu")
 
 
 def backend_of(serving, tokens):
@@ -174,7 +173,7 @@ def test_settings_that_are_refused(serve, changed, sentence):
 
 @pytest.mark.parametrize("changed,sentence", [
     ({"model_dtype": torch.float16}, "computes in float16.*--dtype bfloat16"), ({"kv_cache_dtype": torch.uint8}, "an FP8 cache"),
-    ({"use_mla_backend": True}, "MLA"), ({"is_draft_worker": True}, "draft"), ({"post_capture_kv_active": True}, "POST_CAPTURE"),
+    ({"use_mla_backend": True}, "MLA"), ({"is_hybrid_swa": True}, "--disable-hybrid-swa-memory"), ({"is_draft_worker": True}, "draft"), ({"post_capture_kv_active": True}, "POST_CAPTURE"),
     ({"mambaish_config": object()}, "linear attention"), ({"kv_heads": 4}, "KV heads"), ({"d": 32}, "head_dim")])
 def test_models_that_are_refused(serve, changed, sentence):
     serve(two_sizes())
@@ -202,26 +201,6 @@ def test_layers_that_stay_in_bf16(serve, options, reason, caplog):
         pool.get_key_buffer(0)
     with pytest.raises(InputError, match=r"no layer of the model can have the 2-bit cache: layers 0 to 1 \(it has a sliding window\)"):
         serve(bundle, [attention(i, sliding_window_size=64) for i in range(2)])
-
-
-def test_windowed_layers_with_a_pool_of_their_own(serve, monkeypatch):
-    """SGLang's hybrid models: its allocator maps tokens of the first pool to those of the second, which holds windows."""
-    bundle = two_sizes()
-    serving = serve(bundle, [attention(0, sliding_window_size=64), attention(1)], whole=[1])
-    assert list(serving.attention) == [1] and serving.token_bytes() == 2 * serving.cells[1]
-    monkeypatch.setitem(sglang_hooks.self_serving, 0, serving)
-    sizes = object.__new__(HybridSWAPoolConfigurator)
-    assert HybridSWAPoolConfigurator._full_cell_bytes(sizes) == serving.token_bytes()
-    pool = OscarWindowPool(serving, 640, 128, 64, [0], "cpu")
-    assert isinstance(pool, SWAKVPool) and pool.dtype is torch.uint8 and pool.start_layer == 0
-    assert pool.full_kv_pool.pages[1].shape == (11, 2, 64 * serving.cells[1])
-    assert pool.get_kv_size_bytes() == (11 * 64 * serving.token_bytes() + 192 * 2 * 64 * 2, 192 * 2 * 64 * 2)
-    k = torch.randn(1, 2, 64).bfloat16()
-    pool.set_kv_buffer(serving.beside[0], KVWriteLoc(torch.tensor([300]), torch.tensor([70])), k, k)
-    assert torch.equal(pool.get_key_buffer(0)[70], k[0])
-    for name in ("get_cpu_copy", "move_kv_cache", "get_contiguous_buf_infos"):
-        with pytest.raises(InputError, match="not served"):
-            getattr(pool, name)(0)
 
 
 @pytest.mark.parametrize("options,sentence", [
