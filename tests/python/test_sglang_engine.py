@@ -163,9 +163,9 @@ def test_two_gpus(answers):
 
 
 def gemma3(folder):
-    """Layers with a window of 64 tokens between others."""
+    """Layers with a window of 32 tokens between others."""
     text = Gemma3TextConfig(vocab_size=512, hidden_size=256, intermediate_size=512, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=1,
-                            head_dim=256, sliding_window=64, max_position_embeddings=4096, initializer_range=0.06, query_pre_attn_scalar=256,
+                            head_dim=256, sliding_window=32, max_position_embeddings=4096, initializer_range=0.06, query_pre_attn_scalar=256,
                             layer_types=["sliding_attention", "full_attention"] * 2, architectures=["Gemma3ForCausalLM"], pad_token_id=0,
                             bos_token_id=2, eos_token_id=1)
     torch.manual_seed(1)
