@@ -88,7 +88,7 @@ Curves read_curves(const Statistics& statistics, const std::string& sha256, cons
 
 CurveShape curve_shape(const CurveArguments& arguments, const ModelConfig& model, at::Device device) {
   CurveShape shape;
-  if (device.is_cpu() && curve_products(model) > kMostCpuProducts) shape = {6, 1024};
+  if (device.is_cpu() && curve_products(model) > kMostCpuProducts) shape.sequences = 4;
   if (arguments.sequences > 0) shape.sequences = arguments.sequences;
   if (arguments.context > 0) shape.context = arguments.context;
   return shape;

@@ -34,7 +34,7 @@ struct CurveArguments {
 };
 
 // The sequences that curves are measured on: those of the options, else 8 of 2,048 tokens. On the CPU a model for which
-// these would take much more than ten minutes of two cores gets 6 of 1,024. The rule counts products, not seconds, so
+// these would take much more than ten minutes of two cores gets 4. The rule counts products, not seconds, so
 // that it gives the same on every machine.
 struct CurveShape {
   std::int64_t sequences = 8, context = 2048;
