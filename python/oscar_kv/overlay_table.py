@@ -77,13 +77,14 @@ class OverlayTable(SlotTable):
                              "follow; switch prefix caching off")
 
     def _check_written(self, starts, counts, table):
-        """InputError if a request that may be new reads blocks that another writes in this pass: chunks attend before any
-        token of the pass is written. Such requests must wait for the next pass."""
+        """InputError if a request that may be new reads blocks that a chunk of another writes in this pass: chunks attend
+        before any token of the pass is written. Such requests must wait for the next pass."""
         rows = [b for b, c in enumerate(counts) if c > 0]
-        if len(rows) < 2:
+        if len(rows) < 2 or max(counts) <= self._steps.most_new:
             return
         first = [starts[b] // PAGE_TOKENS for b in rows]
-        last = [(starts[b] + counts[b] - 1) // PAGE_TOKENS for b in rows]
+        # of chunks, because the engine may tell a decode step's start only approximately
+        last = [(starts[b] + counts[b] - 1) // PAGE_TOKENS if counts[b] > self._steps.most_new else NONE for b in rows]
         old = [n if starts[b] % PAGE_TOKENS == 0 else 0 for b, n in zip(rows, first)]  # others go on with blocks of their own
         row, first, last, old = sent([rows, first, last, old], table.device)
         blocks, column = table[row.long()].long(), torch.arange(table.shape[1], device=table.device)
