@@ -66,21 +66,28 @@ at::Tensor out_of_sight(const Places& at, const AttentionInput& input) {
   return (at.query - at.key).ge(input.sliding_window);
 }
 
-// Attention weights from logits [Hkv, g, C, reach], which it overwrites; queries from token `first` on.
-at::Tensor weights_of(at::Tensor logits, const AttentionInput& input, std::int64_t first) {
-  const std::int64_t count = logits.size(2), reach = logits.size(3);
+// Keys that some query of a block of `block` queries sees, of a sequence of `length` tokens.
+std::int64_t most_visible(const AttentionInput& input, std::int64_t length, std::int64_t block) {
+  if (input.sees_all()) return length;
+  return std::min(length, block + (input.chunk > 0 ? input.chunk : input.sliding_window));
+}
+
+// Attention weights from logits [Hkv, g, C, columns], which it overwrites; queries from token `first`, keys from token
+// `begin` on, through the last query.
+at::Tensor weights_of(at::Tensor logits, const AttentionInput& input, std::int64_t first, std::int64_t begin) {
+  const std::int64_t count = logits.size(2), columns = logits.size(3);
   constexpr double kHidden = -std::numeric_limits<double>::infinity();
   if (input.soft_cap > 0.0) logits.div_(input.soft_cap).tanh_().mul_(input.soft_cap);
   // Only the block's own keys come after some of its queries.
   const Places own = places(first, count, first, count, logits.device());
-  logits.narrow(3, first, count).masked_fill_(own.key.gt(own.query), kHidden);
+  logits.narrow(3, first - begin, count).masked_fill_(own.key.gt(own.query), kHidden);
   if (!input.sees_all()) {
-    logits.masked_fill_(out_of_sight(places(first, count, 0, reach, logits.device()), input), kHidden);
+    logits.masked_fill_(out_of_sight(places(first, count, begin, columns, logits.device()), input), kHidden);
   }
   if (!input.sinks.defined()) return at::softmax(logits, -1);
   const at::Tensor sinks =
       input.sinks.to(at::kFloat).view({logits.size(0), logits.size(1), 1, 1}).expand({-1, -1, count, 1});
-  return at::softmax(at::cat({logits, sinks}, -1), -1).narrow(-1, 0, reach).contiguous();
+  return at::softmax(at::cat({logits, sinks}, -1), -1).narrow(-1, 0, columns).contiguous();
 }
 
 }  // namespace
@@ -130,20 +137,25 @@ void FarPairAccumulator::add_sequence(const AttentionInput& input, const at::Ten
   if (device_far_pairs_built(input)) return add_sequence_on_device(input, output, rows, values, offset, length);
   const at::Tensor k = input.k.narrow(0, offset, length).to(at::kFloat).transpose(0, 1).contiguous();  // [Hkv, T, d]
   const at::Tensor u = with_norms(values.u.sub_(values.center)).view({query_heads_, length, d + kNormColumns});
-  const std::int64_t block = std::clamp<std::int64_t>(
-      (device_.is_cuda() ? kGpuScoreElements : kScoreElements) / (query_heads_ * length), 16, kQueryBlock);
+  const std::int64_t scores = device_.is_cuda() ? kGpuScoreElements : kScoreElements;
+  const std::int64_t block =
+      std::clamp<std::int64_t>(scores / (query_heads_ * most_visible(input, length, kQueryBlock)), 16, kQueryBlock);
   for (std::int64_t first = pairs_.sink + pairs_.recent; first < length; first += block) {
     const Queries at{offset, first, std::min(block, length - first)};
     const std::int64_t count = at.count, reach = first + count;
+    // Keys before `begin` are hidden from all queries of the block; those of [from, from + far) are outside the
+    // windows of some query.
+    const std::int64_t begin = input.first_key(first), columns = reach - begin;
+    const std::int64_t from = std::max(pairs_.sink, begin), far = reach - pairs_.recent - from;
+    if (far <= 0) continue;
     const at::Tensor q = by_group(input.q.narrow(0, offset + first, count), kv_heads_);  // [Hkv, g C, d]
-    at::Tensor p = at::empty({kv_heads_, gqa_group * count, reach}, q.options());
-    p.baddbmm_(q, k.narrow(1, 0, reach).transpose(1, 2), /*beta=*/0, /*alpha=*/input.scale);
-    p = weights_of(p.view({kv_heads_, gqa_group, count, reach}), input, first);
-    square_far_pairs(p, first);
+    at::Tensor p = at::empty({kv_heads_, gqa_group * count, columns}, q.options());
+    p.baddbmm_(q, k.narrow(1, begin, columns).transpose(1, 2), /*beta=*/0, /*alpha=*/input.scale);
+    p = weights_of(p.view({kv_heads_, gqa_group, count, columns}), input, first, begin);
+    square_far_pairs(p, first, begin);
     const at::Tensor w = targets(output, at).sub_(values.center);
-    const std::int64_t far = reach - pairs_.recent - pairs_.sink;  // outside some query's windows
     const at::Tensor sums =
-        at::bmm(p.view({query_heads_, count, reach}).narrow(2, pairs_.sink, far), u.narrow(1, pairs_.sink, far))
+        at::bmm(p.view({query_heads_, count, columns}).narrow(2, from - begin, far), u.narrow(1, from, far))
             .view({kv_heads_, gqa_group, count, d + kNormColumns});
     const at::Tensor seen = sums.select(3, d + 1);  // [Hkv, g, C] sum_j p_ij^2
     // sum_j p_ij^2 |u_j - w_i|^2, without a tensor of distances.
@@ -232,14 +244,15 @@ void FarPairAccumulator::add_value_weights(const AttentionInput& input, const Qu
   }
 }
 
-// In place, on the columns [sink, reach - recent), which hold the block's pairs outside the windows: p_ij^2 for such a
-// pair, 0 for any other.
-void FarPairAccumulator::square_far_pairs(const at::Tensor& p, std::int64_t first) const {
-  const std::int64_t count = p.size(2), end = p.size(3) - pairs_.recent, sure = first - pairs_.recent + 1;
-  p.narrow(3, pairs_.sink, end - pairs_.sink).square_();
+// In place, on the keys [sink, end of the block - recent), which hold the block's pairs outside the windows: p_ij^2 for
+// such a pair, 0 for any other.
+void FarPairAccumulator::square_far_pairs(const at::Tensor& p, std::int64_t first, std::int64_t begin) const {
+  const std::int64_t count = p.size(2), end = begin + p.size(3) - pairs_.recent, from = std::max(pairs_.sink, begin);
+  p.narrow(3, from - begin, end - from).square_();
   // Keys before `sure` are outside the windows of all queries of the block.
+  const std::int64_t sure = std::max(first - pairs_.recent + 1, from);
   const Places late = places(first, count, sure, end - sure, p.device());
-  p.narrow(3, sure, end - sure).masked_fill_(late.key.gt(late.query - pairs_.recent), 0.0);
+  p.narrow(3, sure - begin, end - sure).masked_fill_(late.key.gt(late.query - pairs_.recent), 0.0);
 }
 
 void FarPairAccumulator::store(LayerMoments& out) const {

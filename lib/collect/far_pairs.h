@@ -60,8 +60,8 @@ class FarPairAccumulator {
   void add_key_weights(const AttentionInput& input, const Unrotation::Rows& rows, const Queries& at,
                        const at::Tensor& moved);
   void add_value_weights(const AttentionInput& input, const Queries& at, const at::Tensor& seen);
-  // p [Hkv, g, C, reach]: attention weights of the queries from token `first` on.
-  void square_far_pairs(const at::Tensor& p, std::int64_t first) const;
+  // p [Hkv, g, C, columns]: attention weights of the queries from token `first` on for the keys from token `begin` on.
+  void square_far_pairs(const at::Tensor& p, std::int64_t first, std::int64_t begin) const;
 
   std::int64_t query_heads_, kv_heads_, head_dim_;
   FarPairs pairs_;

@@ -112,7 +112,12 @@ TEST(FarPairs, EqualsTheDefinition) {
                                    {.lengths = {9, 30, 1, 8, 25}, .heads = 6, .kv_heads = 3},
                                    {.lengths = {50}, .window = 12},
                                    {.lengths = {50, 21}, .chunk = 11},
-                                   {.lengths = {30, 31}, .pairs = {0, 1, true}, .sinks = true}};
+                                   {.lengths = {30, 31}, .pairs = {0, 1, true}, .sinks = true},
+                                   // Several blocks of queries, whose first keys no query of the block sees.
+                                   {.lengths = {700}, .window = 100},
+                                   {.lengths = {640, 300}, .chunk = 90},
+                                   {.lengths = {530}, .window = 12, .pairs = {3, 40, true}},
+                                   {.lengths = {600}, .window = 64, .pairs = {5, 20, true}, .sinks = true}};
   for (const Case& c : cases) {
     Problem p;
     fill(p, c);
