@@ -76,22 +76,16 @@ class OverlayTable(SlotTable):
             raise InputError("the engine moved a running request to another slot, or took blocks from it, which oscar-kv does not "
                              "follow; switch prefix caching off")
 
-    def _check_written(self, starts, counts, table):
+    def _check_written(self, old, chunks, table):
         """InputError if a request that may be new reads blocks that a chunk of another writes in this pass: chunks attend
-        before any token of the pass is written. Such requests must wait for the next pass."""
-        rows = [b for b, c in enumerate(counts) if c > 0]
-        if len(rows) < 2 or max(counts) <= self._steps.most_new:
+        before any token of the pass is written. Such requests must wait for the next pass. old: {row: tokens before the
+        new ones} of those requests; others go on with blocks of their own. Decode steps are not checked as writers,
+        because the engine may tell their starts only approximately."""
+        if not old or not chunks:
             return
-        first = [starts[b] // PAGE_TOKENS for b in rows]
-        # of chunks, because the engine may tell a decode step's start only approximately
-        last = [(starts[b] + counts[b] - 1) // PAGE_TOKENS if counts[b] > self._steps.most_new else NONE for b in rows]
-        old = [n if starts[b] % PAGE_TOKENS == 0 else 0 for b, n in zip(rows, first)]  # others go on with blocks of their own
-        row, first, last, old = sent([rows, first, last, old], table.device)
-        blocks, column = table[row.long()].long(), torch.arange(table.shape[1], device=table.device)
-        writes = (column >= first[:, None]) & (column <= last[:, None])
         written = torch.zeros_like(self._entry_of, dtype=torch.bool)
-        written[blocks[writes]] = True
-        if bool(written[blocks[column < old[:, None]]].any()):
+        written[torch.cat([table[c.row, c.start // PAGE_TOKENS:(c.start + c.count - 1) // PAGE_TOKENS + 1] for c in chunks]).long()] = True
+        if bool(written[torch.cat([table[row, :tokens // PAGE_TOKENS] for row, tokens in old.items()]).long()].any()):
             raise InputError("a request was given blocks that another request writes in the same step, which oscar-kv does not follow; "
                              "switch prefix caching off")
 
@@ -163,9 +157,10 @@ class OverlayTable(SlotTable):
         overlay = Overlay(self._whole[:count], self._ring[:count], self._before[:count])
         read = new & (number * PAGE_TOKENS < start[:, None])  # they hold tokens and had no entry
         exchanged, self.exchanged = self.exchanged, False
-        if exchanged or any(s > 0 and s % PAGE_TOKENS == 0 for s, c in zip(starts, counts) if c > 0):
+        old = {b: s for b, (s, c) in enumerate(zip(starts, counts)) if c > 0 and s > 0 and s % PAGE_TOKENS == 0}
+        if exchanged or old:
             self._check()
-            self._check_written(starts, counts, table)
+            self._check_written(old, made.chunks, table)
             at = read.nonzero(as_tuple=True)
             if len(at[0]) > 0:
                 overlay.fills = blocks[at], found[at]
