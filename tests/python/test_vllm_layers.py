@@ -181,13 +181,33 @@ def test_a_draft_model_keeps_bf16(build):
     assert tensors["draft_model.model.layers.0.self_attn.attn"].shape == (BLOCKS, 1, 64, 256)
 
 
-def test_vllms_cache_manager_and_block_tables(build):
-    """A request of 1,500 tokens, then another with the same prefix: blocks of each group, the hit, and the pages that the kernels see."""
+def cache_manager(found, made, whole, unit):
+    """vLLM's KVCacheManager as its scheduler prepares it, and admit(name, ids): the hit of a request whose tokens are then computed, or None
+    if it must wait."""
     from vllm.sampling_params import SamplingParams
     from vllm.utils.hashing import sha256
     from vllm.v1.core.kv_cache_manager import KVCacheManager
-    from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash, resolve_kv_cache_block_sizes
+    from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
     from vllm.v1.request import Request
+    init_none_hash(sha256)
+    manager = KVCacheManager(found, max_model_len=3000, scheduler_block_size=whole, hash_block_size=unit, enable_caching=True)
+    vllm_prefixes.defer(types.SimpleNamespace(kv_cache_manager=manager), made)
+    hasher = get_request_block_hasher(unit, sha256)
+
+    def admit(name, ids, **options):
+        request = Request(name, ids, SamplingParams(max_tokens=4), None, block_hasher=hasher)
+        blocks, hit, *_ = manager.get_computed_blocks(request)
+        if manager.allocate_slots(request, len(ids) - hit, hit, blocks, **options) is None:
+            return None
+        request.num_computed_tokens = len(ids)
+        return hit
+
+    return manager, admit
+
+
+def test_vllms_cache_manager_and_block_tables(build):
+    """A request of 1,500 tokens, then another with the same prefix: blocks of each group, the hit, and the pages that the kernels see."""
+    from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
     from vllm.v1.worker.utils import AttentionGroup
     bundle, layers = gemma(random_bundle(2, d=64))
     made, built = build(bundle, layers, cache_config__enable_prefix_caching=True)
@@ -195,28 +215,17 @@ def test_vllms_cache_manager_and_block_tables(build):
     pages = vllm_backend.serving_of(made).pages_of_block
     whole, unit = resolve_kv_cache_block_sizes(found, made)
     assert (whole, unit) == (64 * pages, 64)
-    init_none_hash(sha256)
-    manager = KVCacheManager(found, max_model_len=3000, scheduler_block_size=whole, hash_block_size=unit, enable_caching=True)
-    vllm_prefixes.defer(types.SimpleNamespace(kv_cache_manager=manager), made)
-    hasher, text = get_request_block_hasher(unit, sha256), list(range(1500))
-
-    def admit(name, ids):
-        request = Request(name, ids, SamplingParams(max_tokens=4), None, block_hasher=hasher)
-        blocks, hit, *_ = manager.get_computed_blocks(request)
-        if manager.allocate_slots(request, len(ids) - hit, hit, blocks) is None:
-            return None
-        request.num_computed_tokens = len(ids)
-        return hit, manager.get_block_ids(name)
-
+    manager, admit = cache_manager(found, made, whole, unit)
+    text = list(range(1500))
     full = next(i for i, group in enumerate(groups) if isinstance(group.kv_cache_spec, FullAttentionSpec))
-    hit, first = admit("first", text)
+    hit, first = admit("first", text), manager.get_block_ids("first")
     assert hit == 0 and len(first[full]) == -(-1500 // whole)
     assert len(set(sum(first, [])) - {0}) == sum(len([b for b in ids if b]) for ids in first)  # a block belongs to one group
     asked = text[:1400] + list(range(5000, 5100))
     assert admit("second", asked) is None  # in the same step its first blocks are not written yet
     assert admit("other", list(range(9000, 9100))) is not None
     manager.new_step_starts()
-    hit, second = admit("second", asked)
+    hit, second = admit("second", asked), manager.get_block_ids("second")
     shared = 1400 // whole
     assert hit == shared * whole > 0 and second[full][:shared] == first[full][:shared] and second[full][shared:] != first[full][shared:]
     group = AttentionGroup(OscarBackend, groups[full].layer_names, groups[full].kv_cache_spec, full)
@@ -230,12 +239,8 @@ def test_vllms_cache_manager_and_block_tables(build):
 @pytest.mark.parametrize("kind", ["all ours", "some left out", "bf16"])
 def test_blocks_of_the_same_step_are_found_in_the_next(kind, build):
     """Requests that come together share a prefix: those with our layers wait until the first has written it, and later ones find it."""
-    from vllm.sampling_params import SamplingParams
-    from vllm.utils.hashing import sha256
-    from vllm.v1.core.kv_cache_manager import KVCacheManager
-    from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config, get_request_block_hasher, init_none_hash
+    from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config
     from vllm.v1.core.sched.scheduler import Scheduler
-    from vllm.v1.request import Request
     bundle = random_bundle(2, d=64, sink=64)
     if kind == "some left out":  # the first layer, whose spec stands for all in vLLM's scheduler
         bundle.layers = [dataclasses.replace(layer, layer=i + 1) for i, layer in enumerate(bundle.layers)]
@@ -245,19 +250,11 @@ def test_blocks_of_the_same_step_are_found_in_the_next(kind, build):
         made.cache_config.cache_dtype = "auto"
     found = generate_scheduler_kv_cache_config([planned(made, 100)[0]])
     size = found.kv_cache_groups[0].kv_cache_spec.block_size
-    init_none_hash(sha256)
-    manager = KVCacheManager(found, max_model_len=3000, scheduler_block_size=size, hash_block_size=size, enable_caching=True)
     assert hasattr(Scheduler.__init__, vllm_prefixes.MARK)  # it needs a whole engine; test_vllm_engine.py has one
-    vllm_prefixes.defer(types.SimpleNamespace(kv_cache_manager=manager), made)
-    hasher, shared = get_request_block_hasher(size, sha256), list(range(640))
+    manager, admit_ids = cache_manager(found, made, size, size)
 
     def admit(name):
-        request = Request(name, shared + [10 ** 4 + int(name)] * 100, SamplingParams(max_tokens=4), None, block_hasher=hasher)
-        blocks, hit, *_ = manager.get_computed_blocks(request)
-        if manager.allocate_slots(request, 740 - hit, hit, blocks, full_sequence_must_fit=True) is None:
-            return None
-        request.num_computed_tokens = 740
-        return hit
+        return admit_ids(name, list(range(640)) + [10 ** 4 + int(name)] * 100, full_sequence_must_fit=True)
 
     manager.new_step_starts()
     assert [admit("1"), admit("2")] == [0, 640 if kind == "bf16" else None]
