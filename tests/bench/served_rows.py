@@ -1,7 +1,8 @@
 """What the measurements of vLLM and SGLang (vllm/throughput.py, sglang/throughput.py) share: the model, the jobs and the lines that they print.
 
 JOB: INPUT:OUTPUT:REQUESTS, all requests at once: seconds of the prompts alone (one token each) and of prompts and output; decode tokens/s
-from the difference. INPUT:OUTPUT:fill is as many requests as the cache holds at a time, up to MOST of the environment."""
+from the difference. INPUT:OUTPUT:fill is as many requests as the cache holds at a time, up to MOST of the environment; only the whole is
+timed."""
 import json
 import os
 import pathlib
@@ -55,8 +56,14 @@ def requests_of(job, capacity):
     return count or max(1, min(MOST, capacity // (length + tokens + 64)))
 
 
+def times_prompts(job):
+    """Whether the prompts of a job are timed by themselves."""
+    return job[2] > 1 and job[3] is not None
+
+
 def row(about, job, count, alone, whole):
-    """The line of a job: `alone` seconds of its prompts, `whole` of prompts and output."""
+    """The line of a job: `alone` seconds of its prompts (0: not timed), `whole` of prompts and output."""
     text, length, tokens, _ = job
-    return json.dumps({**about, "job": text, "input": length, "output": tokens, "requests": count, "prompts_s": round(alone, 3), "all_s": round(whole, 3),
-                       "decode_tokens_s": round(count * (tokens - 1) / max(whole - alone, 1e-9), 1), "all_tokens_s": round(count * (length + tokens) / whole, 1)})
+    decode = {"prompts_s": round(alone, 3), "decode_tokens_s": round(count * (tokens - 1) / max(whole - alone, 1e-9), 1)} if alone else {}
+    return json.dumps({**about, "job": text, "input": length, "output": tokens, "requests": count, "all_s": round(whole, 3), **decode,
+                       "all_tokens_s": round(count * (length + tokens) / whole, 1)})

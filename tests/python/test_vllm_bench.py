@@ -33,6 +33,8 @@ def test_jobs_and_their_lines():
     assert served_rows.requests_of(jobs[1], 2 * (8192 + 1024 + 64) + 5) == 2 and served_rows.requests_of(jobs[1], 10) == 1
     assert json.loads(served_rows.row({"cache": "bf16"}, jobs[0], 1, 0.2, 0.83)) == dict(
         cache="bf16", job="8192:64:1", input=8192, output=64, requests=1, prompts_s=0.2, all_s=0.83, decode_tokens_s=100.0, all_tokens_s=9947.0)
+    assert [served_rows.times_prompts(job) for job in jobs] == [True, False]
+    assert json.loads(served_rows.row({}, jobs[1], 2, 0.0, 4.0)) == dict(job="8192:1024:fill", input=8192, output=1024, requests=2, all_s=4.0, all_tokens_s=4608.0)
     first = served_rows.prompts_of(10, 1, torch.Generator().manual_seed(1), phrase=4)[0]
     assert len(first) == 10 and first[:4] == first[4:8] and first[:2] == first[8:]
 

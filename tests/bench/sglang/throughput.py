@@ -18,7 +18,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("SGLANG_DISABLE_CUDNN_CHECK", "1")
 BENCH = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(BENCH))
-from served_rows import TESTS, WIDTHS, jobs_of, model_folder, most_requests, prompts_of, requests_of, row  # noqa: E402
+from served_rows import TESTS, WIDTHS, jobs_of, model_folder, most_requests, prompts_of, requests_of, row, times_prompts  # noqa: E402
 
 # A second plugin of SGLang, which gives each of its processes the random bundle.
 RANDOM = """
@@ -88,7 +88,7 @@ def main():
     for job in jobs:
         _, length, tokens, _ = job
         count = requests_of(job, capacity)
-        alone = seconds(prompts_of(length, count, generator), 1) if tokens > 1 else 0.0
+        alone = seconds(prompts_of(length, count, generator), 1) if times_prompts(job) else 0.0
         whole = seconds(prompts_of(length, count, generator), tokens)
         print(row(about, job, count, alone, whole), flush=True)
     engine.shutdown()

@@ -23,7 +23,7 @@ os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import torch  # noqa: E402
-from served_rows import WIDTHS, bundle_of, jobs_of, model_folder, most_requests, prompts_of, requests_of, row  # noqa: E402
+from served_rows import WIDTHS, bundle_of, jobs_of, model_folder, most_requests, prompts_of, requests_of, row, times_prompts  # noqa: E402
 
 
 def engine_of(cache, jobs):
@@ -94,11 +94,11 @@ def main():
     for job in jobs:
         _, length, tokens, _ = job
         count = requests_of(job, capacity)
-        alone = seconds(prompts(length, count), 1) if tokens > 1 else 0.0
+        alone = seconds(prompts(length, count), 1) if times_prompts(job) else 0.0
         before = speculated(llm) if int(spec or 0) else None
         whole = seconds(prompts(length, count), tokens)
         found = {}
-        if spec:  # a step of one request after the other; with several requests at a time, drafts are counted for each
+        if spec and alone:  # a step of one request after the other; with several requests at a time, drafts are counted for each
             drafts, proposed, kept = [n - was for n, was in zip(speculated(llm), before)] if before else [count * (tokens - 1), 0, 0]
             found = {"accepted": round(kept / proposed, 3) if proposed else None, "step_ms": round(1e3 * count * (whole - alone) / max(drafts, 1), 3)}
         print(row({**about, **found}, job, count, alone, whole), flush=True)
