@@ -16,6 +16,7 @@ from vllm.v1.attention.backend import (  # noqa: E402
     AttentionBackend, AttentionCGSupport, AttentionImpl, AttentionMetadata, AttentionMetadataBuilder, AttentionType)
 from vllm.v1.kv_cache_interface import KVCacheLayout  # noqa: E402
 
+from . import vllm_states  # noqa: E402
 from .cards import capability_unsupported  # noqa: E402
 from .errors import InputError  # noqa: E402
 from .kernels import HEAD_SIZES  # noqa: E402
@@ -128,6 +129,8 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
     def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         self.serving = serving_of(vllm_config)
+        if vllm_config.model_config.is_hybrid:
+            vllm_states.install()
         self.reorder_batch_threshold = self.serving.most_new
         self.table, self.layers = self.serving.table(device), [layer_index(name) for name in layer_names]
         self._names, self._flush, self._tables = layer_names, None, {}
@@ -139,14 +142,15 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
 
     def build(self, common_prefix_len, common_attn_metadata, fast_build=False):
         common, count = common_attn_metadata, common_attn_metadata.num_reqs
-        if common.req_idx is None:
+        slots = vllm_states.slots() if common.req_idx is None else common.req_idx
+        if slots is None:
             raise InputError("vLLM did not tell the slots of the requests (req_idx), which its second model runner does; unset "
                              "VLLM_USE_V2_MODEL_RUNNER")
         if common.causal is not True:
             raise InputError("attention that is not causal was asked for, which the 2-bit cache does not have")
         ends = common.query_start_loc_cpu[:count + 1].tolist()
         counts = [end - begin for begin, end in zip(ends, ends[1:])]
-        slots = common.req_idx[:count].tolist()
+        slots = slots[:count].tolist()
         counts = counts[:len(slots)]  # further rows are padding
         upper = common.seq_lens_cpu_upper_bound  # exact for chunks, and for requests that are new
         starts = [0] * len(slots) if upper is None else [n - c for n, c in zip(upper[:len(slots)].tolist(), counts)]

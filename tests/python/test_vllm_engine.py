@@ -20,7 +20,8 @@ except ImportError as error:
     pytest.skip(f"vLLM's kernels do not load: {error}", allow_module_level=True)
 
 from conftest import SAMPLES  # noqa: E402
-from transformers import AutoConfig, AutoModelForCausalLM, Exaone4Config, Gemma3TextConfig  # noqa: E402
+from transformers import (  # noqa: E402
+    AutoConfig, AutoModelForCausalLM, Exaone4Config, Gemma3TextConfig, GptOssConfig, Qwen3_5TextConfig, Qwen3NextConfig)
 from vllm_requests import compare, serving, set_environment  # noqa: E402
 
 NEW, LENGTHS = 48, (300, 900, 1500, 2100)
@@ -108,9 +109,14 @@ def test_prefix_caching(monkeypatch):
             compare(f"evicted, turn {turn}", answers(llm, asked), expected, 0.3)
 
 
+def metric(llm, name):
+    """A counter of an engine with disable_log_stats=False."""
+    return sum(m.value for m in llm.get_metrics() if m.name == f"vllm:{name}")
+
+
 def accepted(llm):
     """Tokens of proposals that this process has seen accepted."""
-    return sum(m.value for m in llm.get_metrics() if m.name == "vllm:spec_decode_num_accepted_tokens")
+    return metric(llm, "spec_decode_num_accepted_tokens")
 
 
 SPECULATION = {"ngram": {"prompt_lookup_min": 1, "prompt_lookup_max": 3}, "draft_model": {"model": str(MODEL)}}
@@ -208,18 +214,54 @@ def exaone4():
                          architectures=["Exaone4ForCausalLM"], pad_token_id=0, bos_token_id=2, eos_token_id=1)
 
 
-@pytest.mark.parametrize("config", [gemma3, exaone4])
-def test_beside_bf16_layers(config, monkeypatch, tmp_path):
-    """Windowed layers in BF16: requests together as one at a time, and near vLLM's BF16 cache at 4 bits."""
-    text, asked = config(), prompts()
+SMALL = dict(vocab_size=512, hidden_size=256, intermediate_size=512, num_hidden_layers=4, max_position_embeddings=4096, initializer_range=0.06,
+             pad_token_id=0, bos_token_id=2, eos_token_id=1)
+EXPERTS = dict(num_experts_per_tok=4)  # all, so that no near tie of the router decides
+LINEAR = dict(layer_types=["linear_attention", "linear_attention", "linear_attention", "full_attention"], num_attention_heads=4,
+              num_key_value_heads=2, head_dim=256, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=128,
+              linear_value_head_dim=128)
+
+
+def gpt_oss():
+    return GptOssConfig(**SMALL, **EXPERTS, num_local_experts=4, num_attention_heads=8, num_key_value_heads=2, head_dim=64, sliding_window=128,
+                        architectures=["GptOssForCausalLM"])
+
+
+def qwen3_next():
+    return Qwen3NextConfig(**SMALL, **EXPERTS, **LINEAR, num_experts=4, moe_intermediate_size=128, shared_expert_intermediate_size=128,
+                           architectures=["Qwen3NextForCausalLM"])
+
+
+def qwen3_5():
+    return Qwen3_5TextConfig(**SMALL, **LINEAR, architectures=["Qwen3_5ForCausalLM"])
+
+
+def save_model(text, folder):
     torch.manual_seed(1)
-    AutoModelForCausalLM.from_config(text).bfloat16().save_pretrained(tmp_path / "model")
+    model = AutoModelForCausalLM.from_config(text).bfloat16()
+    for name, weight in model.named_parameters():
+        if name.endswith(".sinks"):  # level with the sum of some hundred keys
+            torch.nn.init.normal_(weight, 6.0)
+    model.save_pretrained(folder)
+
+
+@pytest.mark.parametrize("config", [gemma3, exaone4, gpt_oss, qwen3_next, qwen3_5])
+def test_beside_bf16_layers(config, monkeypatch, tmp_path):
+    """Windowed layers in BF16 and states of linear attention: requests together as one at a time, and near vLLM's BF16 cache at 4 bits."""
+    text, asked, others = config(), prompts(), {}
+    if hasattr(text, "num_experts_per_tok"):
+        pytest.importorskip("vllm._moe_C_stable_libtorch", reason="vLLM's kernels for experts are missing")
+    if "linear_attention" in text.layer_types:
+        others["gdn_prefill_backend"] = "triton"  # on Hopper, vLLM's own choice is in a package of its own (flashinfer)
+    save_model(text, tmp_path / "model")
     full = [i for i, kind in enumerate(text.layer_types) if kind == "full_attention"]
     bundle = bundle_of("blocks", text, layers=len(full), numbers=full, left_out=[i for i in range(text.num_hidden_layers) if i not in full])
-    with engine(monkeypatch, bundle, model=tmp_path / "model", ours=False) as llm:
+    with engine(monkeypatch, bundle, model=tmp_path / "model", ours=False, **others) as llm:
         bf16 = answers(llm, asked, together=False)
-    for name, options in (("eager", {}), ("graphs", GRAPHS), ("prefix caching", {"enable_prefix_caching": True})):
-        with engine(monkeypatch, bundle, model=tmp_path / "model", **options) as llm:
+    caching = dict(enable_prefix_caching=True, disable_log_stats=False)
+    for name, options in (("eager", {}), ("graphs", GRAPHS), ("prefix caching", caching)):
+        with engine(monkeypatch, bundle, model=tmp_path / "model", **others, **options) as llm:
             expected = answers(llm, asked, together=False)
-            compare(f"{name}, together", answers(llm, asked), expected, 0.3 if options.get("enable_prefix_caching") else 0.1)
+            compare(f"{name}, together", answers(llm, asked), expected, 0.3 if options is caching else 0.1)
             compare(f"{name}, against BF16", expected, bf16, 0.5)
+            assert options is not caching or metric(llm, "prefix_cache_hits") > 0

@@ -8,11 +8,12 @@ import types
 import pytest
 
 pytest.importorskip("vllm", reason="vllm is not installed (scripts/requirements-vllm.txt)")
-from test_vllm import VllmEngine, VllmPrefixEngine, serve, speculation  # noqa: F401, I001  (skips this file, too, with another release)
+from test_vllm import VllmEngine, VllmPrefixEngine, attention_layer, serve, speculation  # noqa: F401, I001  (skips this file, too, with another release)
 
+import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from block_engine import SCALE, families, requests  # noqa: E402
-from oscar_kv import overlay_kv, overlay_table, vllm_backend, vllm_prefixes  # noqa: E402
+from oscar_kv import overlay_kv, overlay_table, vllm_backend, vllm_prefixes, vllm_states  # noqa: E402
 from oscar_kv.errors import InputError  # noqa: E402
 from oscar_kv.vllm_backend import OscarBackend, OscarImpl  # noqa: E402
 from oscar_kv.vllm_pages import Places, nominal_cell, pages_of_block, tokens_of_block  # noqa: E402
@@ -311,6 +312,36 @@ def test_states_of_linear_attention(build):
     specs = {one.layer_name: groups[0].kv_cache_spec for one in built} | {"model.layers.2.mixer": state, "model.layers.3.mixer": state}
     mixed = kv_cache_planning.get_kv_cache_groups(made, specs)
     assert sorted(len(group.layer_names) for group in mixed) == [2, 2]
+
+
+class StateEngine(VllmEngine):
+    """Batches pass through vLLM's own model state of models with linear attention, which does not hand on the slots."""
+
+    def compute(self, slots, starts, counts, lengths, table, mapping, query, key, value):
+        from vllm.config.compilation import CUDAGraphMode
+        from vllm.v1.worker.gpu.model_states.mamba_hybrid import MambaHybridModelState
+        from vllm.v1.worker.utils import AttentionGroup
+        state = MambaHybridModelState.__new__(MambaHybridModelState)
+        state._align_mode, state.recoverssm = False, None
+        state.vllm_config = types.SimpleNamespace(num_speculative_tokens=0)
+        group = AttentionGroup(OscarBackend, [self.layer.layer_name], self.builder.kv_cache_spec, 0, metadata_builders=[self.builder])
+        ends = np.cumsum([0, *counts] + [0] * (len(lengths) - len(slots))).astype(np.int32)
+        batch = types.SimpleNamespace(
+            num_reqs=len(lengths), num_tokens=query.shape[0], query_start_loc_np=ends, query_start_loc=torch.from_numpy(ends), max_query_len=None,
+            num_scheduled_tokens=np.array(counts), seq_lens_cpu_upper_bound=self.upper(slots, lengths), seq_lens=lengths, positions=None,
+            is_prefilling_np=np.zeros(len(lengths), dtype=bool), prefill_runs_as_decode_np=None, dcp_local_seq_lens=None, prompt_lens=None,
+            idx_mapping_np=np.array(slots))
+        made = state.prepare_attn(batch, CUDAGraphMode.NONE, (table,), [mapping], [[group]], types.SimpleNamespace(kv_cache_groups=[None]))
+        output = torch.zeros_like(query)
+        self.layer.impl.forward(self.layer, query, key, value, self.blocks, made[self.layer.layer_name], output)
+        return output
+
+
+def test_requests_beside_states_of_linear_attention(serve):
+    bundle = random_bundle(1, d=64, sink=16, recent=40)
+    engine = StateEngine(bundle, 0, serve(bundle, model_config__is_hybrid=True), [attention_layer(0)], 40, 3)
+    engine.run(requests(5, 330, 5))
+    assert engine.kinds == {"decode", "mixed", "prefill"} and engine.compared > 40 and vllm_states.slots() is None
 
 
 def test_without_the_hybrid_manager(build):
