@@ -146,13 +146,13 @@ def test_retracted_requests(answers, by_slot):
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2 or DEVICE == "cpu", reason="needs two GPUs")
-def test_two_gpus(answers):
+@pytest.mark.parametrize("graphs", [False, True])
+def test_two_gpus(answers, graphs):
     asked = prompts(shared=False)
     expected = answers(asked, ONE_BY_ONE, **BY_SLOT)
-    for graphs in (False, True):
-        found = answers(asked, TOGETHER, **BY_SLOT, tp_size=2, disable_custom_all_reduce=True, disable_cuda_graph=not graphs,
-                        cuda_graph_bs_decode=[1, 2, 4])
-        compare(f"two GPUs, graphs {graphs}", found[0], [r[0] for r in expected], 0.1)
+    found = answers(asked, TOGETHER, **BY_SLOT, tp_size=2, disable_custom_all_reduce=True, disable_cuda_graph=not graphs,
+                    cuda_graph_bs_decode=[1, 2, 4])
+    compare(f"two GPUs, graphs {graphs}", found[0], [r[0] for r in expected], 0.1)
 
 
 def gemma3(folder):
