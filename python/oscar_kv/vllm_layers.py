@@ -1,6 +1,7 @@
 """Layers of one model with two kinds of cache in vLLM. A layer that a bundle and the kernels serve gets the backend
 OSCAR. Every other layer keeps BF16 and the backend that vLLM would choose without oscar-kv. vLLM passes no layer to a
-backend before it is chosen, so this module wraps the constructor of vLLM's Attention, and its get_kv_cache_spec()."""
+backend before it is chosen, so this module wraps the constructor of vLLM's Attention, its get_kv_cache_spec(), and the
+method that makes blocks as large as a state of linear attention."""
 import contextlib
 import copy
 import dataclasses
@@ -18,6 +19,7 @@ DRAFT = "draft_model."  # vLLM's prefix for layers of a draft model (speculative
 def install():
     """Wraps vLLM's Attention once. Layers of other cache types pass through unchanged."""
     from vllm.model_executor.layers.attention import Attention
+    from vllm.platforms.interface import Platform
     if getattr(Attention.__init__, MARK, False):
         return
     make, signature, specify = Attention.__init__, inspect.signature(Attention.__init__), Attention.get_kv_cache_spec
@@ -48,6 +50,16 @@ def install():
 
     setattr(__init__, MARK, True)
     Attention.__init__, Attention.get_kv_cache_spec = __init__, get_kv_cache_spec
+    align = Platform._align_hybrid_block_size.__func__
+
+    @functools.wraps(align)
+    def _align_hybrid_block_size(cls, vllm_config, backend_cls):
+        if vllm_config.cache_config.cache_dtype == CACHE_DTYPE:
+            align_blocks(align, cls, vllm_config)
+        else:
+            align(cls, vllm_config, backend_cls)
+
+    Platform._align_hybrid_block_size = classmethod(_align_hybrid_block_size)
 
 
 @functools.cache
@@ -132,17 +144,49 @@ def layer_spec(layer, spec, config, specify):
     if not ours:
         raise InputError(f"{serving.bundle.path}: no layer of the model can have the 2-bit cache: {serving.bf16_text()}; leave "
                          f"--kv-cache-dtype {CACHE_DTYPE} out")
-    others = [one.attn_backend.customize_spec(made) for one in layers if not isinstance(one.impl, OscarImpl)
-              and one.kv_sharing_target_layer_name is None and (made := specify(one, config)) is not None]
+    others = _other_specs(layers, config, specify)
     windowed = any(isinstance(one, SlidingWindowSpec) for one in others) and not config.scheduler_config.disable_hybrid_kv_cache_manager
     if not windowed and not config.model_config.is_hybrid:
         if not isinstance(layer.impl, OscarImpl) or serving.one_size:
             return spec
         return dataclasses.replace(spec, state_content_bytes=serving.cell(layer_index(layer.layer_name)))
+    if config.model_config.is_hybrid and serving.by_block and others:
+        raise InputError("prefix caching is on, and vLLM would then copy parts of blocks for models with linear attention whose attention "
+                         "layers do not all have the 2-bit cache, which oscar-kv does not follow; pass --no-enable-prefix-caching")
     page = serving.nominal_page(ours[0].num_kv_heads)
-    pages = pages_of_block(page, serving.cells.values(), config.cache_config.block_size, max(map(_bytes_per_token, others), default=0))
+    pages = _pages(serving, page, others, config)
     serving.share_blocks(pages)
     if isinstance(layer.impl, OscarImpl):
         return dataclasses.replace(spec, block_size=pages * serving.page_tokens, state_content_bytes=serving.nominal_cell)
     size = _bytes_per_token(layer.attn_backend.customize_spec(spec))
     return dataclasses.replace(spec, block_size=tokens_of_block(pages * page, size), page_size_padded=pages * page)
+
+
+def _other_specs(layers, config, specify):
+    """Of layers that vLLM serves in BF16 with a cache of their own."""
+    from .vllm_backend import OscarImpl
+    return [one.attn_backend.customize_spec(made) for one in layers if not isinstance(one.impl, OscarImpl)
+            and one.kv_sharing_target_layer_name is None and (made := specify(one, config)) is not None]
+
+
+def _pages(serving, page, others, config):
+    return pages_of_block(page, serving.cells.values(), config.cache_config.block_size, max(map(_bytes_per_token, others), default=0))
+
+
+def align_blocks(align, platform, config):
+    """vLLM's choice of a block that holds a state of linear attention, for blocks of the 2-bit cache. vLLM looks at the first
+    attention layer, which a bundle may leave out, and does not know how many pages a block must hold. align: vLLM's method."""
+    from vllm.model_executor.layers.attention import Attention
+
+    from .vllm_backend import OscarBackend, OscarImpl, serving_of
+    align(platform, config, OscarBackend)
+    serving, layers, cache = serving_of(config), _attention_layers(config), config.cache_config
+    heads = next((one.num_kv_heads for one in layers if isinstance(one.impl, OscarImpl)), None)
+    if heads is None:  # layer_spec() refuses the model
+        return
+    page = serving.nominal_page(heads)
+    pages = _pages(serving, page, _other_specs(layers, config, Attention.get_kv_cache_spec.__wrapped__), config)
+    if pages * serving.page_tokens != cache.block_size:
+        cache.block_size, cache.mamba_page_size_padded = pages * serving.page_tokens, pages * page
+        if cache.mamba_cache_mode == "align":  # with prefix caching, a state is kept at the end of a block
+            cache.mamba_block_size = cache.block_size

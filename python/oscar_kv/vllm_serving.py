@@ -45,6 +45,8 @@ def refusals(config):
          f"one of {', '.join(SPECULATION)}, or leave --speculative-config out"),
         (getattr(config.speculative_config, "kv_cache_dtype", None) is not None, "a cache type of the draft model is given, but it keeps BF16; "
          "leave kv_cache_dtype out of --speculative-config"),
+        (cache.prefix_match_unit is not None and config.model_config.is_hybrid, "prefixes shorter than a block are to be found "
+         "(--prefix-match-unit), which the 2-bit cache cannot in models with linear attention; leave it out"),
         (config.kv_transfer_config is not None, "KV transfer and offloading would leave the BF16 windows behind; leave "
          "--kv-transfer-config out"),
         (parallel.decode_context_parallel_size > 1 or parallel.prefill_context_parallel_size > 1,

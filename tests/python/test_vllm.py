@@ -174,6 +174,7 @@ def test_versions():
     ({"cache_config__kv_cache_dtype_skip_layers": ["0"]}, "skip-layers"), ({"speculative_config": speculation(method="eagle3")}, "method eagle3 .* one of ngram, ngram_gpu, draft_model"),
     ({"speculative_config": speculation(kv_cache_dtype="fp8")}, "leave kv_cache_dtype out"),
     ({"speculative_config": speculation(8)}, "8 speculated tokens do not fit into the bundle's recent window of 8"),
+    ({"model_config__is_hybrid": True, "cache_config__prefix_match_unit": 64}, "--prefix-match-unit.*leave it out"),
     ({"kv_transfer_config": object()}, "KV transfer"), ({"parallel_config__decode_context_parallel_size": 2}, "context parallelism"),
     ({"parallel_config__use_ubatching": True}, "DBO"), ({"model_config__dtype": torch.float16}, "computes in float16.*--dtype bfloat16"),
     ({"use_v2_model_runner": False}, "VLLM_USE_V2_MODEL_RUNNER"), ({"layers": 3}, "lacks layer 2"), ({"kv_heads": 4}, "KV heads"),

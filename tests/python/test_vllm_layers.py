@@ -1,5 +1,6 @@
 """Models whose layers have two kinds of cache, in vLLM's own Python on the CPU: which layers get the 2-bit cache, their cache groups, block
 sizes and memory, and pages that share blocks with BF16 layers."""
+import contextlib
 import dataclasses
 import inspect
 import random
@@ -312,6 +313,47 @@ def test_states_of_linear_attention(build):
     specs = {one.layer_name: groups[0].kv_cache_spec for one in built} | {"model.layers.2.mixer": state, "model.layers.3.mixer": state}
     mixed = kv_cache_planning.get_kv_cache_groups(made, specs)
     assert sorted(len(group.layer_names) for group in mixed) == [2, 2]
+
+
+@pytest.mark.parametrize("kind", ["all ours", "the first left out", "pages of two sizes"])
+@pytest.mark.parametrize("caching", [False, True])
+def test_vllm_makes_blocks_that_hold_a_state(kind, caching, build, monkeypatch):
+    """vLLM's own alignment, specs and groups: states and layers of all kinds get blocks of equal bytes, and with prefix caching of as many
+    tokens, because vLLM would otherwise copy parts of blocks."""
+    from vllm.model_executor.models import ModelRegistry
+    from vllm.platforms.interface import Platform
+    from vllm.v1.core import kv_cache_planning
+    from vllm.v1.core.kv_cache_utils import partial_hash_hits_enabled
+    from vllm.v1.worker.gpu.attn_utils import get_kv_cache_spec
+    state = dict(shapes=((9000,),), dtypes=(torch.float32,))
+    model = types.SimpleNamespace(get_mamba_state_shape_from_config=lambda config: state["shapes"],
+                                  get_mamba_state_dtype_from_config=lambda config: state["dtypes"])
+    monkeypatch.setattr(type(ModelRegistry), "resolve_model_cls", lambda *given, **named: (model, None))
+    monkeypatch.setattr("vllm.config.vllm.set_current_vllm_config", contextlib.nullcontext)
+    bundle = unequal(sink=64) if kind == "pages of two sizes" else random_bundle(2, d=64, sink=64)
+    if kind == "the first left out":
+        bundle.layers = [dataclasses.replace(layer, layer=i + 1) for i, layer in enumerate(bundle.layers)]
+        bundle.model["left_out"] = [{"layer": 0, "reason": "too sensitive"}]
+    count = 3 if kind == "the first left out" else 2
+    made, built = build(bundle, [{}] * count, model_config__is_hybrid=True, cache_config__enable_prefix_caching=caching)
+    vars(made.model_config).update(use_mla=False, architecture="", get_num_kv_heads=lambda parallel: 2)
+    cache, made.cache_config.kv_cache_layout = made.cache_config, "LBHNC"
+    cache.mamba_cache_mode, cache.mamba_block_size = ("align", 16) if caching else ("none", 384)
+    Platform._align_hybrid_block_size(made, built[0].get_attn_backend())
+    if caching and kind == "the first left out":
+        with pytest.raises(InputError, match="copy parts of blocks.*pass --no-enable-prefix-caching"):
+            get_kv_cache_spec(made)
+        return
+    specs = get_kv_cache_spec(made)
+    ours = {specs[one.layer_name] for one in built if isinstance(one.impl, OscarImpl)}
+    assert len(ours) == 1 and next(iter(ours)).page_size_padded is None and next(iter(ours)).block_size == cache.block_size
+    specs |= {f"model.layers.{i}.mixer": MambaSpec(block_size=cache.mamba_block_size, page_size_padded=cache.mamba_page_size_padded,
+                                                   mamba_cache_mode=cache.mamba_cache_mode, **state) for i in (8, 9)}
+    assert len({spec.page_size_bytes for spec in specs.values()}) == 1 and max(spec.page_size_bytes for spec in specs.values()) >= 36000
+    groups = kv_cache_planning.get_kv_cache_groups(made, specs)
+    if caching:
+        assert {group.kv_cache_spec.block_size for group in groups} == {cache.block_size}
+        assert not partial_hash_hits_enabled(groups, cache.block_size)
 
 
 class StateEngine(VllmEngine):
