@@ -35,6 +35,14 @@ def test_requests_that_share_blocks(widths, rotated_mean, device):
     assert sorted(engine.free_slots) == [0, 1, 2, 3] and len(set(engine.free_blocks)) == 23
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_sink_logits(device):
+    engine = engine_of(BLOCKS, device)
+    engine.oracle.sinks = torch.tensor([0.5, -1.0, 2.5, 0.0])
+    engine.run(families(4, 330))
+    assert engine.kinds >= {"decode", "mixed"} and engine.compared > 50 and engine.hits > 5 and engine.coded > 5
+
+
 def test_the_simulator_sees_a_copy_of_other_tokens():
     """The comparison can fail: a block's entry is that of another block."""
     engine = engine_of(BLOCKS)
