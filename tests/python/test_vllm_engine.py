@@ -242,6 +242,10 @@ def save_model(text, folder):
     for name, weight in model.named_parameters():
         if name.endswith(".sinks"):  # level with the sum of some hundred keys
             torch.nn.init.normal_(weight, 6.0)
+        elif "linear_attention" in text.layer_types and name.endswith(".self_attn.q_norm.weight"):
+            weight.data.fill_(1.0)  # one is added: fewer keys decide, so that texts depend on the cache
+        elif "linear_attention" in text.layer_types and name.endswith(".self_attn.o_proj.weight"):
+            weight.data.mul_(4)
     model.save_pretrained(folder)
 
 
@@ -262,6 +266,7 @@ def test_beside_bf16_layers(config, monkeypatch, tmp_path):
     for name, options in (("eager", {}), ("graphs", GRAPHS), ("prefix caching", caching)):
         with engine(monkeypatch, bundle, model=tmp_path / "model", **others, **options) as llm:
             expected = answers(llm, asked, together=False)
-            compare(f"{name}, together", answers(llm, asked), expected, 0.3 if options is caching else 0.1)
+            # a request that finds a prefix reads codes where the first one has read BF16
+            compare(f"{name}, together", answers(llm, asked), expected, 0.5 if options is caching else 0.1)
             compare(f"{name}, against BF16", expected, bf16, 0.5)
             assert options is not caching or metric(llm, "prefix_cache_hits") > 0
