@@ -51,8 +51,8 @@ struct Curves {
   // stored in calibration_hashes.json of the bundle, not in curves.json; empty if none are kept.
   Json text_hashes = Json::object();
   std::int64_t head_dim = 0, sink = 0, recent = 0, context = 0, sequences = 0;
-  std::string dtype;               // of the activations
-  double rounding_kl = 0.0;        // KL caused only by the rounding of activations; 0 in FP32
+  std::string dtype;               // of the activations: float32, bfloat16, or mixed (products in BF16, others FP32)
+  double rounding_kl = 0.0;        // KL caused only by the rounding of activations; 0 in FP32 and mixed
   std::vector<SideCurve> curves;   // layer by layer, keys before values
   std::vector<WholePoint> wholes;  // by ascending budget
 

@@ -8,7 +8,7 @@
 namespace oscar {
 namespace {
 
-constexpr std::array<double, kAnchors - 1> kAnchorBits = {0.8, 1.6, 2.6};
+constexpr std::array<double, kAnchors> kAnchorBits = {0.8, 1.6, 2.6};
 
 std::vector<double> bits_of_profiles(int head_dim) {
   std::vector<double> bits;
@@ -37,7 +37,7 @@ std::vector<std::size_t> lower_hull(const std::vector<double>& bits, const std::
 
 std::vector<std::size_t> anchors(const SideKnowledge& side, const std::vector<double>& bits) {
   const std::vector<std::size_t> hull = lower_hull(bits, side.predicted);
-  std::vector<std::size_t> chosen{0};
+  std::vector<std::size_t> chosen;
   for (const double wanted : kAnchorBits) {
     const auto nearest = std::min_element(hull.begin(), hull.end(), [&](std::size_t a, std::size_t b) {
       return std::abs(bits[a] - wanted) < std::abs(bits[b] - wanted);

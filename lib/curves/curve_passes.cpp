@@ -137,21 +137,33 @@ std::vector<at::Tensor> CurvePasses::run_behind(std::size_t s, std::int64_t copi
 
 PassResult CurvePasses::measure(const WidthMethods& methods, std::int64_t layer, Side side,
                                 const std::vector<Widths>& profiles) {
-  const bool exact_pass = decoder_.options().dtype != at::kFloat;
-  const std::int64_t copies = static_cast<std::int64_t>(profiles.size()) + (exact_pass ? 1 : 0);
+  const std::int64_t copies = static_cast<std::int64_t>(profiles.size());
   const std::int64_t number = decoder_.config().kv_layer(layer);
   const std::string where = "layer " + std::to_string(number) + (side == Side::kKey ? " keys" : " values");
-  ProfileAttention quantized(methods, side, profiles, exact_pass);
+  ProfileAttention quantized(methods, side, profiles, false);
   PassResult result;
+  result.rounding = rounding(methods, layer);
   result.kl.resize(profiles.size());
   for (std::size_t s = 0; s < sequences_.size(); ++s) {
     const auto versions = run_behind(s, copies, quantized, number, number, static_cast<std::uint64_t>(profiles.size()));
     const std::vector<double> kl = divergences(s, versions, where);
-    const double rounding = exact_pass ? kl.back() : 0.0;
-    for (std::size_t p = 0; p < profiles.size(); ++p) result.kl[p].push_back(std::max(kl[p] - rounding, 0.0));
-    result.rounding.push_back(rounding);
+    for (std::size_t p = 0; p < profiles.size(); ++p) result.kl[p].push_back(std::max(kl[p] - result.rounding[s], 0.0));
   }
   return result;
+}
+
+const std::vector<double>& CurvePasses::rounding(const WidthMethods& methods, std::int64_t layer) {
+  if (const auto found = rounding_.find(layer); found != rounding_.end()) return found->second;
+  if (!decoder_.options().rounds()) return rounding_[layer] = std::vector<double>(sequences_.size(), 0.0);
+  const std::int64_t number = decoder_.config().kv_layer(layer);
+  const std::vector<Widths> none;
+  ProfileAttention transformed(methods, Side::kKey, none, true);
+  std::vector<double> kl;
+  for (std::size_t s = 0; s < sequences_.size(); ++s) {
+    const auto versions = run_behind(s, 1, transformed, number, number, 0);
+    kl.push_back(divergences(s, versions, "layer " + std::to_string(number) + " without codes").front());
+  }
+  return rounding_[layer] = std::move(kl);
 }
 
 std::vector<double> CurvePasses::measure_whole(const KvMethod& method) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <vector>
 
 #include "curves/mean_divergence.h"
@@ -24,8 +25,8 @@ inline constexpr std::int64_t kMostProbabilityBytes = std::int64_t{512} << 20;
 // Mean KL to the exact cache for each profile and sequence. It is taken over every kCurveStride-th position that sees a
 // quantized key and has a next token to predict.
 struct PassResult {
-  std::vector<std::vector<double>> kl;  // [profiles][sequences], nats
-  std::vector<double> rounding;         // [sequences] KL of a pass with nothing quantized; zeros in FP32
+  std::vector<std::vector<double>> kl;  // [profiles][sequences], nats, without the rounding
+  std::vector<double> rounding;         // [sequences] CurvePasses::rounding() of the layer
 };
 
 class CurvePasses {
@@ -41,6 +42,10 @@ class CurvePasses {
   // Mean KL of each sequence with all sides of all layers quantized as the method does; includes the rounding of
   // activations. InterruptedError on SIGINT; NumericalError.
   std::vector<double> measure_whole(const KvMethod& method);
+
+  // KL of each sequence from rounding in this layer and those after it: keys are transformed, which moves their last
+  // bits, but not coded. Zeros if the decoder rounds nothing. Measured once for a layer; errors as measure().
+  const std::vector<double>& rounding(const WidthMethods& methods, std::int64_t layer);
 
   // Bytes that an object and its measure() need on the device, for `profiles` at once.
   static std::uint64_t memory_bytes(const ModelConfig& model, const DecoderOptions& options, std::int64_t sequences,
@@ -67,6 +72,7 @@ class CurvePasses {
   std::vector<std::vector<at::Tensor>> entering_;  // [sequences][layers] of [T, hidden]
   std::vector<DivergenceBaseline> baseline_;       // [sequences]
   std::vector<SampledLogits> sampled_;             // [sequences]; empty for a small vocabulary
+  std::map<std::int64_t, std::vector<double>> rounding_;  // of the layers that were asked for
 };
 
 }  // namespace oscar

@@ -23,8 +23,6 @@ namespace {
 
 constexpr const char* kPoints = "points.json";
 
-const char* dtype_name_of(at::ScalarType dtype) { return dtype == at::kFloat ? "float32" : "bfloat16"; }
-
 // The rank that measures each piece; pieces without cost go to the first.
 std::vector<std::size_t> deal_by_cost(const std::vector<std::uint64_t>& cost, int ranks) {
   std::vector<std::size_t> order(cost.size()), owners(cost.size(), 0);
@@ -148,7 +146,7 @@ class CurveRun {
     curves_.recent = request.windows.recent;
     curves_.context = std::ssize(request.sequences.front());
     curves_.sequences = std::ssize(request.sequences);
-    curves_.dtype = dtype_name_of(decoder.options().dtype);
+    curves_.dtype = decoder.options().dtype_name();
     for (std::size_t layer = 0; layer < predictions.key.size(); ++layer) {
       for (const Side side : {Side::kKey, Side::kValue}) {
         const std::vector<double>& predicted = (side == Side::kKey ? predictions.key : predictions.value)[layer];
@@ -320,7 +318,11 @@ class CurveRun {
       set_block_widths(narrow.layers[l], whole.widths.key[l], whole.widths.value[l]);
     }
     const KvMethod method = make_method(narrow.method, decoder_.config(), &narrow, request_.windows);
-    const PassResult result{{passes().measure_whole(method)}, {}};
+    PassResult result{{passes().measure_whole(method)}, {}};
+    if (decoder_.options().narrow_products()) {
+      const std::vector<double>& rounding = passes().rounding(methods_, 0);
+      for (std::size_t s = 0; s < rounding.size(); ++s) result.kl[0][s] = std::max(result.kl[0][s] - rounding[s], 0.0);
+    }
     log.add(0, place, result);
     return result;
   }
@@ -342,7 +344,10 @@ class CurveRun {
         return bits(a) != bits(b) ? bits(a) < bits(b) : a.widths < b.widths;
       });
     }
-    curves_.rounding_kl = rounded_ > 0 ? rounding_ / static_cast<double>(rounded_) : 0.0;
+    // The rounding of narrow products belongs to the measurement only: a served model does not have it.
+    if (rounded_ > 0 && !decoder_.options().narrow_products()) {
+      curves_.rounding_kl = rounding_ / static_cast<double>(rounded_);
+    }
   }
 
   Curves curves_;

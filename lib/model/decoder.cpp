@@ -121,6 +121,11 @@ struct Decoder::Impl {
   }
 };
 
+const char* DecoderOptions::dtype_name() const {
+  if (narrow_products()) return "mixed";
+  return dtype == at::kFloat ? "float32" : "bfloat16";
+}
+
 Decoder::Decoder(const Checkpoint& checkpoint, const DecoderOptions& options)
     : impl_(std::make_unique<Impl>(checkpoint, options)) {}
 Decoder::~Decoder() = default;
@@ -178,7 +183,7 @@ at::Tensor Decoder::final_norm(const at::Tensor& hidden) const {
 
 void Decoder::load_head() const {
   if (impl_->head.defined()) return;
-  impl_->head = load_weight(impl_->outer.head, impl_->options.dtype, impl_->options.device);
+  impl_->head = load_weight(impl_->outer.head, impl_->options.product_dtype(), impl_->options.device);
 }
 
 static at::Tensor scaled_and_capped(const ModelConfig& config, at::Tensor logits) {
@@ -189,13 +194,13 @@ static at::Tensor scaled_and_capped(const ModelConfig& config, at::Tensor logits
 
 at::Tensor Decoder::logits(const at::Tensor& normed) const {
   load_head();
-  return scaled_and_capped(config(), at::linear(normed, impl_->head).to(at::kFloat));
+  return scaled_and_capped(config(), product(normed, impl_->head, {}, at::kFloat));
 }
 
 at::Tensor Decoder::logits_at(const at::Tensor& normed, const at::Tensor& tokens) const {
   load_head();
   const at::Tensor rows = impl_->head.index_select(0, tokens.flatten()).view({tokens.size(0), tokens.size(1), -1});
-  return scaled_and_capped(config(), at::bmm(normed, rows.transpose(1, 2)).to(at::kFloat));
+  return scaled_and_capped(config(), at::bmm(normed.to(rows.scalar_type()), rows.transpose(1, 2)).to(at::kFloat));
 }
 
 at::Tensor Decoder::forward(const std::vector<std::int32_t>& ids, const SequenceBatch& batch, Attention& attention) {

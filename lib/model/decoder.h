@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
@@ -23,6 +24,16 @@ struct DecoderOptions {
   bool descending = false;     // with prefetch: layers run from last to first
   // For ranks that load the same layers in the same order: uploads large tensors to the GPU.
   ByteGather* gather = nullptr;
+  // Type of the weights of attention's projections, dense MLPs and the head. Their products take inputs in this type,
+  // and their results return to `dtype`; the MLP's activation stays in it. Not given: dtype.
+  std::optional<at::ScalarType> products;
+
+  at::ScalarType product_dtype() const { return products.value_or(dtype); }
+  bool narrow_products() const { return product_dtype() != dtype; }
+  // "float32", "bfloat16", or "mixed": float32 with products in bfloat16.
+  const char* dtype_name() const;
+  // Whether activations, or only the inputs of products, are rounded to less than FP32.
+  bool rounds() const { return product_dtype() != at::kFloat; }
 };
 
 // Weights of one layer; absent tensors are undefined. Linear weights are [out, in]. I: intermediate size.

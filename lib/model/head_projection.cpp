@@ -34,13 +34,17 @@ void project_heads(const ModelConfig& config, std::int64_t layer, const LayerWei
   };
   const RopeTable table_of_rows{wanted(table.cos, rows), wanted(table.sin, rows), table.interleaved,
                                 wanted(table.query_scale, rows)};
-  input.q = norm_and_rope(at::linear(wanted(x, rows), weights.q, weights.q_bias), weights.q_norm, table_of_rows);
+  const at::Tensor narrow = x.to(weights.q.scalar_type());  // once for all products
+  const auto projected = [&](const at::Tensor& in, const at::Tensor& weight, const at::Tensor& bias) {
+    return product(in, weight, bias, x.scalar_type());
+  };
+  input.q = norm_and_rope(projected(wanted(narrow, rows), weights.q, weights.q_bias), weights.q_norm, table_of_rows);
   if (table_of_rows.query_scale.defined()) {
     input.q = (input.q.to(at::kFloat) * table_of_rows.query_scale).to(input.q.scalar_type());
   }
   if (!weights.k.defined()) return;  // the layer reads another layer's cache
-  const at::Tensor keys = at::linear(x, weights.k, weights.k_bias);
-  const at::Tensor values = weights.v.defined() ? at::linear(x, weights.v, weights.v_bias) : keys;
+  const at::Tensor keys = projected(narrow, weights.k, weights.k_bias);
+  const at::Tensor values = weights.v.defined() ? projected(narrow, weights.v, weights.v_bias) : keys;
   input.k = norm_and_rope(keys, weights.k_norm, table);
   input.v = values.view({x.size(0), config.kv_heads_of(layer), dim});
   if (config.unit_v_norm) input.v = rms_norm(input.v, {}, eps);

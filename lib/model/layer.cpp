@@ -15,11 +15,13 @@ namespace {
 
 constexpr std::int64_t kMlpBlock = 4096;  // tokens; the two [block, intermediate] tensors are the layer's largest
 
-at::Tensor mlp_block(const at::Tensor& x, const LayerWeights& w, Activation activation) {
-  at::Tensor gate = at::linear(x, w.gate, w.gate_bias);
+at::Tensor mlp_block(const at::Tensor& rows, const LayerWeights& w, Activation activation) {
+  const at::ScalarType inner = w.gate.scalar_type();
+  const at::Tensor x = rows.to(inner);
+  at::Tensor gate = product(x, w.gate, w.gate_bias, inner);
   activate_(gate, activation);
-  gate.mul_(at::linear(x, w.up, w.up_bias));
-  return at::linear(gate, w.down, w.down_bias);
+  gate.mul_(product(x, w.up, w.up_bias, inner));
+  return product(gate, w.down, w.down_bias, rows.scalar_type());
 }
 
 // Experts beside the MLP, which read the residual stream directly.
@@ -89,6 +91,12 @@ at::Tensor attended(const ModelConfig& config, std::int64_t layer, const LayerWe
 
 }  // namespace
 
+at::Tensor product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, at::ScalarType result) {
+  const at::ScalarType inner = weight.scalar_type();
+  if (!bias.defined() || bias.scalar_type() == inner) return at::linear(x.to(inner), weight, bias).to(result);
+  return (at::linear(x.to(inner), weight) + bias).to(result);
+}
+
 void activate_(at::Tensor& gate, Activation activation) {
   if (activation == Activation::kSilu) {
     at::silu_(gate);
@@ -138,7 +146,7 @@ at::Tensor decoder_layer(const ModelConfig& config, std::int64_t layer, const La
     if (weights.output_gate.defined()) {
       output = output * at::linear(asking, weights.output_gate, weights.output_gate_bias).sigmoid();
     }
-    mixed = at::linear(output, weights.o, weights.o_bias);
+    mixed = product(output, weights.o, weights.o_bias, hidden.scalar_type());
   }
   const at::Tensor residual = branch(mixed, weights.attention_out_norm).add_(wanted(hidden, rows));
   const at::Tensor unnormed = weights.attention_out_norm.defined() ? mixed : at::Tensor();

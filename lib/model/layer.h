@@ -18,6 +18,10 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, N
 // The channel factors of a norm of this kind, FP32: `weight` or 1 + weight.
 at::Tensor norm_gain(const at::Tensor& weight, NormKind kind);
 
+// x W^T + b as `result`: x [..., in], W [out, in], b [out] or undefined. The product is computed in the type of W
+// (DecoderOptions::products).
+at::Tensor product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, at::ScalarType result);
+
 // Applies the activation to an MLP gate in place.
 void activate_(at::Tensor& gate, Activation activation);
 

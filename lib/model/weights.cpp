@@ -255,6 +255,17 @@ bool kept_wide(const LayerEntry& entry) {
          entry.member == static_cast<at::Tensor StoredLayer::*>(&LayerWeights::linear_log_rate);
 }
 
+// The weights of DecoderOptions::products: after the parts of stored tensors are found, so that each has its own type.
+void set_product_dtype(const DecoderOptions& options, LayerWeights& weights) {
+  if (!options.narrow_products()) return;
+  for (at::Tensor LayerWeights::*const member :
+       {&LayerWeights::q, &LayerWeights::k, &LayerWeights::v, &LayerWeights::o, &LayerWeights::gate, &LayerWeights::up,
+        &LayerWeights::down}) {
+    at::Tensor& weight = weights.*member;
+    if (weight.defined()) weight = weight.to(options.product_dtype());
+  }
+}
+
 }  // namespace
 
 LayerWeights load_layer_weights(const Checkpoint& checkpoint, const Family& family, std::int64_t layer,
@@ -283,6 +294,7 @@ LayerWeights load_layer_weights(const Checkpoint& checkpoint, const Family& fami
     stored.gate = stored.gate_up.narrow(0, 0, width);
     stored.up = stored.gate_up.narrow(0, width, width);
   }
+  set_product_dtype(options, stored);
   return std::move(static_cast<LayerWeights&>(stored));
 }
 

@@ -1,6 +1,7 @@
 #include "pipeline/device_choice.h"
 
 #include <ATen/ATen.h>
+#include <ATen/cpu/Utils.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <string>
@@ -87,6 +88,15 @@ at::ScalarType choose_dtype(const CommonOptions& options, const at::Device& devi
   const at::ScalarType dtype = device.is_cpu() ? at::kFloat : at::kBFloat16;
   log_info(std::string("dtype: ") + dtype_option_name(dtype) + " (chosen by --dtype auto)");
   return dtype;
+}
+
+bool cpu_multiplies_bfloat16() {
+  const auto known = at::cpu::get_cpu_capabilities();
+  const auto has = [&](const char* name) {
+    const auto found = known.find(name);
+    return found != known.end() && found->second.isBool() && found->second.toBool();
+  };
+  return has("avx512_bf16") || has("amx_bf16");
 }
 
 const char* dtype_option_name(at::ScalarType dtype) { return dtype == at::kBFloat16 ? "bfloat16" : "float32"; }

@@ -20,8 +20,12 @@ at::Device choose_device(const CommonOptions& options, const Ranks* ranks = null
 // a second. Failures are reported by choose_device(). Null for the CPU.
 std::jthread start_device(const CommonOptions& options, const Ranks* ranks = nullptr);
 
-// auto: float32 on the CPU (exact moments, and just as fast there), bfloat16 on a GPU. Reports its choice.
+// auto: float32 on the CPU, for exact moments, and bfloat16 on a GPU. Reports its choice.
 at::ScalarType choose_dtype(const CommonOptions& options, const at::Device& device);
+
+// Whether this CPU has instructions for products in bfloat16 (AVX512-BF16 or AMX): such products take about a third of
+// the time of those in float32. Without them they take longer.
+bool cpu_multiplies_bfloat16();
 
 const char* dtype_option_name(at::ScalarType dtype);  // "bfloat16", "float32"
 

@@ -94,6 +94,16 @@ CurveShape curve_shape(const CurveArguments& arguments, const ModelConfig& model
   return shape;
 }
 
+DecoderOptions curve_decoding(const CurveArguments& arguments, const CommonOptions& common, const ModelConfig& model,
+                              at::Device device) {
+  const bool chosen = arguments.auto_dtype || common.dtype == "auto";
+  DecoderOptions decoding{choose_dtype(common, device), device, arguments.stream_layers, arguments.stream_layers};
+  if (chosen && device.is_cpu() && curve_products(model) > kMostCpuProducts && cpu_multiplies_bfloat16()) {
+    decoding.products = at::kBFloat16;
+  }
+  return decoding;
+}
+
 fs::path curve_directory(const CurveArguments& arguments, const CommonOptions& common) {
   return arguments.work_dir.empty() ? beside_output(common.output, ".curves.work") : fs::path(arguments.work_dir);
 }
@@ -153,8 +163,8 @@ MeasuredCurves curves_for(const Statistics& statistics, const std::string& sha25
     predictions.key.push_back(layer.key_spectrum.profile_errors);
     predictions.value.push_back(layer.value_spectrum.profile_errors);
   }
-  DecoderOptions decoding{choose_dtype(common, options.device), options.device, arguments.stream_layers,
-                          arguments.stream_layers};
+  DecoderOptions decoding = curve_decoding(arguments, common, checkpoint.config(), options.device);
+  if (decoding.narrow_products()) log_info("curves: products with weights in bfloat16 (chosen by --dtype auto)");
   std::unique_ptr<ByteGather> gather;
   if (!decoding.stream_layers) gather = gather_of(arguments.ranks, options.device, checkpoint.weight_bytes());
   decoding.gather = gather.get();
@@ -198,15 +208,17 @@ CurveText load_curve_text(const Checkpoint& checkpoint, at::Device device, const
 }
 
 CurvePlan plan_curves(const Checkpoint& checkpoint, at::Device device, const CommonOptions& common,
-                      const CurveText& text, const CacheWindows& windows, std::size_t budgets) {
+                      const CurveArguments& arguments, const CurveText& text, const CacheWindows& windows,
+                      std::size_t budgets) {
   CurvePlan plan;
   plan.sequences = std::ssize(text.sequences);
   plan.context = std::ssize(text.sequences.front());
   plan.budgets = budgets;
   plan.windows = windows;
+  plan.decoding = curve_decoding(arguments, common, checkpoint.config(), device);
   plan.most_passes = most_curve_passes(checkpoint.config(), plan.sequences, static_cast<std::int64_t>(budgets));
-  plan.memory_bytes = CurvePasses::memory_bytes(checkpoint.config(), {choose_dtype(common, device), device, false},
-                                                plan.sequences, plan.context, static_cast<std::int64_t>(kAnchors));
+  plan.memory_bytes = CurvePasses::memory_bytes(checkpoint.config(), plan.decoding, plan.sequences, plan.context,
+                                                static_cast<std::int64_t>(kAnchors));
   return plan;
 }
 

@@ -28,6 +28,7 @@ struct CurveArguments {
   std::int64_t context = 0, sequences = 0;  // 0: by curve_shape()
   std::string work_dir;                     // empty: OUTPUT.curves.work
   bool resume = false, stream_layers = false;
+  bool auto_dtype = false;          // the model's run has chosen the dtype by --dtype auto
   std::string resume_command;       // for the message of an interrupted run
   std::optional<double> target_kl;  // end-to-end KL is measured until the smallest budget of this KL is known
   Ranks* ranks = nullptr;           // ranks that measure together; the first one writes
@@ -40,6 +41,12 @@ struct CurveShape {
   std::int64_t sequences = 8, context = 2048;
 };
 CurveShape curve_shape(const CurveArguments& arguments, const ModelConfig& model, at::Device device);
+
+// How the model runs. With --dtype auto the products of such a model with its weights are in bfloat16 on a CPU that has
+// instructions for them, and all else is in float32: curves then take about half as long. Rounding is measured and
+// taken off (curve_passes.h).
+DecoderOptions curve_decoding(const CurveArguments& arguments, const CommonOptions& common, const ModelConfig& model,
+                              at::Device device);
 
 // Whether bit widths are allocated by measured curves. UsageError for contradictory options.
 bool uses_curves(const CurveArguments& arguments, const CommonOptions& common, const std::string& method);
@@ -63,9 +70,11 @@ struct CurvePlan {
   std::uint64_t most_passes = 0, memory_bytes = 0;
   std::size_t budgets = 0;
   CacheWindows windows;
+  DecoderOptions decoding;
 };
 CurvePlan plan_curves(const Checkpoint& checkpoint, at::Device device, const CommonOptions& common,
-                      const CurveText& text, const CacheWindows& windows, std::size_t budgets);
+                      const CurveArguments& arguments, const CurveText& text, const CacheWindows& windows,
+                      std::size_t budgets);
 
 // The sequences of --text, otherwise of `prompts`, whose files are named `prompts_name`. InputError for too little
 // text.

@@ -142,6 +142,7 @@ FitPlan plan_fit(const Statistics& s, const FitOptions& options) {
 Json curve_plan_json(const CurvePlan& plan) {
   return {{"sequences", plan.sequences},
           {"context", plan.context},
+          {"dtype", plan.decoding.dtype_name()},
           {"most_passes", plan.most_passes},
           {"memory_bytes", plan.memory_bytes}};
 }

@@ -102,8 +102,9 @@ double curve_seconds(LayerTimer& probe, const CurvePlan& plan) {
   const double all = probe.all_layers(probe.rates(exact).front(), plan.context);
   const double layers = static_cast<double>(decoder.config().layers), layer = all / layers;
   const double sequences = static_cast<double>(plan.sequences);
-  const double profiles =
-      kPassesMade * static_cast<double>(ChoiceOptions{}.most) * 2.0 * static_cast<double>(decoder.config().kv_layers());
+  const double kv_layers = static_cast<double>(decoder.config().kv_layers());
+  double profiles = kPassesMade * static_cast<double>(ChoiceOptions{}.most) * 2.0 * kv_layers;
+  if (plan.decoding.rounds()) profiles += kv_layers;  // the rounding of each layer
   const Scoring row = scoring(probe);
   const double rows =
       static_cast<double>(std::max<std::int64_t>(0, plan.context - first_scored_position(plan.windows))) /
@@ -117,6 +118,13 @@ double curve_seconds(LayerTimer& probe, const CurvePlan& plan) {
   const double sides = all + profiles * each + calls * rows * row.call + rows * row.once;
   const double whole = kWholeLayer * all + rows * row.whole;
   return probe.loading(0.0) + sequences * (sides + 2.0 * static_cast<double>(plan.budgets) * whole);
+}
+
+// With a decoder of its own if the curves run in other types than collecting.
+double curve_seconds(LayerTimer& probe, const Checkpoint& checkpoint, const CurvePlan& plan) {
+  if (!plan.decoding.narrow_products()) return curve_seconds(probe, plan);
+  LayerTimer own(checkpoint, plan.decoding, probe.tokens());
+  return curve_seconds(own, plan);
 }
 
 // Eigenproblems and products of the transforms of all layers.
@@ -138,7 +146,7 @@ RunTime fit_time(const Checkpoint& checkpoint, const TokenPlan& plan, const Coll
   if (shape.text) time.phases.push_back({phase::kOwnText, text_seconds(probe, *shape.text)});
   if (shape.range_tokens > 0) time.phases.push_back({phase::kRange, range_seconds(probe, shape.range_tokens)});
   for (PhaseSeconds& phase : probe.phases(plan)) time.phases.push_back(std::move(phase));
-  if (shape.curves) time.phases.push_back({phase::kCurves, curve_seconds(probe.layers(), *shape.curves)});
+  if (shape.curves) time.phases.push_back({phase::kCurves, curve_seconds(probe.layers(), checkpoint, *shape.curves)});
   time.phases.push_back({phase::kTransforms, transform_seconds(checkpoint.config())});
   return time;
 }

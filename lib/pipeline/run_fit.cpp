@@ -36,6 +36,7 @@ void check_roles(const FitRequest& r, const ModelRun* model) {
 // The request with the device and type that the model's run has chosen.
 FitRequest at_device_of(const ModelRun& model, FitRequest r) {
   r.common.device = model.device().str();
+  r.curves.auto_dtype = r.common.dtype == "auto";
   r.common.dtype = dtype_option_name(model.dtype());
   return r;
 }
@@ -51,7 +52,7 @@ bool collect_statistics(const FitRequest& r, ModelRun& model, std::optional<Curv
   std::optional<CurvePlan> curves;
   if (r.measures()) {
     text = model.curve_text(r.windows, r.curves);
-    curves = plan_curves(model.checkpoint(), model.device(), r.common, *text, r.windows, measured_budgets(r));
+    curves = plan_curves(model.checkpoint(), model.device(), r.common, r.curves, *text, r.windows, measured_budgets(r));
   }
   if (r.common.dry_run) {
     model.print_plan(curves);
@@ -78,7 +79,7 @@ void print_plan(const FitRequest& r, const FitInput& input) {
   FitPlan plan = plan_fit(input.statistics, input.options);
   if (r.measures()) {
     const Checkpoint checkpoint = open_model_of(input.statistics, r.common);
-    plan.curves = plan_curves(checkpoint, input.options.device, r.common,
+    plan.curves = plan_curves(checkpoint, input.options.device, r.common, r.curves,
                               load_curve_text(checkpoint, input.options.device, r.windows, r.curves), r.windows,
                               measured_budgets(r));
   }

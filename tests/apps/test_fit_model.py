@@ -2,6 +2,7 @@
 import hashlib
 import json
 import math
+import pathlib
 import random
 import shutil
 import signal
@@ -269,10 +270,15 @@ def test_large_models_measure_fewer_sequences_on_the_cpu(tmp_path):
     def planned(folder, *options):
         plan = json.loads(succeed("fit", "--model", folder, "--prompts", prompts, "-o", tmp_path / "b", "--tokens", 500,
                                   "--device", "cpu", "--dry-run", "--json", *options).out)["curves"]
-        return plan["sequences"], plan["context"]
+        return plan["sequences"], plan["context"], plan["dtype"]
 
-    assert planned(small) == (8, 2048) and planned(large) == (4, 2048)
-    assert planned(large, "--curve-sequences", 8) == (8, 2048) and planned(large, "--curve-context", 1024) == (4, 1024)
+    # Products in bfloat16 where the processor has instructions for them.
+    fast = {"avx512_bf16", "amx_bf16"} & set(pathlib.Path("/proc/cpuinfo").read_text().split())
+    dtype = "mixed" if fast else "float32"
+    assert planned(small) == (8, 2048, "float32") and planned(large) == (4, 2048, dtype)
+    assert planned(large, "--curve-sequences", 8) == (8, 2048, dtype)
+    assert planned(large, "--curve-context", 1024, "--dtype", "float32") == (4, 1024, "float32")
+    assert planned(large, "--dtype", "bfloat16") == (4, 2048, "bfloat16")
 
 
 def test_text_that_memory_has_no_room_for(model, small, tmp_path):

@@ -184,5 +184,31 @@ TEST_F(CurvePassesTest, RoundingIsTakenOffInBfloat16) {
   EXPECT_NEAR(coarse.kl[0][0], exact.kl[0][0], 0.25 * exact.kl[0][0] + 2.0 * coarse.rounding[0]);
 }
 
+// With only the products in BF16, rounding is less than with all activations in BF16, and is taken off as well.
+TEST_F(CurvePassesTest, NarrowProductsMeasureTheSame) {
+  DecoderOptions options;
+  options.products = at::kBFloat16;
+  Decoder mixed(*checkpoint_, options), half(*checkpoint_, {at::kBFloat16});
+  EXPECT_STREQ(mixed.options().dtype_name(), "mixed");
+  const auto none = [](std::uint64_t) {};
+  CurvePasses passes(mixed, sequences_, kWindows, none), coarse(half, sequences_, kWindows, none);
+  CurvePasses fine(*decoder_, sequences_, kWindows, none);
+  const WidthMethods methods = make_width_methods(*bundle_, checkpoint_->config(), kWindows);
+  const std::vector<Widths> profiles{{0, 0, 0, 0}, {2, 1, 1, 0}};
+  for (const Side side : {Side::kKey, Side::kValue}) {
+    const PassResult found = passes.measure(methods, 1, side, profiles), exact = fine.measure(methods, 1, side, profiles);
+    for (std::size_t s = 0; s < sequences_.size(); ++s) {
+      EXPECT_GT(found.rounding[s], 0.0);
+      EXPECT_LT(found.rounding[s], coarse.rounding(methods, 1)[s]);
+      EXPECT_EQ(exact.rounding[s], 0.0);
+      for (std::size_t p = 0; p < profiles.size(); ++p) {
+        EXPECT_NEAR(found.kl[p][s], exact.kl[p][s], 0.05 * exact.kl[p][s] + found.rounding[s]) << "profile " << p;
+      }
+    }
+  }
+  // A layer's rounding is measured once: later calls give the same numbers.
+  EXPECT_EQ(passes.measure(methods, 1, Side::kKey, {{4, 4, 2, 1}}).rounding, passes.rounding(methods, 1));
+}
+
 }  // namespace
 }  // namespace oscar

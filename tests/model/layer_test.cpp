@@ -14,6 +14,34 @@ at::Tensor random(at::IntArrayRef shape, std::uint64_t seed) {
   return at::randn(shape, generator, at::TensorOptions().dtype(at::kFloat));
 }
 
+// Whole numbers that bfloat16 holds, so that both types give the same; the bias is added in its own type.
+TEST(Product, IsComputedInTheTypeOfTheWeight) {
+  const at::Tensor x = random({3, 8}, 11).mul_(4).round_(), weight = random({5, 8}, 12).mul_(4).round_();
+  const at::Tensor bias = at::full({5}, 1.0f / 1024.0f);
+  const at::Tensor expected = at::matmul(x, weight.t()), narrow = weight.to(at::kBFloat16);
+  EXPECT_TRUE(at::equal(product(x, weight, {}, at::kFloat), expected));
+  EXPECT_TRUE(at::equal(product(x, narrow, {}, at::kFloat), expected.to(at::kBFloat16).to(at::kFloat)));
+  EXPECT_TRUE(at::equal(product(x, narrow, bias, at::kFloat), expected.to(at::kBFloat16).to(at::kFloat) + bias));
+  EXPECT_EQ(product(x, narrow, bias, at::kBFloat16).scalar_type(), at::kBFloat16);
+  // Inputs are rounded to that type.
+  const at::Tensor rest = at::full({1, 8}, 1.0f + 1.0f / 1024.0f);
+  EXPECT_TRUE(at::equal(product(rest, narrow, {}, at::kFloat), product(at::ones({1, 8}), narrow, {}, at::kFloat)));
+}
+
+// The MLP with narrow weights, from and to FP32, biases included.
+TEST(GatedMlp, TakesWeightsOfANarrowerType) {
+  const at::Tensor x = random({7, 16}, 13);
+  LayerWeights wide;
+  wide.gate = random({24, 16}, 14).mul_(0.1), wide.up = random({24, 16}, 15).mul_(0.1);
+  wide.down = random({16, 24}, 16).mul_(0.1), wide.gate_bias = random({24}, 17);
+  LayerWeights narrow = wide;
+  for (at::Tensor* w : {&narrow.gate, &narrow.up, &narrow.down}) *w = w->to(at::kBFloat16);
+  const at::Tensor expected = gated_mlp(x, wide), found = gated_mlp(x, narrow);
+  EXPECT_EQ(found.scalar_type(), at::kFloat);
+  EXPECT_TRUE(at::allclose(found, expected, 0.0, 0.02 * expected.abs().max().item<double>()));
+  EXPECT_FALSE(at::equal(found, expected));
+}
+
 TEST(RmsNorm, ConstantBecomesTheWeight) {
   const at::Tensor weight = random({40}, 1);
   EXPECT_TRUE(at::allclose(rms_norm(at::full({3, 40}, 7.0f), weight, 0.0), weight.expand({3, 40}), 1e-6));
