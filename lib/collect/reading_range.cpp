@@ -7,7 +7,6 @@
 #include <cmath>
 
 #include "base/errors.h"
-#include "model/decoder.h"
 
 namespace oscar {
 namespace {
@@ -25,13 +24,16 @@ std::vector<std::int64_t> places_of(std::int64_t length) {
   return places;
 }
 
+DecoderOptions streamed(DecoderOptions options) {
+  options.stream_layers = options.prefetch = true;
+  return options;
+}
+
 class Reader {
  public:
-  Reader(const Checkpoint& checkpoint, at::ScalarType dtype, at::Device device, const Ids& ids,
+  Reader(const Checkpoint& checkpoint, const DecoderOptions& decoding, const Ids& ids,
          const std::function<void(std::int64_t)>& step)
-      : decoder_(checkpoint, {.dtype = dtype, .device = device, .stream_layers = true, .prefetch = true}),
-        ids_(ids),
-        step_(step) {}
+      : decoder_(checkpoint, streamed(decoding)), ids_(ids), step_(step) {}
 
   // Mean losses over the runs of each length with all tokens before them; `few`: of `length` with kShortContext tokens.
   std::vector<double> read(const std::vector<std::int64_t>& lengths, std::int64_t length, double& few) {
@@ -104,13 +106,13 @@ std::vector<std::int64_t> tried_lengths(std::int64_t tokens) {
   return lengths;
 }
 
-ReadingRange reading_range(const Checkpoint& checkpoint, at::ScalarType dtype, at::Device device, const Ids& ids,
+ReadingRange reading_range(const Checkpoint& checkpoint, const DecoderOptions& decoding, const Ids& ids,
                            const std::function<void(std::int64_t)>& step) {
   ReadingRange range{static_cast<std::int64_t>(ids.size()), 0, 0.0, 0.0};
   const std::vector<std::int64_t> lengths = tried_lengths(range.tokens);
   if (lengths.empty()) return range;
   const c10::InferenceMode no_gradients;
-  Reader reader(checkpoint, dtype, device, ids, step);
+  Reader reader(checkpoint, decoding, ids, step);
   double few = 0;
   std::vector<double> losses = reader.read(lengths, lengths[0], few);
   for (std::size_t i = 0; i < lengths.size(); ++i) {

@@ -8,14 +8,12 @@
 // tried, and so on.
 #pragma once
 
-#include <c10/core/Device.h>
-#include <c10/core/ScalarType.h>
-
 #include <cstdint>
 #include <functional>
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
+#include "model/decoder.h"
 
 namespace oscar {
 
@@ -30,10 +28,10 @@ struct ReadingRange {
   double beyond_loss = 0.0, beyond_short = 0.0;  // losses at that length: with all tokens, with kShortContext
 };
 
-// ids: one sequence. Runs one forward pass over it with streamed layers, and short passes beside it. step: called with
-// the number of finished layers, of config().layers in each pass; may throw. Sequences of fewer than 2 kLeastRange
+// ids: one sequence. Runs one forward pass over it with streamed layers, and short passes beside it. decoding: device
+// and types; products in bfloat16 are exact enough for kMostLoss. step: called with the number of finished layers, of config().layers in each pass; may throw. Sequences of fewer than 2 kLeastRange
 // tokens are not tried. NumericalError if a loss is not finite.
-ReadingRange reading_range(const Checkpoint& checkpoint, at::ScalarType dtype, at::Device device,
+ReadingRange reading_range(const Checkpoint& checkpoint, const DecoderOptions& decoding,
                            const std::vector<std::int32_t>& ids,
                            const std::function<void(std::int64_t)>& step = nullptr);
 

@@ -6,6 +6,7 @@
 #include "base/errors.h"
 #include "base/log.h"
 #include "collect/shard.h"
+#include "pipeline/device_choice.h"
 
 namespace oscar {
 namespace {
@@ -61,6 +62,12 @@ void choose_tokens(CollectArguments& a) {
   options.tokens = std::max({kTokens, options.rows, a.pack && prompts ? options.seq_len : 0}) + a.own_beside;
 }
 
+DecoderOptions CollectArguments::range_decoding() const {
+  DecoderOptions decoding{options.dtype, options.device};
+  if (narrow_range) decoding.products = at::kBFloat16;
+  return decoding;
+}
+
 void complete_collect_options(CollectArguments& a, const CommonOptions& common, const Checkpoint& checkpoint) {
   CollectOptions& options = a.options;
   options.overwrite = common.overwrite;
@@ -78,6 +85,7 @@ void complete_collect_options(CollectArguments& a, const CommonOptions& common, 
     options.shard = {ranks->rank() + 1, ranks->count()};
   }
   options.tool_version = tool_version();
+  a.narrow_range = common.dtype == "auto" && options.device.is_cpu() && cpu_multiplies_bfloat16();
   choose_length(a, checkpoint.config());
   choose_tokens(a);
 }

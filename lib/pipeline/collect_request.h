@@ -8,6 +8,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "collect/collect.h"
+#include "model/decoder.h"
 #include "pipeline/common_options.h"
 #include "text/prompts.h"
 
@@ -27,6 +28,11 @@ struct CollectArguments {
   std::optional<std::int64_t> own_tokens;
   bool stream_layers = false;  // oscar-fit: passes other than collecting keep only one layer's weights
   RowSettings rows;
+  // The passes that try the reading range have products in bfloat16: --dtype auto on a CPU with instructions for them.
+  bool narrow_range = false;
+
+  // How those passes run.
+  DecoderOptions range_decoding() const;
 };
 
 inline constexpr std::int64_t kMostContext = 131072;  // default maximum for packed sequences

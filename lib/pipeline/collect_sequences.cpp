@@ -66,7 +66,7 @@ std::int64_t read_range(const CollectArguments& a, Checkpoint& checkpoint, const
       throw InterruptedError("interrupted before anything was collected; run the command again");
     }
   };
-  const ReadingRange range = reading_range(checkpoint, options.dtype, options.device,
+  const ReadingRange range = reading_range(checkpoint, a.range_decoding(),
                                            piece_ids(prompts, plan.pieces[0], 0, plan.longest), step);
   progress.finish();
   if (range.beyond == 0) return length;

@@ -102,6 +102,7 @@ FitShape ModelRun::shape(const std::optional<CurvePlan>& curves) const {
   FitShape shape;
   const bool tries = arguments_.context == 0 && arguments_.seq_len == 0 && arguments_.options.context > 0;
   if (tries && !tried_lengths(run_.plan.longest).empty()) shape.range_tokens = run_.plan.longest;
+  shape.range = arguments_.range_decoding();
   if (own_text_) shape.text = own_text_->shape();
   shape.curves = curves;
   return shape;

@@ -4,7 +4,9 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
+#include <memory>
 
 #include "attention/cached_attention.h"
 #include "attention/prefill_core.h"
@@ -23,8 +25,15 @@ namespace oscar {
 namespace {
 
 // Measured on the sample models, in exact passes of a layer: what the coded layer of a side takes for each profile, and
-// a layer of a whole; and what of the most passes a run makes.
-constexpr double kCodedLayer = 1.5, kWholeLayer = 2.0, kPassesMade = 0.9;
+// a layer of a whole.
+constexpr double kCodedLayer = 1.5, kWholeLayer = 2.0;
+
+// Profiles of a side that a run measures. The more sides, the less one of them changes the whole, so fewer profiles are
+// worth a pass: about 7 with 8 sides (sample models), and 5.5 with 36 (Gemma 3 270M).
+double usual_profiles(double sides) {
+  const double more = 4.0 * std::pow(8.0 / sides, 0.3);
+  return std::min(static_cast<double>(kAnchors) + more, static_cast<double>(ChoiceOptions{}.most));
+}
 constexpr double kEigenproblems = 12.0;  // of one head and side, in products of d x d matrices in FP64 times d / 8
 
 // The logits of a KL, in seconds of a scored row: once for all calls, for each call, for each version of a call, and
@@ -84,26 +93,39 @@ double text_seconds(CollectProbe& probe, const TextShape& text) {
   return seconds;
 }
 
-double range_seconds(CollectProbe& probe, std::int64_t tokens) {
+// Seconds of exact attention over one sequence: rates of the layers of this probe.
+LayerTimer::Rates exact_rates(LayerTimer& probe, const std::function<std::unique_ptr<Attention>()>& attention) {
+  const auto seconds = [&](std::int64_t layer, std::int64_t tokens) {
+    const SequenceBatch batch{{0}, {tokens}, {0}};
+    const std::unique_ptr<Attention> used = attention();
+    const at::Tensor hidden = probe.decoder().embed(probe.ids(tokens));
+    return std::vector{warm_seconds([&] { wait_for(probe.decoder().run_layer(layer, hidden, batch, *used)); })};
+  };
+  return probe.rates(seconds).front();
+}
+
+// narrow: a probe whose products are in a narrower type than those of collecting; null: none.
+double range_seconds(CollectProbe& probe, LayerTimer* narrow, std::int64_t tokens) {
   std::vector<std::int64_t> lengths(8, kShortContext + 128);  // the runs that reading_range.cpp scores
   lengths.push_back(tokens);
-  const double computing = probe.forward(lengths);
+  double computing = 0.0;
+  if (narrow == nullptr) {
+    computing = probe.forward(lengths);
+  } else {
+    const LayerTimer::Rates rates = exact_rates(*narrow, [] { return std::make_unique<FullAttention>(); });
+    for (const std::int64_t length : lengths) computing += narrow->all_layers(rates, length);
+  }
   return computing + probe.layers().loading(computing);
 }
 
 double curve_seconds(LayerTimer& probe, const CurvePlan& plan) {
   Decoder& decoder = probe.decoder();
-  const auto exact = [&](std::int64_t layer, std::int64_t tokens) {
-    const SequenceBatch batch{{0}, {tokens}, {0}};
-    ExactCacheAttention attention;
-    const at::Tensor hidden = decoder.embed(probe.ids(tokens));
-    return std::vector{warm_seconds([&] { wait_for(decoder.run_layer(layer, hidden, batch, attention)); })};
-  };
-  const double all = probe.all_layers(probe.rates(exact).front(), plan.context);
+  const LayerTimer::Rates rates = exact_rates(probe, [] { return std::make_unique<ExactCacheAttention>(); });
+  const double all = probe.all_layers(rates, plan.context);
   const double layers = static_cast<double>(decoder.config().layers), layer = all / layers;
   const double sequences = static_cast<double>(plan.sequences);
   const double kv_layers = static_cast<double>(decoder.config().kv_layers());
-  double profiles = kPassesMade * static_cast<double>(ChoiceOptions{}.most) * 2.0 * kv_layers;
+  double profiles = usual_profiles(2.0 * kv_layers) * 2.0 * kv_layers;
   if (plan.decoding.rounds()) profiles += kv_layers;  // the rounding of each layer
   const Scoring row = scoring(probe);
   const double rows =
@@ -118,13 +140,6 @@ double curve_seconds(LayerTimer& probe, const CurvePlan& plan) {
   const double sides = all + profiles * each + calls * rows * row.call + rows * row.once;
   const double whole = kWholeLayer * all + rows * row.whole;
   return probe.loading(0.0) + sequences * (sides + 2.0 * static_cast<double>(plan.budgets) * whole);
-}
-
-// With a decoder of its own if the curves run in other types than collecting.
-double curve_seconds(LayerTimer& probe, const Checkpoint& checkpoint, const CurvePlan& plan) {
-  if (!plan.decoding.narrow_products()) return curve_seconds(probe, plan);
-  LayerTimer own(checkpoint, plan.decoding, probe.tokens());
-  return curve_seconds(own, plan);
 }
 
 // Eigenproblems and products of the transforms of all layers.
@@ -144,9 +159,19 @@ RunTime fit_time(const Checkpoint& checkpoint, const TokenPlan& plan, const Coll
   CollectProbe probe(checkpoint, options);
   RunTime time{probe.layers().tokens(), {}};
   if (shape.text) time.phases.push_back({phase::kOwnText, text_seconds(probe, *shape.text)});
-  if (shape.range_tokens > 0) time.phases.push_back({phase::kRange, range_seconds(probe, shape.range_tokens)});
+  // Passes whose products are narrower than those of collecting.
+  std::optional<LayerTimer> narrow;
+  const bool curves = shape.curves && shape.curves->decoding.narrow_products();
+  const bool range = shape.range_tokens > 0 && shape.range.narrow_products();
+  if (curves || range) {
+    narrow.emplace(checkpoint, curves ? shape.curves->decoding : shape.range, probe.layers().tokens());
+  }
+  if (shape.range_tokens > 0) {
+    const double seconds = range_seconds(probe, range ? &*narrow : nullptr, shape.range_tokens);
+    time.phases.push_back({phase::kRange, seconds});
+  }
   for (PhaseSeconds& phase : probe.phases(plan)) time.phases.push_back(std::move(phase));
-  if (shape.curves) time.phases.push_back({phase::kCurves, curve_seconds(probe.layers(), checkpoint, *shape.curves)});
+  if (shape.curves) time.phases.push_back({phase::kCurves, curve_seconds(curves ? *narrow : probe.layers(), *shape.curves)});
   time.phases.push_back({phase::kTransforms, transform_seconds(checkpoint.config())});
   return time;
 }

@@ -15,6 +15,7 @@ namespace oscar {
 // What a run does besides collecting and fitting.
 struct FitShape {
   std::int64_t range_tokens = 0;  // of the sequence that collect/reading_range.h tries; 0: none
+  DecoderOptions range;           // how those passes run
   std::optional<TextShape> text;  // self-generated
   std::optional<CurvePlan> curves;
 };

@@ -21,18 +21,28 @@ std::vector<std::int32_t> calibration_ids(const Checkpoint& checkpoint, const fs
   return ids;
 }
 
-ReadingRange range_of(const std::string& model, const std::string& prompts, std::size_t tokens) {
+ReadingRange range_of(const std::string& model, const std::string& prompts, std::size_t tokens,
+                      const DecoderOptions& decoding = {}) {
   const fs::path data = fs::path(OSCAR_SOURCE_DIR) / "sample_data";
   const Checkpoint checkpoint = Checkpoint::open(locate_model((data / model).string()));
   const std::vector<std::int32_t> ids = calibration_ids(checkpoint, data / prompts, tokens);
   EXPECT_EQ(ids.size(), tokens);
-  return reading_range(checkpoint, at::kFloat, at::kCPU, ids);
+  return reading_range(checkpoint, decoding, ids);
 }
 
 TEST(ReadingRange, TriesHalvesDownToTheLeast) {
   EXPECT_EQ(tried_lengths(4095), std::vector<std::int64_t>{});
   EXPECT_EQ(tried_lengths(4096), std::vector<std::int64_t>{4096});
   EXPECT_EQ(tried_lengths(20000), (std::vector<std::int64_t>{20000, 10000, 5000}));
+}
+
+TEST(ReadingRange, NarrowProductsFindTheSameRange) {
+  DecoderOptions mixed;
+  mixed.products = at::kBFloat16;
+  const ReadingRange wide = range_of("tiny-qwen3", "prompts.jsonl", 8192);
+  const ReadingRange narrow = range_of("tiny-qwen3", "prompts.jsonl", 8192, mixed);
+  EXPECT_EQ(narrow.tokens, wide.tokens);
+  EXPECT_EQ(narrow.beyond, wide.beyond);
 }
 
 TEST(ReadingRange, AModelWithinItsRangeReadsToTheEnd) {
