@@ -29,8 +29,9 @@ struct ReadingRange {
 };
 
 // ids: one sequence. Runs one forward pass over it with streamed layers, and short passes beside it. decoding: device
-// and types; products in bfloat16 are exact enough for kMostLoss. step: called with the number of finished layers, of config().layers in each pass; may throw. Sequences of fewer than 2 kLeastRange
-// tokens are not tried. NumericalError if a loss is not finite.
+// and types; products in bfloat16 are exact enough for kMostLoss. step: called with the number of finished layers, of
+// config().layers in each pass; may throw. Sequences of fewer than 2 kLeastRange tokens are not tried. NumericalError
+// if a loss is not finite.
 ReadingRange reading_range(const Checkpoint& checkpoint, const DecoderOptions& decoding,
                            const std::vector<std::int32_t>& ids,
                            const std::function<void(std::int64_t)>& step = nullptr);

@@ -69,9 +69,9 @@ class CurvePasses {
   const std::vector<std::vector<std::int32_t>>& sequences_;
   std::int64_t first_position_;
   std::function<void(std::uint64_t)> on_layers_;
-  std::vector<std::vector<at::Tensor>> entering_;  // [sequences][layers] of [T, hidden]
-  std::vector<DivergenceBaseline> baseline_;       // [sequences]
-  std::vector<SampledLogits> sampled_;             // [sequences]; empty for a small vocabulary
+  std::vector<std::vector<at::Tensor>> entering_;         // [sequences][layers] of [T, hidden]
+  std::vector<DivergenceBaseline> baseline_;              // [sequences]
+  std::vector<SampledLogits> sampled_;                    // [sequences]; empty for a small vocabulary
   std::map<std::int64_t, std::vector<double>> rounding_;  // of the layers that were asked for
 };
 

@@ -12,10 +12,11 @@ at::Tensor norm_gain(const at::Tensor& weight, NormKind kind) {
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, NormKind kind) {
   at::Tensor wide = x.to(at::kFloat);
   if (kind == NormKind::kCentered) wide = wide - wide.mean(-1, true);
-  const at::Tensor scale = wide.square().mean(-1, true).add_(eps).rsqrt_(), normed = wide * scale;
+  const at::Tensor scale = wide.square().mean(-1, true).add_(eps).rsqrt_();
+  at::Tensor normed = wide * scale;
   if (!weight.defined()) return normed.to(x.scalar_type());
   if (kind == NormKind::kRounded) return normed.to(x.scalar_type()).mul_(weight);
-  return (normed * norm_gain(weight, kind)).to(x.scalar_type());
+  return normed.mul_(norm_gain(weight, kind)).to(x.scalar_type());
 }
 
 }  // namespace oscar

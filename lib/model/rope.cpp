@@ -1,12 +1,14 @@
 #include "model/rope.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <cmath>
 #include <numbers>
 
 #include "base/errors.h"
+#include "model/turned_rows.h"
 
 namespace oscar {
 namespace {
@@ -89,8 +91,28 @@ at::Tensor positions_of(const SequenceBatch& batch) {
   return positions;
 }
 
+// rotated() of FP32 rows [T, H, d] on the CPU, in one pass; nothing is kept for gradients.
+at::Tensor turned(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
+  const at::Tensor rows = x.contiguous(), c = cos.contiguous(), s = sin.contiguous();
+  const std::int64_t heads = x.size(1), d = x.size(2), pairs = cos.size(-1);
+  at::Tensor out = at::empty(x.sizes(), x.options());
+  const float *from = rows.const_data_ptr<float>(), *cosines = c.const_data_ptr<float>();
+  const float* sines = s.const_data_ptr<float>();
+  float* to = out.mutable_data_ptr<float>();
+  at::parallel_for(0, x.size(0), 64, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t < end; ++t) {
+      turn_row(from + t * heads * d, heads, d, cosines + t * pairs, sines + t * pairs, pairs, to + t * heads * d);
+    }
+  });
+  return out;
+}
+
 // Rounds each product to the activation dtype before the sum, as in transformers: no fused multiply-add.
 at::Tensor rotated(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool interleaved) {
+  const bool wide = x.scalar_type() == at::kFloat && cos.scalar_type() == at::kFloat && !x.requires_grad();
+  if (x.is_cpu() && wide && !interleaved && x.dim() == 3 && cos.dim() == 3 && cos.size(0) == x.size(0)) {
+    return turned(x, cos, sin);
+  }
   const std::int64_t pairs = cos.size(-1), rest = x.size(-1) - 2 * pairs;
   const auto half = [&](const at::Tensor& t, std::int64_t which) {
     return interleaved ? t.slice(-1, which, 2 * pairs, 2) : t.narrow(-1, which * pairs, pairs);

@@ -258,9 +258,8 @@ bool kept_wide(const LayerEntry& entry) {
 // The weights of DecoderOptions::products: after the parts of stored tensors are found, so that each has its own type.
 void set_product_dtype(const DecoderOptions& options, LayerWeights& weights) {
   if (!options.narrow_products()) return;
-  for (at::Tensor LayerWeights::*const member :
-       {&LayerWeights::q, &LayerWeights::k, &LayerWeights::v, &LayerWeights::o, &LayerWeights::gate, &LayerWeights::up,
-        &LayerWeights::down}) {
+  for (at::Tensor LayerWeights::*const member : {&LayerWeights::q, &LayerWeights::k, &LayerWeights::v, &LayerWeights::o,
+                                                 &LayerWeights::gate, &LayerWeights::up, &LayerWeights::down}) {
     at::Tensor& weight = weights.*member;
     if (weight.defined()) weight = weight.to(options.product_dtype());
   }

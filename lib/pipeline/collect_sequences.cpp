@@ -66,8 +66,8 @@ std::int64_t read_range(const CollectArguments& a, Checkpoint& checkpoint, const
       throw InterruptedError("interrupted before anything was collected; run the command again");
     }
   };
-  const ReadingRange range = reading_range(checkpoint, a.range_decoding(),
-                                           piece_ids(prompts, plan.pieces[0], 0, plan.longest), step);
+  const ReadingRange range =
+      reading_range(checkpoint, a.range_decoding(), piece_ids(prompts, plan.pieces[0], 0, plan.longest), step);
   progress.finish();
   if (range.beyond == 0) return length;
   log_info("the model predicts the end of " + std::to_string(range.beyond) + " tokens worse from all of them, " +

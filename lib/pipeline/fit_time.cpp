@@ -171,7 +171,8 @@ RunTime fit_time(const Checkpoint& checkpoint, const TokenPlan& plan, const Coll
     time.phases.push_back({phase::kRange, seconds});
   }
   for (PhaseSeconds& phase : probe.phases(plan)) time.phases.push_back(std::move(phase));
-  if (shape.curves) time.phases.push_back({phase::kCurves, curve_seconds(curves ? *narrow : probe.layers(), *shape.curves)});
+  if (shape.curves)
+    time.phases.push_back({phase::kCurves, curve_seconds(curves ? *narrow : probe.layers(), *shape.curves)});
   time.phases.push_back({phase::kTransforms, transform_seconds(checkpoint.config())});
   return time;
 }

@@ -196,7 +196,8 @@ TEST_F(CurvePassesTest, NarrowProductsMeasureTheSame) {
   const WidthMethods methods = make_width_methods(*bundle_, checkpoint_->config(), kWindows);
   const std::vector<Widths> profiles{{0, 0, 0, 0}, {2, 1, 1, 0}};
   for (const Side side : {Side::kKey, Side::kValue}) {
-    const PassResult found = passes.measure(methods, 1, side, profiles), exact = fine.measure(methods, 1, side, profiles);
+    const PassResult found = passes.measure(methods, 1, side, profiles),
+                     exact = fine.measure(methods, 1, side, profiles);
     for (std::size_t s = 0; s < sequences_.size(); ++s) {
       EXPECT_GT(found.rounding[s], 0.0);
       EXPECT_LT(found.rounding[s], coarse.rounding(methods, 1)[s]);

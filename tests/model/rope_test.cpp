@@ -34,6 +34,18 @@ TEST(Rope, DefaultFrequenciesAreGeometric) {
   EXPECT_EQ(f.attention_factor, 1.0);
 }
 
+// One pass over FP32 rows gives the bits of tensor operations, for any number of pairs and of other channels.
+TEST(Rope, OnePassHasTheBitsOfSeparateOperations) {
+  for (const std::int64_t pairs : {1, 16, 20, 32}) {
+    const at::Tensor x = random({100, 3, 70}, 5).narrow(1, 0, 2);  // not contiguous
+    const RopeTable table{random({100, 1, pairs}, 6), random({100, 1, pairs}, 7)};
+    const at::Tensor a = x.narrow(2, 0, pairs), b = x.narrow(2, pairs, pairs),
+                     rest = x.narrow(2, 2 * pairs, 70 - 2 * pairs);
+    const at::Tensor first = at::sub(a * table.cos, b * table.sin), second = at::add(b * table.cos, a * table.sin);
+    EXPECT_TRUE(at::equal(apply_rope(x, table), at::cat({first, second, rest}, 2))) << pairs << " pairs";
+  }
+}
+
 TEST(Rope, LinearDividesEveryFrequency) {
   RopeConfig rope;
   const at::Tensor plain = rope_frequencies(rope, 48, 2048).inverse;
