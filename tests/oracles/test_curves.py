@@ -104,14 +104,18 @@ def test_files_and_prediction(bundle):
     assert (curves["context"], curves["sequences"], curves["windows"]) == (128, 2, {"sink": 16, "recent": 32})
     assert len(curves["curves"]) == 2 * len(manifest["layers"])
     for curve in curves["curves"]:
-        assert 3 <= len(curve["points"]) <= 8 and curve["points"][0]["widths"] == [0, 0, 0, 0]
+        assert 3 <= len(curve["points"]) <= 8
         bits = [p["bits"] for p in curve["points"]]
         assert bits == sorted(bits)
         for p in curve["points"]:
             assert p["kl"] == pytest.approx(sum(p["sequences"]) / 2) and len(p["sequences"]) == 2
             assert p["standard_error"] == pytest.approx(abs(p["sequences"][0] - p["sequences"][1]) / 2)
-        # Most of what a side costs is gone once its strongest half has four bits.
+        # Most of what a side costs with few bits is gone with more.
         assert min(p["kl"] for p in curve["points"]) < 0.5 * curve["points"][0]["kl"] + 1e-6
+    # A side without bits was measured so before that was relied on.
+    for curve, widths in zip(curves["curves"], widths_of(directory)):
+        if tuple(widths) == (0, 0, 0, 0):
+            assert curve["points"][0]["widths"] == [0, 0, 0, 0]
     widths = widths_of(directory)
     assert sum(bits_of(w, curves["head_dim"]) for w in widths) / len(widths) <= 1.5
     # Both allocations were measured as wholes. The curves' is in the bundle if it is clearly better, else the closed form's.
