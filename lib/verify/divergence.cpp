@@ -15,10 +15,24 @@ void require_finite(const at::Tensor& rows, const std::string& what, const std::
   throw NumericalError("the logits of " + what + " are not finite (NaN or infinity) in " + where);
 }
 
+// Rows of logits [R, V] that are processed at once.
+std::int64_t rows_at_once(const at::Tensor& logits) {
+  const std::int64_t rows = logits.size(0), block = logits.is_cuda() ? rows : kBlockBytes / (8 * logits.size(1));
+  return std::clamp<std::int64_t>(block, 1, rows);
+}
+
 // log sum exp per row, [R].
 at::Tensor normalizer(const at::Tensor& logits) {
   const at::Tensor largest = logits.amax(-1, true);
   return (logits - largest).exp_().sum(-1).log_().add_(largest.squeeze(-1));
+}
+
+// The same in the blocks of score(): the order of a sum depends on the rows of the call, since threads share a sum over
+// a single row, and equal logits must have equal normalizers.
+at::Tensor normalizer_in_blocks(const at::Tensor& logits) {
+  std::vector<at::Tensor> blocks;
+  for (const at::Tensor& block : logits.split(rows_at_once(logits))) blocks.push_back(normalizer(block));
+  return at::cat(blocks);
 }
 
 }  // namespace
@@ -26,7 +40,7 @@ at::Tensor normalizer(const at::Tensor& logits) {
 BaselineRows::BaselineRows(const at::Tensor& logits, std::span<const std::int32_t> targets, const std::string& where)
     : where_(where) {
   logits_ = logits.to(at::kDouble).contiguous();
-  normalizer_ = normalizer(logits_);
+  normalizer_ = normalizer_in_blocks(logits_);
   require_finite(logits_.amin(-1), "the BF16 baseline", where);
   require_finite(normalizer_, "the BF16 baseline", where);
   p_ = (logits_ - normalizer_.unsqueeze(-1)).exp_();
@@ -41,8 +55,7 @@ BaselineRows::BaselineRows(const at::Tensor& logits, std::span<const std::int32_
 // the method, and is exactly 0 for equal logits.
 void BaselineRows::score(const at::Tensor& logits, const std::string& method, SequenceScores& scores) const {
   const at::Tensor all = logits.contiguous();
-  const std::int64_t rows = all.size(0), block = all.is_cuda() ? rows : kBlockBytes / (8 * all.size(1));
-  const std::int64_t step = std::clamp<std::int64_t>(block, 1, rows);
+  const std::int64_t rows = all.size(0), step = rows_at_once(all);
   at::Tensor kl = at::empty({rows}, logits_.options()), nll = at::empty({rows}, logits_.options());
   for (std::int64_t first = 0; first < rows; first += step) {
     const std::int64_t count = std::min(step, rows - first);

@@ -1,5 +1,6 @@
 #include "verify/divergence.h"
 
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -33,6 +34,20 @@ TEST(Divergence, EqualLogitsGiveExactlyZero) {
     EXPECT_EQ(s.nll[i], s.baseline_nll[i]);
     EXPECT_EQ(s.same_top[i], 1);
   }
+}
+
+// A sum over one row of a large vocabulary is shared among threads, and over several rows it is not.
+TEST(Divergence, EqualLogitsOfALargeVocabularyGiveExactlyZero) {
+  const int threads = at::get_num_threads();
+  at::set_num_threads(2);
+  at::manual_seed(4);
+  for (const std::int64_t rows : {1, 2, 64}) {
+    const at::Tensor x = at::randn({rows, 200000}) * 8;
+    const SequenceScores s = score(x, x.clone(), std::vector<std::int32_t>(static_cast<std::size_t>(rows), 5));
+    for (const double kl : s.kl) EXPECT_EQ(kl, 0.0) << rows << " rows";
+    EXPECT_EQ(s.nll, s.baseline_nll);
+  }
+  at::set_num_threads(threads);
 }
 
 TEST(Divergence, TwoPointDistributions) {
