@@ -3,6 +3,7 @@ attention by a method of its own, which leaves out the slots of the requests (re
 and keeps the slots for the metadata builders that it calls."""
 import functools
 
+MARK = "_oscar_slots"  # of the wrapped method
 _slots = []  # of the batch that is being prepared: request -> slot, as in req_idx
 
 
@@ -15,7 +16,7 @@ def install():
     """Wraps vLLM's model state once."""
     from vllm.v1.worker.gpu.model_states.mamba_hybrid import MambaHybridModelState
     prepare = MambaHybridModelState.prepare_attn
-    if hasattr(prepare, "__wrapped__"):
+    if hasattr(prepare, MARK):
         return
 
     @functools.wraps(prepare)
@@ -26,4 +27,5 @@ def install():
         finally:
             _slots.pop()
 
+    setattr(prepare_attn, MARK, None)
     MambaHybridModelState.prepare_attn = prepare_attn

@@ -200,22 +200,22 @@ def test_two_gpus(monkeypatch):
         compare("two GPUs", answers(llm, asked), expected, 0.1)
 
 
+SMALL = dict(vocab_size=512, hidden_size=256, intermediate_size=512, num_hidden_layers=4, max_position_embeddings=4096, initializer_range=0.06,
+             pad_token_id=0, bos_token_id=2, eos_token_id=1)
+
+
 def gemma3():
-    return Gemma3TextConfig(vocab_size=512, hidden_size=256, intermediate_size=512, num_hidden_layers=6, num_attention_heads=4,
-                            num_key_value_heads=1, head_dim=256, sliding_window=512, max_position_embeddings=4096, initializer_range=0.06,
+    return Gemma3TextConfig(**SMALL | {"num_hidden_layers": 6}, num_attention_heads=4, num_key_value_heads=1, head_dim=256, sliding_window=512,
                             layer_types=["sliding_attention", "sliding_attention", "full_attention"] * 2, query_pre_attn_scalar=256,
-                            architectures=["Gemma3ForCausalLM"], pad_token_id=0, bos_token_id=2, eos_token_id=1)
+                            architectures=["Gemma3ForCausalLM"])
 
 
 def exaone4():
-    return Exaone4Config(vocab_size=512, hidden_size=256, intermediate_size=512, num_hidden_layers=4, num_attention_heads=8,
-                         num_key_value_heads=2, head_dim=128, sliding_window=512, max_position_embeddings=4096, initializer_range=0.06,
+    return Exaone4Config(**SMALL, num_attention_heads=8, num_key_value_heads=2, head_dim=128, sliding_window=512,
                          layer_types=["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"],
-                         architectures=["Exaone4ForCausalLM"], pad_token_id=0, bos_token_id=2, eos_token_id=1)
+                         architectures=["Exaone4ForCausalLM"])
 
 
-SMALL = dict(vocab_size=512, hidden_size=256, intermediate_size=512, num_hidden_layers=4, max_position_embeddings=4096, initializer_range=0.06,
-             pad_token_id=0, bos_token_id=2, eos_token_id=1)
 EXPERTS = dict(num_experts_per_tok=4)  # all, so that no near tie of the router decides
 LINEAR = dict(layer_types=["linear_attention", "linear_attention", "linear_attention", "full_attention"], num_attention_heads=4,
               num_key_value_heads=2, head_dim=256, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=128,
@@ -253,9 +253,10 @@ def save_model(text, folder):
 def test_beside_bf16_layers(config, monkeypatch, tmp_path):
     """Windowed layers in BF16 and states of linear attention: requests together as one at a time, and near vLLM's BF16 cache at 4 bits."""
     text, asked, others = config(), prompts(), {}
+    linear = "linear_attention" in text.layer_types
     if hasattr(text, "num_experts_per_tok"):
         pytest.importorskip("vllm._moe_C_stable_libtorch", reason="vLLM's kernels for experts are missing")
-    if "linear_attention" in text.layer_types:
+    if linear:
         others["gdn_prefill_backend"] = "triton"  # on Hopper, vLLM's own choice is in a package of its own (flashinfer)
     save_model(text, tmp_path / "model")
     full = [i for i, kind in enumerate(text.layer_types) if kind == "full_attention"]
@@ -267,6 +268,6 @@ def test_beside_bf16_layers(config, monkeypatch, tmp_path):
         with engine(monkeypatch, bundle, model=tmp_path / "model", **others, **options) as llm:
             expected = answers(llm, asked, together=False)
             # a request that finds a prefix reads codes where the first one has read BF16
-            compare(f"{name}, together", answers(llm, asked), expected, 0.5 if options is caching else 0.1)
+            compare(f"{name}, together", answers(llm, asked), expected, (0.5 if linear else 0.3) if options is caching else 0.1)
             compare(f"{name}, against BF16", expected, bf16, 0.5)
             assert options is not caching or metric(llm, "prefix_cache_hits") > 0

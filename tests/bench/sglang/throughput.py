@@ -84,7 +84,7 @@ def main():
         engine.generate(input_ids=prompts, sampling_params={"max_new_tokens": tokens, "temperature": 0, "ignore_eos": True})
         return time.perf_counter() - begin
 
-    for length, count in ((500, 2), (min(8192, max(job[1] for job in jobs)), 1)):  # what is compiled at its first call is not timed
+    for length, count in ((500, 2), (min(options["chunked_prefill_size"], max(job[1] for job in jobs)), 1)):  # what is compiled at its first call is not timed
         seconds(prompts_of(length, count, generator), 4)
     for job in jobs:
         _, length, tokens, _ = job
