@@ -6,13 +6,12 @@
 #include "checkpoint/model_name.h"
 #include "collect/shard.h"
 #include "layout/left_out.h"
+#include "model/decoder.h"
 #include "model/layer.h"
 #include "model/rope.h"
 #include "text/text_hashes.h"
 
 namespace oscar {
-
-const char* dtype_text(at::ScalarType dtype) { return dtype == at::kBFloat16 ? "bfloat16" : "float32"; }
 
 namespace {
 
@@ -36,7 +35,7 @@ Json options_record(const CollectOptions& options) {
                  {"rows", options.rows},
                  {"seed", options.seed},
                  {"far_pairs", std::move(far)},
-                 {"dtype", dtype_text(options.dtype)},
+                 {"dtype", dtype_name(options.dtype)},
                  {"device", options.device.is_cpu() ? "cpu" : "cuda"}};
   if (options.context > 0) record["context"] = options.context;
   return record;

@@ -6,8 +6,6 @@
 
 namespace oscar {
 
-const char* dtype_text(at::ScalarType dtype);  // "float32", "bfloat16"
-
 // {tool_version, model, prompts, options, threads}: everything that determines the resulting bytes.
 Json run_identity(const std::string& fingerprint, const PromptSet& prompts, const CollectOptions& options);
 

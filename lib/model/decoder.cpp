@@ -121,10 +121,9 @@ struct Decoder::Impl {
   }
 };
 
-const char* DecoderOptions::dtype_name() const {
-  if (narrow_products()) return "mixed";
-  return dtype == at::kFloat ? "float32" : "bfloat16";
-}
+const char* dtype_name(at::ScalarType dtype) { return dtype == at::kBFloat16 ? "bfloat16" : "float32"; }
+
+const char* DecoderOptions::dtype_name() const { return narrow_products() ? "mixed" : oscar::dtype_name(dtype); }
 
 Decoder::Decoder(const Checkpoint& checkpoint, const DecoderOptions& options)
     : impl_(std::make_unique<Impl>(checkpoint, options)) {}

@@ -16,6 +16,8 @@
 
 namespace oscar {
 
+const char* dtype_name(at::ScalarType dtype);  // "float32", "bfloat16"
+
 struct DecoderOptions {
   at::ScalarType dtype = at::kFloat;  // of weights and activations
   at::Device device = at::kCPU;

@@ -64,7 +64,7 @@ void choose_tokens(CollectArguments& a) {
 
 DecoderOptions CollectArguments::range_decoding() const {
   DecoderOptions decoding{options.dtype, options.device};
-  if (narrow_range) decoding.products = at::kBFloat16;
+  decoding.products = range_products;
   return decoding;
 }
 
@@ -85,7 +85,7 @@ void complete_collect_options(CollectArguments& a, const CommonOptions& common, 
     options.shard = {ranks->rank() + 1, ranks->count()};
   }
   options.tool_version = tool_version();
-  a.narrow_range = common.dtype == "auto" && options.device.is_cpu() && cpu_multiplies_bfloat16();
+  a.range_products = narrow_products(common.dtype == "auto", options.device);
   choose_length(a, checkpoint.config());
   choose_tokens(a);
 }

@@ -28,8 +28,7 @@ struct CollectArguments {
   std::optional<std::int64_t> own_tokens;
   bool stream_layers = false;  // oscar-fit: passes other than collecting keep only one layer's weights
   RowSettings rows;
-  // The passes that try the reading range have products in bfloat16: --dtype auto on a CPU with instructions for them.
-  bool narrow_range = false;
+  std::optional<at::ScalarType> range_products;  // narrow_products() of the passes that try the reading range
 
   // How those passes run.
   DecoderOptions range_decoding() const;

@@ -90,13 +90,15 @@ at::ScalarType choose_dtype(const CommonOptions& options, const at::Device& devi
   return dtype;
 }
 
-bool cpu_multiplies_bfloat16() {
+std::optional<at::ScalarType> narrow_products(bool chosen, const at::Device& device) {
+  if (!chosen || !device.is_cpu()) return std::nullopt;
   const auto known = at::cpu::get_cpu_capabilities();
   const auto has = [&](const char* name) {
     const auto found = known.find(name);
     return found != known.end() && found->second.isBool() && found->second.toBool();
   };
-  return has("avx512_bf16") || has("amx_bf16");
+  if (!has("avx512_bf16") && !has("amx_bf16")) return std::nullopt;
+  return at::kBFloat16;
 }
 
 const char* dtype_option_name(at::ScalarType dtype) { return dtype == at::kBFloat16 ? "bfloat16" : "float32"; }

@@ -4,6 +4,7 @@
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 
+#include <optional>
 #include <thread>
 
 #include "distributed/ranks.h"
@@ -23,9 +24,10 @@ std::jthread start_device(const CommonOptions& options, const Ranks* ranks = nul
 // auto: float32 on the CPU, for exact moments, and bfloat16 on a GPU. Reports its choice.
 at::ScalarType choose_dtype(const CommonOptions& options, const at::Device& device);
 
-// Whether this CPU has instructions for products in bfloat16 (AVX512-BF16 or AMX): such products take about a third of
-// the time of those in float32. Without them they take longer.
-bool cpu_multiplies_bfloat16();
+// DecoderOptions::products of passes that may round: bfloat16 if --dtype auto chose float32 (`chosen`) on a CPU with
+// instructions for such products (AVX512-BF16 or AMX), which take about a third of the time there. Without these
+// instructions they would take longer.
+std::optional<at::ScalarType> narrow_products(bool chosen, const at::Device& device);
 
 const char* dtype_option_name(at::ScalarType dtype);  // "bfloat16", "float32"
 

@@ -98,9 +98,7 @@ DecoderOptions curve_decoding(const CurveArguments& arguments, const CommonOptio
                               at::Device device) {
   const bool chosen = arguments.auto_dtype || common.dtype == "auto";
   DecoderOptions decoding{choose_dtype(common, device), device, arguments.stream_layers, arguments.stream_layers};
-  if (chosen && device.is_cpu() && curve_products(model) > kMostCpuProducts && cpu_multiplies_bfloat16()) {
-    decoding.products = at::kBFloat16;
-  }
+  if (curve_products(model) > kMostCpuProducts) decoding.products = narrow_products(chosen, device);
   return decoding;
 }
 

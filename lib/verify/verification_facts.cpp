@@ -133,7 +133,7 @@ VerifyReport Verification::empty_report() const {
   r.left_out = selection_.left_out;
   r.sink = request_.windows.sink;
   r.recent = request_.windows.recent;
-  r.dtype = request_.decoder.dtype == at::kBFloat16 ? "bfloat16" : "float32";
+  r.dtype = request_.decoder.dtype_name();
   r.device = request_.decoder.device.str();
   r.seed = request_.seed;
   r.bootstrap_samples = request_.bootstrap_samples;
@@ -195,7 +195,7 @@ Json Verification::run_identity() const {
                      {"task_prompts", r.task_prompts},
                      {"layer_sequences", r.layer_sequences},
                      {"seed", r.seed},
-                     {"dtype", r.decoder.dtype == at::kBFloat16 ? "bfloat16" : "float32"},
+                     {"dtype", r.decoder.dtype_name()},
                      {"device", r.decoder.device.str()}}}};
   if (r.decode_last > 0) identity["options"]["decode_last"] = r.decode_last;
   if (r.decoder.stream_layers) identity["options"]["stream_layers"] = true;  // sequences then run in groups
