@@ -2,9 +2,9 @@
 // them into the cache basis. Then a warp encodes one token at a time, and each thread assembles words of the page.
 #include "kernels/chunks/new_rows.h"
 #include "kernels/chunks/tile_product.cuh"
-#include "kernels/common/code_place.h"
 #include "kernels/common/launch_kernel.cuh"
 #include "kernels/quantize/encode_row.cuh"
+#include "kernels/quantize/plane_codes.cuh"
 
 namespace oscar::kernels {
 namespace {
@@ -66,45 +66,6 @@ __device__ void round_rows(const NewRowsParams& p, const NewRun& run, int head, 
   }
 }
 
-// Words of a plane whose shape is a compile-time constant, so that finding a code needs no divisions.
-template <int D, int kChannels, int kWidth>
-__device__ void write_plane(const NewRowsParams& p, const NewRun& run, std::uint8_t* page, const PlaneLayout& plane,
-                            const Shared<D>& s) {
-  constexpr PlaneLayout kPlane{0, kChannels, kWidth, 0, 0};
-  constexpr std::uint32_t kOnes = (1u << kWidth) - 1u;
-  std::uint32_t* words = reinterpret_cast<std::uint32_t*>(page + plane.offset);
-  for (int index = threadIdx.x; index < kPlane.bytes() / 4; index += Shared<D>::Product::kThreads) {
-    std::uint32_t word = 0, mine = 0;
-#pragma unroll
-    for (int f = 0; f < 32 / kWidth; ++f) {
-      const CodePlace at = p.side.value_side ? code_at(kPlane, true, index, f) : code_at(kPlane, false, index, f);
-      if (at.token < run.first_slot || at.token >= run.first_slot + run.count) continue;
-      word |= static_cast<std::uint32_t>(s.codes[at.token][plane.first_channel + at.channel]) << (kWidth * f);
-      mine |= kOnes << (kWidth * f);
-    }
-    if (mine == 0) continue;
-    words[index] = mine == 0xffffffffu ? word : (words[index] & ~mine) | word;
-  }
-}
-
-template <int D>
-__device__ void write_codes(const NewRowsParams& p, const NewRun& run, std::uint8_t* page, const Shared<D>& s) {
-  if (p.side.layout.params != ParamKind::kScaleByte) {
-    write_plane<D, D, 2>(p, run, page, p.side.layout.plane[0], s);
-    return;
-  }
-  for (int b = 0; b < p.side.layout.planes; ++b) {
-    const PlaneLayout plane = p.side.layout.plane[b];
-    if (plane.width == 4) {
-      write_plane<D, D / 4, 4>(p, run, page, plane, s);
-    } else if (plane.width == 2) {
-      write_plane<D, D / 4, 2>(p, run, page, plane, s);
-    } else {
-      write_plane<D, D / 4, 1>(p, run, page, plane, s);
-    }
-  }
-}
-
 template <int D>
 __global__ void __launch_bounds__(TileProduct<D>::kThreads, D == 256 ? 2 : 3)
     new_rows_kernel(const __grid_constant__ NewRowsParams p) {
@@ -126,10 +87,11 @@ __global__ void __launch_bounds__(TileProduct<D>::kThreads, D == 256 ? 2 : 3)
       p.side.pages + (static_cast<std::int64_t>(run.page) * p.side.kv_heads + head) * p.side.page_bytes;
   for (int r = warp; r < run.count; r += Product::kWarps) {
     const int slot = run.first_slot + r;
-    encode<D / 32>(p.side, head, run.first_position + r, slot, s.sum + r * Product::kSumRow, s.codes[slot], page);
+    encode<D / 32, false>(p.side, head, run.first_position + r, slot, s.sum + r * Product::kSumRow, s.codes[slot],
+                          page);
   }
   __syncthreads();
-  write_codes<D>(p, run, page, s);
+  write_codes<D>(p.side.layout, p.side.value_side, run.first_slot, run.count, s.codes, page);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "kernels/common/fragment_pages.h"
 #include "kernels/common/launch_kernel.cuh"
 #include "kernels/quantize/blocks.cuh"
+#include "kernels/quantize/plane_codes.cuh"
 #include "kernels/quantize/uniform.cuh"
 
 namespace oscar::kernels {
@@ -49,6 +50,27 @@ __device__ void load_scales(const PastRowsParams& p, const std::uint8_t* page, i
   }
 }
 
+template <int D, int kChannels, int kWidth>
+__device__ void read_plane(const PastRowsParams& p, const std::uint8_t* page, int b, Shared<D>& s) {
+  constexpr PlaneLayout kPlane{0, kChannels, kWidth, 0, 0};
+  constexpr std::uint32_t kOnes = (1u << kWidth) - 1u;
+  constexpr float kMiddle = static_cast<float>(kOnes);
+  const bool bands = p.layout.params == ParamKind::kScaleByte;
+  const PlaneLayout& plane = p.layout.plane[b];
+  const std::uint32_t* words = reinterpret_cast<const std::uint32_t*>(page + plane.offset);
+  for (int index = threadIdx.x; index < kPlane.bytes() / 4; index += Shared<D>::Product::kThreads) {
+    const std::uint32_t word = words[index];
+#pragma unroll
+    for (int f = 0; f < 32 / kWidth; ++f) {
+      const CodePlace at = p.value_side ? code_at(kPlane, true, index, f) : code_at(kPlane, false, index, f);
+      const float code = static_cast<float>(word >> (kWidth * f) & kOnes);
+      const float value = bands ? ((2.0f * code - kMiddle) * 0.5f) * s.scale[b][at.token]
+                                : (code - s.zero[at.token]) * s.scale[0][at.token];
+      s.rows[at.token * Shared<D>::Product::kRow + plane.first_channel + at.channel] = __float2bfloat16_rn(value);
+    }
+  }
+}
+
 template <int D>
 __device__ void load_codes(const PastRowsParams& p, const PastTile& tile, int head, Shared<D>& s) {
   const std::uint8_t* page = p.pages + (static_cast<std::int64_t>(tile.page) * p.kv_heads + head) * p.page_bytes;
@@ -60,22 +82,8 @@ __device__ void load_codes(const PastRowsParams& p, const PastTile& tile, int he
     }
   }
   __syncthreads();
-  for (int b = 0; b < p.layout.planes; ++b) {
-    const PlaneLayout plane = p.layout.plane[b];
-    const std::uint32_t* words = reinterpret_cast<const std::uint32_t*>(page + plane.offset);
-    const std::uint32_t mask = (1u << plane.width) - 1u;
-    const float middle = static_cast<float>((1 << plane.width) - 1);
-    for (int index = threadIdx.x; index < plane.bytes() / 4; index += Shared<D>::Product::kThreads) {
-      const std::uint32_t word = words[index];
-      for (int f = 0; f < 32 / plane.width; ++f) {
-        const CodePlace at = code_at(plane, p.value_side, index, f);
-        const float code = static_cast<float>(word >> (plane.width * f) & mask);
-        const float value = bands ? ((2.0f * code - middle) * 0.5f) * s.scale[b][at.token]
-                                  : (code - s.zero[at.token]) * s.scale[0][at.token];
-        s.rows[at.token * Shared<D>::Product::kRow + plane.first_channel + at.channel] = __float2bfloat16_rn(value);
-      }
-    }
-  }
+  for_each_plane<D>(p.layout,
+                    [&]<int kChannels, int kWidth>(int b) { read_plane<D, kChannels, kWidth>(p, page, b, s); });
 }
 
 template <int D>

@@ -9,14 +9,17 @@ namespace oscar::kernels::blocks {
 
 __constant__ const ScaleGrid kGrid = make_scale_grid();
 
+// The grid's boundaries in memory that lanes read side by side; constant memory serves one address at a time.
+__device__ const ScaleGrid kLaneGrid = make_scale_grid();
+
+// All lanes of a warp with the same ratio: each compares with one boundary.
 __device__ inline int scale_byte(float ratio) {
   if (!(ratio >= 0x1p-5f)) return -128;
   if (ratio >= 0x1p5f) return 127;
   const unsigned bits = __float_as_uint(ratio);
   const float mantissa = __uint_as_float((bits & 0x7fffffu) | 0x3f800000u);
-  int e = 32 * (static_cast<int>(bits >> 23) - 127);
-  for (int k = 0; k < 32; ++k) e += mantissa >= kGrid.boundary[k] ? 1 : 0;
-  return max(-128, min(127, e));
+  const unsigned above = __ballot_sync(row::kAll, mantissa >= kLaneGrid.boundary[threadIdx.x % 32]);
+  return max(-128, min(127, 32 * (static_cast<int>(bits >> 23) - 127) + __popc(above)));
 }
 
 __device__ inline float scale_value(int e, float sigma) {
@@ -37,38 +40,33 @@ __device__ inline void try_fraction(const float (&x)[P], int width, float fracti
   }
 }
 
+// Parts of the largest magnitude that are tried, for 2 and 4 bits; lanes read them side by side.
+__device__ const float kFractions[2][8] = {
+    {1.0f, 0.9214285714f, 0.8428571429f, 0.7642857143f, 0.6857142857f, 0.6071428571f, 0.5285714286f, 0.45f},
+    {1.0f, 0.9428571429f, 0.8857142857f, 0.8285714286f, 0.7714285714f, 0.7142857143f, 0.6571428571f, 0.6f}};
+
 // The best of eight fractions. Lanes 4 k to 4 k + 3 handle fraction k in the steps that are done once per warp.
 template <int P>
 __device__ inline void find_fraction(const float (&x)[P], int n, int width, float largest, float& best_dot,
                                      int& best_squares, float& best_fraction) {
-  constexpr float kFractions2[] = {1.0f,          0.9214285714f, 0.8428571429f, 0.7642857143f,
-                                   0.6857142857f, 0.6071428571f, 0.5285714286f, 0.45f};
-  constexpr float kFractions4[] = {1.0f,          0.9428571429f, 0.8857142857f, 0.8285714286f,
-                                   0.7714285714f, 0.7142857143f, 0.6571428571f, 0.6f};
   const int lane = static_cast<int>(threadIdx.x % 32), levels = 1 << width;
   const float half = static_cast<float>(levels / 2), top = static_cast<float>(levels - 1);
-  float fraction = 1.0f;
-#pragma unroll
-  for (int k = 1; k < 8; ++k) {
-    fraction = lane / 4 == k ? (width == 4 ? kFractions4[k] : kFractions2[k]) : fraction;
-  }
+  const float fraction = kFractions[width == 4 ? 1 : 0][lane / 4];
   const float inverse = 1.0f / ((2.0f * fraction * largest) / top);
   float dots[8];
   int squares = 0;
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     const float step = __shfl_sync(row::kAll, inverse, 4 * k);
-    float values[P];
-    int counted = 0;
+    float values[P], counted = 0.0f;  // integers of at most 225 P: exact
 #pragma unroll
     for (int j = 0; j < P; ++j) {
-      const int odd = 2 * static_cast<int>(row::clamp(x[j] * step + half, top)) + 1 - levels;
-      values[j] = static_cast<float>(odd);
-      if (lane + 32 * j < n) counted += odd * odd;
+      values[j] = 2.0f * row::level(x[j] * step + half, top) - top;
+      if (lane + 32 * j < n) counted += values[j] * values[j];
     }
     dots[k] = row::part_of_dot(x, values, n);
-    counted = __reduce_add_sync(row::kAll, counted);
-    squares = lane / 4 == k ? counted : squares;
+    const int all = __reduce_add_sync(row::kAll, static_cast<int>(counted));
+    squares = lane / 4 == k ? all : squares;
   }
   const float dot = row::fold_each(dots);
   const int best = row::first_largest((dot * dot) / static_cast<float>(squares));
@@ -77,7 +75,7 @@ __device__ inline void find_fraction(const float (&x)[P], int n, int width, floa
 }
 
 // Returns the scale byte. metric: [n, n] of encoder feedback, or null.
-template <int P>
+template <bool kFeedback, int P>
 __device__ inline int encode_band(const float (&x)[P], int n, int width, float sigma, bool value_side, bool search,
                                   const float* metric, int (&codes)[P]) {
   const float largest = row::largest_magnitude(x, n);
@@ -110,7 +108,7 @@ __device__ inline int encode_band(const float (&x)[P], int n, int width, float s
   try_fraction(x, width, best_fraction, largest, odd);
   const int shift = (1 << width) - 1;
   feedback::Products p;
-  if (metric != nullptr) {
+  if (kFeedback && metric != nullptr) {
     float moved[P];
 #pragma unroll
     for (int j = 0; j < P; ++j) moved[j] = static_cast<float>(odd[j]);

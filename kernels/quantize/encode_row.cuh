@@ -60,7 +60,7 @@ __device__ inline float mean_at(const QuantizePagesParams& p, int head, std::int
   return i < half ? cosine - sine : cosine + sine;
 }
 
-template <class T, int P>
+template <class T, int P, bool kFeedback>
 __device__ inline void encode_uniform(const QuantizePagesParams& p, const float* x, int slot, std::uint8_t* codes,
                                       std::uint8_t* page) {
   const int lane = threadIdx.x % 32, n = p.layout.quant_group;
@@ -72,12 +72,13 @@ __device__ inline void encode_uniform(const QuantizePagesParams& p, const float*
     for (int j = 0; j < P; ++j) part[j] = lane + 32 * j < n ? x[g * n + lane + 32 * j] : 0.0f;
     const row::Range range = row::range_of(part, n);
     uniform::Metric metric;
-    if (p.encoder == QuantizeEncoder::kFeedback && p.feedback.flat[blockIdx.y * p.layout.quant_groups + g] == 0) {
+    if (kFeedback && p.encoder == QuantizeEncoder::kFeedback &&
+        p.feedback.flat[blockIdx.y * p.layout.quant_groups + g] == 0) {
       metric = {p.feedback.matrix + (first_channel + g * n) * n, p.feedback.offset + first_channel + g * n};
     }
     const uniform::Params pair = p.encoder == QuantizeEncoder::kMinMax
                                      ? uniform::encode_minmax<T>(part, range, c)
-                                     : uniform::encode_search<T>(part, n, range, p.value_side, metric, c);
+                                     : uniform::encode_search<T, kFeedback>(part, n, range, p.value_side, metric, c);
 #pragma unroll
     for (int j = 0; j < P; ++j) {
       if (lane + 32 * j < n) codes[g * n + lane + 32 * j] = static_cast<std::uint8_t>(c[j]);
@@ -89,7 +90,7 @@ __device__ inline void encode_uniform(const QuantizePagesParams& p, const float*
   }
 }
 
-template <int P>
+template <int P, bool kFeedback>
 __device__ inline void encode_blocks(const QuantizePagesParams& p, int head, const float* x, int slot,
                                      std::uint8_t* codes, std::uint8_t* page) {
   constexpr int kPart = (P + 3) / 4;
@@ -102,11 +103,12 @@ __device__ inline void encode_blocks(const QuantizePagesParams& p, int head, con
 #pragma unroll
     for (int j = 0; j < kPart; ++j) part[j] = lane + 32 * j < n ? x[plane.first_channel + lane + 32 * j] : 0.0f;
     const float* metric = nullptr;
-    if (p.encoder == QuantizeEncoder::kFeedback && p.feedback.flat[head * 4 + plane.sigma] == 0) {
+    if (kFeedback && p.encoder == QuantizeEncoder::kFeedback && p.feedback.flat[head * 4 + plane.sigma] == 0) {
       metric = p.feedback.matrix + (static_cast<std::int64_t>(head) * p.layout.head_dim + plane.first_channel) * n;
     }
-    const int e = blocks::encode_band(part, n, plane.width, p.sigma[(layer() * p.kv_heads + head) * 4 + plane.sigma],
-                                      p.value_side, p.encoder != QuantizeEncoder::kMinMax, metric, c);
+    const int e =
+        blocks::encode_band<kFeedback>(part, n, plane.width, p.sigma[(layer() * p.kv_heads + head) * 4 + plane.sigma],
+                                       p.value_side, p.encoder != QuantizeEncoder::kMinMax, metric, c);
 #pragma unroll
     for (int j = 0; j < kPart; ++j) {
       if (lane + 32 * j < n) codes[plane.first_channel + lane + 32 * j] = static_cast<std::uint8_t>(c[j]);
@@ -115,8 +117,9 @@ __device__ inline void encode_blocks(const QuantizePagesParams& p, int head, con
   }
 }
 
-// A warp encodes one token; its clipped row returns to shared memory because groups divide it differently.
-template <int P>
+// A warp encodes one token; its clipped row returns to shared memory because groups divide it differently. Without
+// kFeedback, encoder feedback codes as search; its code takes registers from the kernel even where it does not run.
+template <int P, bool kFeedback = true>
 __device__ inline void encode(const QuantizePagesParams& p, int head, int position, int slot, float* x,
                               std::uint8_t* codes, std::uint8_t* page) {
   const int lane = threadIdx.x % 32, d = p.layout.head_dim;
@@ -136,11 +139,11 @@ __device__ inline void encode(const QuantizePagesParams& p, int head, int positi
   __syncwarp();
   switch (p.layout.params) {
     case ParamKind::kFloat16Pair:
-      return encode_uniform<uniform::Float16, P>(p, x, slot, codes, page);
+      return encode_uniform<uniform::Float16, P, kFeedback>(p, x, slot, codes, page);
     case ParamKind::kBFloat16Pair:
-      return encode_uniform<uniform::BFloat16, P>(p, x, slot, codes, page);
+      return encode_uniform<uniform::BFloat16, P, kFeedback>(p, x, slot, codes, page);
     case ParamKind::kScaleByte:
-      return encode_blocks<P>(p, head, x, slot, codes, page);
+      return encode_blocks<P, kFeedback>(p, head, x, slot, codes, page);
   }
 }
 

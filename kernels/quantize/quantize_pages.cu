@@ -7,6 +7,7 @@
 #include "kernels/quantize/encode_row.cuh"
 #include "kernels/quantize/quantize_pages.h"
 #include "kernels/quantize/run_warps.cuh"
+#include "kernels/quantize/window_runs.cuh"
 
 namespace oscar::kernels {
 namespace {
@@ -115,6 +116,12 @@ cudaError_t launch(const QuantizePagesParams& p, cudaStream_t stream) {
   if (has_run_warps<P>(p)) {
     const dim3 grid = grid_of(blocks_of(p.run_count, kRunWarps), p.kv_heads, p.layers);
     return launch_with_memory<quantize_runs_kernel<P>>(run_warps_bytes<P>(p), grid, 32 * kRunWarps, stream, p);
+  }
+  if (has_window_runs(p)) {
+    return for_fast_head_dim(p.layout.head_dim, [&]<int D>() {
+      return launch_with<window_runs_kernel<D>, WindowRunShared<D>>(grid_of(p.run_count, p.kv_heads, p.layers),
+                                                                    kWindowRunThreads, stream, p);
+    });
   }
   return launch_with<quantize_kernel<P>, Shared<P>>(grid_of(p.run_count, p.kv_heads, p.layers), kThreads, stream, p);
 }

@@ -19,7 +19,8 @@ __device__ inline float fold(float sum) {
 }
 
 // fold() for V values at once, a power of two up to 32, with fewer exchanges: lane i gets the sum of value i V / 32.
-// The additions and their order are as in fold(): lanes pass on the values that the other half of them keeps.
+// The additions and their order are as in fold(): lanes pass on the values that the other half of them keeps. Values
+// are chosen by masks: from conditions on elements the compiler makes addresses, and puts the array into memory.
 template <int V, int kCount = V>
 __device__ __forceinline__ float fold_each(float (&values)[V]) {
   constexpr int kApart = 16 * kCount / V;
@@ -77,6 +78,12 @@ __device__ inline float clamp(float v, float top) {
   return low < top ? low : top;
 }
 
+// The integer part of clamp(v, top) as a float, for top < 2^23 and v that is a number. Adding 2^23 with rounding toward
+// zero drops the fraction; conversions to int and back would take several times as long.
+__device__ __forceinline__ float level(float v, float top) {
+  return __fadd_rz(fminf(fmaxf(v, 0.0f), top), 0x1p23f) - 0x1p23f;
+}
+
 __device__ inline int ordered(float value) {
   const int bits = __float_as_int(value);
   return bits ^ ((bits >> 31) & 0x7fffffff);
@@ -116,29 +123,56 @@ __device__ inline int clip_index(float rho, int d) {
   return min(index, d - 1);
 }
 
+// How many magnitudes of the warp are below each of three numbers.
+struct Below {
+  int first, second, third;
+};
+
+template <int P>
+__device__ inline Below below(const unsigned (&magnitude)[P], unsigned first, unsigned second, unsigned third) {
+  static_assert(32 * P < 1024);
+  unsigned packed = 0;
+#pragma unroll
+  for (int j = 0; j < P; ++j) {
+    packed += magnitude[j] < first ? 1u : 0u;
+    packed += magnitude[j] < second ? 1u << 10 : 0u;
+    packed += magnitude[j] < third ? 1u << 20 : 0u;
+  }
+  packed = __reduce_add_sync(kAll, packed);
+  return {static_cast<int>(packed & 1023u), static_cast<int>(packed >> 10 & 1023u), static_cast<int>(packed >> 20)};
+}
+
+// Adds the two bits at `bit` and above to the number that at most `index` magnitudes are below.
+template <int P>
+__device__ inline void add_bits(const unsigned (&magnitude)[P], int index, int bit, unsigned& found) {
+  const Below n = below(magnitude, found + (1u << bit), found + (2u << bit), found + (3u << bit));
+  found += ((n.first <= index ? 1u : 0u) + (n.second <= index ? 1u : 0u) + (n.third <= index ? 1u : 0u)) << bit;
+}
+
 // Clips a row of BF16 values at the order statistic of its clip index. BF16 magnitudes have no low 16 bits.
 template <int P>
 __device__ inline void clip_row(float (&x)[P], int d, float rho) {
   const int index = clip_index(rho, d);
   if (index >= d) return;
-  unsigned magnitude[P];
-  unsigned used = 0;
+  unsigned magnitude[P], largest = 0;
 #pragma unroll
   for (int j = 0; j < P; ++j) {
     const bool mine = static_cast<int>(threadIdx.x % 32) + 32 * j < d;
     magnitude[j] = mine ? __float_as_uint(x[j]) & 0x7fffffffu : 0x7fffffffu;
-    used |= mine ? magnitude[j] : 0u;
+    largest = mine ? max(largest, magnitude[j]) : largest;
   }
-  used = __reduce_or_sync(kAll, used);
+  // The exponent of the threshold is mostly one of the three largest.
+  const unsigned top = __reduce_max_sync(kAll, largest) >> 23;
   unsigned found = 0;
-  for (int bit = 30; bit >= 16; --bit) {
-    if ((used >> bit) == 0) continue;
-    const unsigned candidate = found | (1u << bit);
-    int smaller = 0;
-#pragma unroll
-    for (int j = 0; j < P; ++j) smaller += magnitude[j] < candidate ? 1 : 0;
-    if (__reduce_add_sync(kAll, smaller) <= index) found = candidate;
+  const Below n = below(magnitude, top << 23, (top > 0 ? top - 1 : 0) << 23, (top > 1 ? top - 2 : 0) << 23);
+  if (n.third <= index) {
+    found = (n.first <= index ? top : n.second <= index ? top - 1 : top > 1 ? top - 2 : 0) << 23;
+  } else {
+    for (int bit = 29; bit >= 23; bit -= 2) add_bits(magnitude, index, bit, found);
   }
+  for (int bit = 21; bit > 16; bit -= 2) add_bits(magnitude, index, bit, found);
+  const unsigned last = found + (1u << 16);
+  if (below(magnitude, last, last, last).first <= index) found = last;
   const float threshold = __uint_as_float(found);
 #pragma unroll
   for (int j = 0; j < P; ++j) {

@@ -56,12 +56,17 @@ __device__ inline Params encode_minmax(const float (&x)[P], Range range, int (&c
   return {scale, zero};
 }
 
+// Parts of the range that encode_search() tries, for lanes that need one each: constants with a lane's index would be
+// copied to the stack.
+__device__ const float kLaneFractions[16] = {1.0f, 0.95f, 0.9f, 0.85f, 0.8f, 0.75f, 0.7f, 0.65f,
+                                             0.6f, 0.55f, 1.0f, 1.0f,  1.0f, 1.0f,  1.0f, 1.0f};
+
 // The metric of encoder feedback for one group; null without a metric.
 struct Metric {
   const float *matrix = nullptr, *offset = nullptr;  // [n, n], [n]
 };
 
-template <class T, int P>
+template <class T, bool kFeedback, int P>
 __device__ inline Params encode_search(const float (&x)[P], int n, Range range, bool value_side, const Metric& metric,
                                        int (&codes)[P]) {
   const float width = range.high - range.low;
@@ -77,26 +82,25 @@ __device__ inline Params encode_search(const float (&x)[P], int n, Range range, 
   constexpr float kFractions[] = {1.0f, 0.95f, 0.9f, 0.85f, 0.8f, 0.75f, 0.7f, 0.65f, 0.6f, 0.55f};
   // Lanes 2 f and 2 f + 1 handle fraction f in the steps that are done once per warp.
   const int lane = static_cast<int>(threadIdx.x % 32);
-  float fraction = 1.0f;
-#pragma unroll
-  for (int f = 1; f < 10; ++f) fraction = lane / 2 == f ? kFractions[f] : fraction;
+  float fraction = kLaneFractions[lane / 2];
   float inverse = 1.0f / ((fraction * width) / 3.0f);
+  float z[P];  // x; beyond the n-th value a number whose code is 0
+#pragma unroll
+  for (int j = 0; j < P; ++j) z[j] = lane + 32 * j < n ? x[j] : -0x1p100f;
   float dots[16] = {};
   int packed = 0;  // sum of codes, and of their squares 2^16 higher: both stay below 2^16 in a warp of 256 values
 #pragma unroll
   for (int f = 0; f < 10; ++f) {
     const float low = center - kFractions[f] * (0.5f * width), step = __shfl_sync(row::kAll, inverse, 2 * f);
-    float levels[P];
-    int counted = 0;
+    float levels[P], counted = 0.0f;  // of at most 2^24: exact
 #pragma unroll
     for (int j = 0; j < P; ++j) {
-      const int c = static_cast<int>(row::clamp((x[j] - low) * step + 0.5f, 3.0f));
-      levels[j] = static_cast<float>(c);
-      if (lane + 32 * j < n) counted += c + (c * c << 16);
+      levels[j] = row::level((z[j] - low) * step + 0.5f, 3.0f);
+      counted = __fmaf_rn(levels[j], __fmaf_rn(levels[j], 65536.0f, 1.0f), counted);
     }
     dots[f] = row::part_of_dot(y, levels, n);
-    counted = __reduce_add_sync(row::kAll, counted);
-    packed = lane / 2 == f ? counted : packed;
+    const int all = __reduce_add_sync(row::kAll, static_cast<int>(counted));
+    packed = lane / 2 == f ? all : packed;
   }
   const float dot = row::fold_each(dots);
   const int sum = packed & 0xffff, squares = packed >> 16;
@@ -114,7 +118,7 @@ __device__ inline Params encode_search(const float (&x)[P], int n, Range range, 
 
   float ideal = value_side ? (best_dot * count) / best_spread : energy / best_dot;
   float middle = mean, level = static_cast<float>(best_sum) / count;  // means of the row and of its codes
-  if (metric.matrix != nullptr) {
+  if (kFeedback && metric.matrix != nullptr) {
     float moved[P], offset[P];
 #pragma unroll
     for (int j = 0; j < P; ++j) {
