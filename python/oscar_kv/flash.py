@@ -1,5 +1,5 @@
-"""Attention of sequences with consecutive rows, with its log-sum-exp. Uses FlashAttention if available: vLLM's
-version inside vLLM (version 3 on Hopper), otherwise torch's. On the CPU, torch computes it in FP32."""
+"""Attention of sequences with consecutive rows, with its log-sum-exp. Uses FlashAttention if available: inside vLLM or SGLang
+the engine's (version 3 on Hopper), otherwise torch's. On the CPU, torch computes it in FP32."""
 import functools
 import sys
 
@@ -11,17 +11,23 @@ QUERY_BLOCK, KEY_BLOCK = 256, 1024  # scores in memory at a time
 
 
 @functools.lru_cache(maxsize=1)
-def _of_vllm():
-    """vLLM's function and its version, if this process runs vLLM and the function is available."""
-    if "vllm.v1.attention.backend" not in sys.modules:
-        return None
-    try:
-        from vllm.v1.attention.backends.fa_utils import get_flash_attn_version
-        from vllm.vllm_flash_attn import flash_attn_varlen_func
-        version = get_flash_attn_version()
-    except (ImportError, AssertionError, AttributeError):
-        return None
-    return None if version not in (2, 3) else (flash_attn_varlen_func, version)
+def _of_engine():
+    """The function of the engine that this process runs, None without one. Both engines have the same arguments."""
+    if "vllm.v1.attention.backend" in sys.modules:
+        try:
+            from vllm.v1.attention.backends.fa_utils import get_flash_attn_version
+            from vllm.vllm_flash_attn import flash_attn_varlen_func
+            version = get_flash_attn_version()
+        except (ImportError, AssertionError, AttributeError):
+            return None
+        return functools.partial(flash_attn_varlen_func, fa_version=version) if version in (2, 3) else None
+    if "sglang.srt.layers.attention.base_attn_backend" in sys.modules and torch.cuda.get_device_capability()[0] == 9:
+        try:  # what SGLang's backend fa3 loads: its own kernels, or those of a package
+            from sglang.kernels.ops.attention.flash_attention_v3 import _load_fa3_kernels
+            return _load_fa3_kernels()["flash_attn_varlen_func"]
+        except (ImportError, AttributeError, KeyError, OSError):
+            return None
+    return None
 
 
 def _by_torch(query, key, value, ends, key_ends, longest, longest_key, causal, scale, out):
@@ -56,11 +62,10 @@ def attention(query, key, value, plan, causal, scale, out):
     all rows."""
     if not query.is_cuda or query.dtype != torch.bfloat16:
         return _in_fp32(query, key, value, plan.ends, plan.key_ends, causal, scale, out)
-    found = _of_vllm()
-    if found is None:
+    function = _of_engine()
+    if function is None:
         return _by_torch(query, key, value, plan.device_ends, plan.device_key_ends, plan.longest, plan.longest_key, causal, scale, out)
-    function, version = found
     made = function(q=query, k=key, v=value, out=out, cu_seqlens_q=plan.device_ends, max_seqlen_q=plan.longest,
                     cu_seqlens_k=plan.device_key_ends, max_seqlen_k=plan.longest_key, softmax_scale=scale, causal=causal,
-                    return_softmax_lse=True, fa_version=version)
+                    return_softmax_lse=True)
     return made[1]

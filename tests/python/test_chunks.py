@@ -1,6 +1,8 @@
 """Chunks of prompts in a serving engine: the plan of a pass against counting token by token, stored rows that come back against what the
 tiers hold, and pasts that are longer than the buffer."""
 import random
+import sys
+import types
 
 import pytest
 
@@ -261,3 +263,25 @@ def test_flash_attention_is_that_of_the_cpu(causal):
         lse = flash.attention(*(x.to(device) for x in (query, key, value)), one, causal, SCALE, out)
         found.append((out.cpu().float(), lse.cpu()))
     assert (found[0][0] - found[1][0]).abs().max() <= 2e-2 and (found[0][1] - found[1][1]).abs().max() <= 2e-3
+
+
+@pytest.mark.parametrize("capability, error, served", [(9, None, True), (8, None, False), (9, ImportError("no kernels"), False)])
+def test_flash_attention_of_sglang(capability, error, served, monkeypatch):
+    """Inside SGLang on Hopper, chunks attend with the kernels of its backend fa3, if they load."""
+    def load():
+        if error is not None:
+            raise error
+        return {"flash_attn_varlen_func": "its function"}
+
+    monkeypatch.setitem(sys.modules, "sglang.srt.layers.attention.base_attn_backend", types.ModuleType("base"))
+    parts = "sglang.kernels.ops.attention.flash_attention_v3".split(".")
+    for i in range(1, len(parts) + 1):
+        monkeypatch.setitem(sys.modules, ".".join(parts[:i]), types.ModuleType(parts[i - 1]))
+    sys.modules[".".join(parts)]._load_fa3_kernels = load
+    monkeypatch.delitem(sys.modules, "vllm.v1.attention.backend", raising=False)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (capability, 0))
+    flash._of_engine.cache_clear()
+    try:
+        assert flash._of_engine() == ("its function" if served else None)
+    finally:
+        flash._of_engine.cache_clear()
