@@ -5,10 +5,12 @@ writes them as parts of at most 54 MB, to be copied there one after another.
   make_parts.py OUT [--python 3.12] [--also WHEEL ...]      # OUT/00, OUT/01 ...; --also: further wheels, such as oscar_kv's
 
 sglang-kernel 0.4.10 needs torch 2.14, so torch 2.14.1 is carried, without headers; it starts with an older cuDNN and cuSPARSELt. Of its
-NCCL it misses only functions that nothing here calls: unpack.sh makes a library of them instead of carrying 216 MB. Of sglang-kernel only
-sm90/common_ops is taken, of triton what compiles for NVIDIA, of SGLang not the servers in Rust. unpack.sh puts everything together."""
+NCCL it misses only functions that nothing here calls: unpack.sh makes a library of them instead of carrying 216 MB. Of sglang-kernel
+sm90/common_ops and flash_ops (FlashAttention 3, its default on Hopper) are taken, of triton what compiles for NVIDIA, of SGLang not the servers
+in Rust. unpack.sh puts everything together."""
 import argparse
 import glob
+import lzma
 import pathlib
 import shutil
 import subprocess
@@ -59,8 +61,12 @@ def main():
         shutil.copy(wheel, work / "wheels")
     for wheel in sorted(glob.glob(str(work / "large" / "*.whl"))):
         reduce(wheel, work / "reduced" / (pathlib.Path(wheel).name.split("-")[0] + ".zip"))
+    flash = work / "flash_ops.xz"  # less than half of what zip makes of it
+    with zipfile.ZipFile(glob.glob(str(work / "large" / "sglang_kernel-*.whl"))[0]) as source:
+        flash.write_bytes(lzma.compress(source.read("sgl_kernel/flash_ops.abi3.so"), preset=6))
     whole = work / "all.tar"
     with tarfile.open(whole, "w") as tar:
+        tar.add(flash, flash.name)
         for folder in ("reduced", "wheels"):
             for file in sorted((work / folder).iterdir()):
                 tar.add(file, f"{folder}/{file.name}")

@@ -4,7 +4,7 @@ it prints is a measurement.
 CACHE: bf16, fp8 (fp8_e4m3), or ours with random rotations: uniform, blocks (widths 4-2-1-1).
 JOB: INPUT:OUTPUT:REQUESTS or INPUT:OUTPUT:fill (../served_rows.py).
 
-Environment: BACKEND (of bf16 and fp8, default triton), CHUNK (tokens of a chunk, default 8192), SLOTS (requests at a time, default the most
+Environment: BACKEND (of bf16 and fp8, default fa3), CHUNK (tokens of a chunk, default 8192), SLOTS (requests at a time, default the most
 asked for), MOST (of fill, default 256), MEMORY (default .88), RADIX=1 (radix cache on), EAGER=1 (no graphs), LAYERS (default 36; fewer for a
 first look)."""
 import importlib.metadata
@@ -16,6 +16,7 @@ import time
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("SGLANG_DISABLE_CUDNN_CHECK", "1")
+os.environ.setdefault("SGLANG_USE_SGL_FA3_KERNEL", "1")  # FlashAttention 3 of sglang-kernel, not of a download
 BENCH = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(BENCH))
 from served_rows import TESTS, WIDTHS, jobs_of, model_folder, most_requests, prompts_of, requests_of, row, times_prompts  # noqa: E402
@@ -59,7 +60,7 @@ def engine_of(cache, jobs):
         plugins(model, cache)
         options["attention_backend"] = "oscar"
     else:
-        options["attention_backend"] = os.environ.get("BACKEND", "triton")
+        options["attention_backend"] = os.environ.get("BACKEND", "fa3")
         options["kv_cache_dtype"] = {"bf16": "auto", "fp8": "fp8_e4m3"}[cache]
     import sglang
     return sglang.Engine(**options), options
