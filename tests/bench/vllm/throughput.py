@@ -26,6 +26,20 @@ import torch  # noqa: E402
 from served_rows import WIDTHS, bundle_of, jobs_of, model_folder, most_requests, prompts_of, requests_of, row, times_prompts  # noqa: E402
 
 
+def keep_flash_attention_3():
+    """vLLM gives TurboQuant FlashAttention 2. Its wheel has those kernels only for compute capability 8.0, and on Hopper the driver translates
+    them for minutes. Version 3 works as well, and is what the other caches have."""
+    from vllm.engine.arg_utils import EngineArgs
+    create = EngineArgs.create_engine_config
+
+    def create_with_3(self, *args, **kwargs):
+        config = create(self, *args, **kwargs)
+        config.attention_config.flash_attn_version = 3
+        return config
+
+    EngineArgs.create_engine_config = create_with_3
+
+
 def engine_of(cache, jobs):
     model = model_folder()
     options = dict(model=str(model), load_format="dummy", skip_tokenizer_init=True, dtype="bfloat16",
@@ -44,6 +58,8 @@ def engine_of(cache, jobs):
         options.update(kv_cache_dtype="oscar2", attention_backend="OSCAR", additional_config={"oscar_bundle": str(model)})
     elif cache != "bf16":
         options["kv_cache_dtype"] = cache
+        if cache.startswith("turboquant"):
+            keep_flash_attention_3()
     from vllm import LLM
     return LLM(**options)
 
