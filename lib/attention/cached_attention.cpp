@@ -3,7 +3,6 @@
 #include "attention/cached_attention.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <stdexcept>
@@ -13,6 +12,7 @@
 #include "attention/begin_step.h"
 #include "attention/cache_factory.h"
 #include "attention/paged_backend.h"
+#include "base/parallel_ranges.h"
 #include "cache/row_loops.h"
 #include "model/rope_phases.h"
 
@@ -44,7 +44,7 @@ void check_kernel_means(const KvMethod& method, const AttentionInput& input) {
 // Runs parts on several threads, at least `least` parts per thread.
 KvCache::ForEachPart in_threads(std::int64_t least) {
   return [least](std::int64_t parts, const std::function<void(std::int64_t)>& code) {
-    at::parallel_for(0, parts, least, [&](std::int64_t begin, std::int64_t end) {
+    parallel_ranges(parts, least, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) code(i);
     });
   };
@@ -80,17 +80,19 @@ at::Tensor transformed_rows(const at::Tensor& rows, const SideTransform* side, c
   }
   const std::int64_t tokens = x.size(0), heads = x.size(1), d = x.size(2);
   at::Tensor out = at::empty({tokens, heads, d}, x.options().dtype(at::kBFloat16));
-  const auto* source = x.const_data_ptr<float>();
+  const auto *source = x.const_data_ptr<float>(), *matrices = forward.const_data_ptr<float>();
+  const float* means = mean.defined() ? mean.const_data_ptr<float>() : nullptr;
+  const bool shared = forward.size(0) == 1;
   auto* target = reinterpret_cast<std::uint16_t*>(out.data_ptr<at::BFloat16>());
   constexpr std::int64_t kRows = 64;
   const std::int64_t blocks = (tokens + kRows - 1) / kRows;
   const std::int64_t item = std::max<std::int64_t>(std::min(kRows, tokens) * d * d, 1);
   const std::int64_t grain = std::max<std::int64_t>((std::int64_t{1} << 20) / item, 1);  // no threads for a few rows
-  at::parallel_for(0, blocks * heads, grain, [&](std::int64_t begin, std::int64_t end) {
+  parallel_ranges(blocks * heads, grain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t head = i % heads, first = i / heads * kRows, at = (first * heads + head) * d;
-      const float* matrix = forward.const_data_ptr<float>() + (forward.size(0) == 1 ? 0 : head * d * d);
-      const float* center = mean.defined() ? mean.const_data_ptr<float>() + head * d : nullptr;
+      const float* matrix = matrices + (shared ? 0 : head * d * d);
+      const float* center = means != nullptr ? means + head * d : nullptr;
       rotate_rows(source + at, std::min(kRows, tokens - first), heads * d, center, matrix, static_cast<int>(d),
                   target + at, heads * d);
     }

@@ -1,13 +1,13 @@
 #include "attention/fused_prefill.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <stdexcept>
 #include <vector>
 
 #include "attention/cpu/fused_attention.h"
+#include "base/parallel_ranges.h"
 #include "layout/side.h"
 
 namespace oscar {
@@ -23,7 +23,7 @@ at::Tensor packed(const at::Tensor& rows, Side side) {
   at::Tensor out = at::empty({heads, length}, source.options());
   const float* from = source.const_data_ptr<float>();
   float* to = out.mutable_data_ptr<float>();
-  at::parallel_for(0, heads, 1, [&](std::int64_t begin, std::int64_t end) {
+  parallel_ranges(heads, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t h = begin; h < end; ++h) {
       (keys ? pack_keys : pack_values)(from + h * tokens * d, tokens, d, to + h * length);
     }
@@ -71,7 +71,7 @@ at::Tensor attend(const AttentionInput& input, const at::Tensor& q, const at::Te
   const std::int64_t block = fused_block(head.gqa_group), blocks = (count + block - 1) / block;
   const float* queries = scaled.const_data_ptr<float>();
   float* outputs = out.mutable_data_ptr<float>();
-  at::parallel_for(0, blocks * kv_heads, 1, [&](std::int64_t begin, std::int64_t end) {
+  parallel_ranges(blocks * kv_heads, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t h = i % kv_heads, first = paired(i / kv_heads, blocks) * block;
       FusedHead own = head;

@@ -1,7 +1,6 @@
 #include "attention/stored_rows.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <atomic>
@@ -10,6 +9,7 @@
 
 #include "attention/begin_step.h"
 #include "attention/reconstruction.h"
+#include "base/parallel_ranges.h"
 
 namespace oscar {
 namespace {
@@ -78,7 +78,7 @@ StoredRows compare_stored_rows(const PagedAttention& cache, const KvMethod& meth
   const std::int64_t heads = rows.size(1), row = heads * rows.size(2), each = pages.tokens();
   const auto* values = rows.const_data_ptr<float>();
   std::atomic<std::int64_t> differing{0};
-  at::parallel_for(0, std::ssize(runs) * heads, 1, [&](std::int64_t begin, std::int64_t end) {
+  parallel_ranges(std::ssize(runs) * heads, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {  // only the last run may be shorter than a page
       const std::int64_t at = i / heads;
       const Run& run = runs[static_cast<std::size_t>(at)];
@@ -105,7 +105,7 @@ StoredRows compare_read_rows(const PagedAttention& cache, const KvMethod& method
   const std::int64_t heads = scored.size(0), tokens = scored.size(1), d = scored.size(2), each = pages.tokens();
   const auto* values = scored.const_data_ptr<float>();
   std::atomic<std::int64_t> differing{0};
-  at::parallel_for(0, std::ssize(runs) * heads, 1, [&](std::int64_t begin, std::int64_t end) {
+  parallel_ranges(std::ssize(runs) * heads, 1, [&](std::int64_t begin, std::int64_t end) {
     std::vector<float> read(static_cast<std::size_t>(each * d));
     for (std::int64_t i = begin; i < end; ++i) {  // only the last run may be shorter than a page
       const std::int64_t at = i / heads, head = i % heads;

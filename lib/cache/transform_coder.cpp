@@ -1,10 +1,10 @@
 // Codes of transformed rows, each row separately: the bundles of oscar-fit, naive2 and hadamard2.
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 
 #include "base/errors.h"
+#include "base/parallel_ranges.h"
 #include "cache/kv_method.h"
 #include "cache/row_pages.h"
 #include "cache/rows_coder.h"
@@ -19,12 +19,14 @@ at::Tensor quantized_rows(const KvMethod& method, std::int64_t layer, Side side,
   at::Tensor out = rows.clone();
   constexpr std::int64_t kRows = 64;
   const std::int64_t blocks = (std::max<std::int64_t>(end - begin, 0) + kRows - 1) / kRows;
-  at::parallel_for(0, blocks * heads, 1, [&](std::int64_t from, std::int64_t to) {
+  const float* source = rows.const_data_ptr<float>();
+  float* target = out.mutable_data_ptr<float>();
+  parallel_ranges(blocks * heads, 1, [&](std::int64_t from, std::int64_t to) {
     for (std::int64_t i = from; i < to; ++i) {
       const std::int64_t head = i % heads, first = begin + i / heads * kRows, row = first * heads + head;
       try {
-        quantize_rows(method.codec(layer, side, head), rows.const_data_ptr<float>() + row * d,
-                      std::min(kRows, end - first), heads * d, out.data_ptr<float>() + row * d, heads * d);
+        quantize_rows(method.codec(layer, side, head), source + row * d, std::min(kRows, end - first), heads * d,
+                      target + row * d, heads * d);
       } catch (const NumericalError& e) {
         throw NumericalError("layer " + std::to_string(layer) + ", KV head " + std::to_string(head) +
                              (side == Side::kKey ? ", keys" : ", values") + " from token " + std::to_string(first) +

@@ -1,12 +1,12 @@
 #include "curves/mean_divergence.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "base/errors.h"
+#include "base/parallel_ranges.h"
 #include "curves/row_divergence.h"
 
 namespace oscar {
@@ -39,7 +39,7 @@ at::Tensor summed_divergence(const at::Tensor& p, at::Tensor change) {
     const float *weights = dense.const_data_ptr<float>(), *changes = changed.const_data_ptr<float>();
     at::Tensor kl = at::empty({rows}, at::TensorOptions().dtype(at::kDouble));
     auto* out = kl.mutable_data_ptr<double>();
-    at::parallel_for(0, rows, 1, [&](std::int64_t begin, std::int64_t end) {
+    parallel_ranges(rows, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t r = begin; r < end; ++r) {
         out[r] = row_divergence(weights + r * vocabulary, changes + r * vocabulary, vocabulary);
       }

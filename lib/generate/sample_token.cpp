@@ -1,12 +1,12 @@
 #include "generate/sample_token.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "base/errors.h"
+#include "base/parallel_ranges.h"
 
 namespace oscar {
 namespace {
@@ -55,7 +55,7 @@ std::vector<std::int32_t> sample_tokens(const at::Tensor& logits, std::int64_t v
   std::vector<std::int32_t> tokens(units.size());
   const float* rows = logits.const_data_ptr<float>();
   const std::int64_t width = logits.size(1);
-  at::parallel_for(0, std::ssize(units), 1, [&](std::int64_t begin, std::int64_t end) {
+  parallel_ranges(std::ssize(units), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
       const auto r = static_cast<std::size_t>(row);
       tokens[r] = sample_token(rows + row * width, vocabulary, units[r]);

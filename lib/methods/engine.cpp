@@ -1,12 +1,12 @@
 #include "methods/engine.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "base/errors.h"
+#include "base/parallel_ranges.h"
 #include "methods/device_codes.h"
 #include "methods/group_codes.h"
 #include "methods/hadamard_rows.h"
@@ -28,7 +28,7 @@ void code_rows(const SideCode& side, at::Tensor& rows) {
   if (rows.is_cuda()) return code_rows_on_device(side, rows.narrow(0, begin, count));
   const std::int64_t step = tile > 1 ? tile : 64, blocks = (count + step - 1) / step;
   auto* data = rows.mutable_data_ptr<float>();
-  at::parallel_for(0, blocks * heads, 1, [&](std::int64_t from, std::int64_t to) {
+  parallel_ranges(blocks * heads, 1, [&](std::int64_t from, std::int64_t to) {
     for (std::int64_t i = from; i < to; ++i) {
       const std::int64_t head = i % heads, first = i / heads * step, at = ((begin + first) * heads + head) * d;
       code_tile(side, data + at, std::min(step, count - first), d, heads * d);
@@ -45,7 +45,7 @@ at::Tensor transformed(const at::Tensor& rows, std::int64_t order) {
   }
   auto* data = out.mutable_data_ptr<float>();
   const std::int64_t width = rows.size(1) * rows.size(2);
-  at::parallel_for(0, rows.size(0), 64, [&](std::int64_t begin, std::int64_t end) {
+  parallel_ranges(rows.size(0), 64, [&](std::int64_t begin, std::int64_t end) {
     hadamard_rows(data + begin * width, end - begin, width, width, order);
   });
   return out;

@@ -1,13 +1,13 @@
 #include "model/rope.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <cmath>
 #include <numbers>
 
 #include "base/errors.h"
+#include "base/parallel_ranges.h"
 #include "model/turned_rows.h"
 
 namespace oscar {
@@ -99,7 +99,7 @@ at::Tensor turned(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& 
   const float *from = rows.const_data_ptr<float>(), *cosines = c.const_data_ptr<float>();
   const float* sines = s.const_data_ptr<float>();
   float* to = out.mutable_data_ptr<float>();
-  at::parallel_for(0, x.size(0), 64, [&](std::int64_t begin, std::int64_t end) {
+  parallel_ranges(x.size(0), 64, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t) {
       turn_row(from + t * heads * d, heads, d, cosines + t * pairs, sines + t * pairs, pairs, to + t * heads * d);
     }

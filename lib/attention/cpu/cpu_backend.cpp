@@ -1,6 +1,5 @@
 // The decode path on the CPU: KvCache, and decode attention distributed over threads (decode_attention_cpu.h).
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 
@@ -9,6 +8,7 @@
 #include "attention/cpu/decode_attention_cpu.h"
 #include "attention/cpu/decode_group.h"
 #include "attention/paged_backend.h"
+#include "base/parallel_ranges.h"
 
 namespace oscar {
 namespace {
@@ -118,14 +118,14 @@ void decode_attention_cpu(const TieredDecodeParams& p, const CachePages& keys, c
   }
   const std::int64_t item = std::max<std::int64_t>(tokens * p.head_dim / std::max(p.batch, 1), 1);
   const std::int64_t grain = std::max<std::int64_t>((std::int64_t{1} << 18) / item, 1);
-  at::parallel_for(0, std::int64_t{p.batch} * p.kv_heads, grain, [&](std::int64_t begin, std::int64_t end) {
+  parallel_ranges(std::int64_t{p.batch} * p.kv_heads, grain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) attend_group(p, keys, values, positions, i / p.kv_heads, i % p.kv_heads);
   });
 }
 
 void decode_attention_two_pass(const TieredDecodeParams& p, const std::vector<SideView>& keys,
                                const std::vector<SideView>& values, const PositionLogits* positions) {
-  at::parallel_for(0, std::int64_t{p.batch} * p.kv_heads, 1, [&](std::int64_t begin, std::int64_t end) {
+  parallel_ranges(std::int64_t{p.batch} * p.kv_heads, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const auto b = static_cast<std::size_t>(i / p.kv_heads);
       attend_sides(p, keys[b], values[b], positions, i / p.kv_heads, i % p.kv_heads);
