@@ -107,6 +107,14 @@ void fill_request(VerifyArguments& a, const std::vector<VerifySource>& sources, 
     request.windows = parse_windows(a.windows);
   } else if (!sources.empty()) {
     request.windows = sources.front().bundle->windows;
+    for (const VerifySource& source : sources) {
+      const CacheWindows& own = source.bundle->windows;
+      if (own.sink == request.windows.sink && own.recent == request.windows.recent) continue;
+      log_warning("the bundles have different BF16 windows; all are evaluated with " +
+                  std::to_string(request.windows.sink) + "," + std::to_string(request.windows.recent) +
+                  ", the windows of the first (--windows chooses others)");
+      break;
+    }
   }
   request.seed = a.common.seed;
   request.tool_version = tool_version();

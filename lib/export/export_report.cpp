@@ -37,6 +37,17 @@ void check_form(const Json& judged, const std::string& where, const ServedForm& 
                    "), or fit what the format carries without loss (oscar-fit --for " + form.format + ")");
 }
 
+void check_windows(const Json& report, const std::string& where, const CacheWindows& served) {
+  const Json& found = json_object(report, "windows", where);
+  const std::int64_t sink = json_int(found, "sink", where + ", windows"),
+                     recent = json_int(found, "recent", where + ", windows");
+  if (sink == served.sink && recent == served.recent) return;
+  const auto text = [](std::int64_t a, std::int64_t b) { return std::to_string(a) + "," + std::to_string(b); };
+  throw InputError(where + ": evaluates BF16 windows of " + text(sink, recent) +
+                   " tokens, and the bundle is served with " + text(served.sink, served.recent) +
+                   "; evaluate it without --windows, or fit it with --windows " + text(sink, recent));
+}
+
 void check_verdicts(const Json& report, const Json& judged, const std::string& where) {
   const std::string row = json_string(judged, "row", where + ", bundles");
   for (const Json& gate : json_array(report, "gates", where)) {
@@ -80,6 +91,7 @@ void check_export_report(const Json& report, const std::string& where, const Ser
                      form.format);
   }
   check_form(*judged, where, form);
+  check_windows(report, where, form.bundle.windows);
   check_verdicts(report, *judged, where);
 }
 

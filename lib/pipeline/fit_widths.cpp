@@ -1,5 +1,7 @@
 #include "pipeline/fit_widths.h"
 
+#include "base/errors.h"
+#include "base/json.h"
 #include "base/progress.h"
 #include "bundle/curve_allocation.h"
 #include "export/served_form.h"
@@ -32,6 +34,19 @@ Fitted fitted_with(const FitRequest& r, const FitInput& input, FitOptions option
   return fitted;
 }
 
+// Curves of a finished run are taken for this one if they were measured on the same text in the same dtype.
+void require_same_text(const std::string& file, const FitRequest& r, const FitInput& input,
+                       const std::optional<CurveText>& text) {
+  const Curves found = curves_from_json(read_json(file), file);
+  const Checkpoint checkpoint = open_model_of(input.statistics, r.common);
+  const CurveText now = text ? *text : load_curve_text(checkpoint, input.options.device, r.windows, r.curves);
+  const std::string dtype = curve_decoding(r.curves, r.common, checkpoint.config(), input.options.device).dtype_name();
+  const bool same = found.text.value("sha256", Json()) == now.record.value("sha256", Json());
+  if (same && found.dtype == dtype) return;
+  throw UsageError(file + ": these curves of a finished run were measured on another " + (same ? "dtype" : "text") +
+                   "; choose another output or pass --overwrite");
+}
+
 }  // namespace
 
 std::optional<MeasuredCurves> measure_widths(const FitRequest& r, const FitInput& input,
@@ -40,7 +55,10 @@ std::optional<MeasuredCurves> measure_widths(const FitRequest& r, const FitInput
   // A dry run does not run the model, so its table shows the analytic allocation.
   if (r.fit.allocate != "measured" || (r.common.dry_run && curves.file.empty())) return {};
   const Timeline::Phase measuring(input.options.timeline, phase::kCurves);
-  if (curves.file.empty()) curves.file = finished_curves(r, outputs_of(r));
+  if (curves.file.empty()) {
+    curves.file = finished_curves(r, outputs_of(r));
+    if (!curves.file.empty()) require_same_text(curves.file, r, input, text);
+  }
   curves.loaded = text;
   return curves_for(input.statistics, hash_of(input), input.options, r.windows, r.common, curves, budgets_of(r),
                     r.text_hashes);

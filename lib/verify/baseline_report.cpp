@@ -157,12 +157,14 @@ void BaselineReport::compare(VerifyReport& report, std::optional<double> max_kl_
     }
   }
   if (!max_kl_increase) return;
-  bool measured = false;
-  for (const GateResult& g : report.gates) measured = measured || g.name == "max_kl_increase";
-  if (measured) return;  // otherwise the candidate is missing in the earlier report, which fails
   for (const MethodReport& m : report.methods) {
-    if (!m.judged) continue;
-    report.gates.push_back({"max_kl_increase", m.id, m.path, *max_kl_increase, std::nullopt, false});
+    const bool compared = std::any_of(report.gates.begin(), report.gates.end(), [&](const GateResult& g) {
+      return g.name == "max_kl_increase" && g.method == m.id && g.path == m.path;
+    });
+    if (!m.judged || compared) continue;
+    GateResult gate{"max_kl_increase", m.id, m.path, *max_kl_increase, std::nullopt, false};
+    gate.reason = "the earlier report has no such row: write it again with the bundles and the --path of this run";
+    report.gates.push_back(std::move(gate));
     report.pass = false;
   }
 }

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 namespace oscar {
 namespace {
@@ -49,8 +51,10 @@ void CacheChecker::check_layer(const LayerToCheck& layer) {
   const at::Tensor decoded = paged.attend(tokens_of(input, batch)).to(at::kCPU, at::kDouble);
   const at::Tensor expected = layer.prefill.to(at::kCPU, at::kDouble);
   const double norm = expected.norm().item<double>();
-  const double error = (decoded - expected).norm().item<double>();
-  check_.reader_error = std::max(check_.reader_error, norm > 0 ? error / norm : error);
+  const double error = (decoded - expected).norm().item<double>() / (norm > 0 ? norm : 1.0);
+  // std::max() would drop a NaN.
+  check_.reader_error =
+      std::isfinite(error) ? std::max(check_.reader_error, error) : std::numeric_limits<double>::max();
 
   for (const Side side : {Side::kKey, Side::kValue}) {
     const CacheWindows& windows = pages_.sides[side == Side::kKey ? 0 : 1].windows;

@@ -44,12 +44,14 @@ std::int64_t SequenceScorer::score(std::size_t s, const at::Tensor& baseline, co
   std::int64_t tokens = 0;
   for_each_block(
       s, [&](std::int64_t from, std::int64_t rows, std::span<const std::int32_t> targets, const std::string& where) {
-        const BaselineRows base(decoder_.logits(baseline.narrow(0, from, rows)), targets, where);
+        const at::Tensor base_logits = decoder_.logits(baseline.narrow(0, from, rows));
+        const BaselineRows base(base_logits, targets, where);
         at::Tensor prefill_logits;
         std::size_t path = scored.size();
         for (std::size_t r = 0; r < hidden.size(); ++r) {
           const std::string name = scored[r].method->id + " (" + scored[r].path + ")";
-          const at::Tensor logits = decoder_.logits(hidden[r].narrow(0, from, rows));
+          const at::Tensor logits =
+              hidden[r].is_same(baseline) ? base_logits : decoder_.logits(hidden[r].narrow(0, from, rows));
           base.score(logits, name, all[r].back());
           if (all.size() == scored.size()) continue;
           if (scored[r].path == "prefill") {

@@ -5,10 +5,12 @@
 #include <numeric>
 
 #include "base/columns.h"
+#include "base/hash.h"
 #include "base/progress.h"
 #include "model/device_memory.h"
 #include "model/weights.h"
 #include "report/number_text.h"
+#include "text/text_hashes.h"
 #include "verify/time_estimate.h"
 #include "verify/verification.h"
 
@@ -47,6 +49,13 @@ std::int64_t first_common_position(const MethodSelection& selection, const Cache
     }
   }
   return std::min(first, std::max(first_scored_position(windows), context * 3 / 4));
+}
+
+// The tokenizer is in no fingerprint; what it made of the text is.
+std::string sequences_hash(const std::vector<std::vector<std::int32_t>>& sequences) {
+  Sha256 hash;
+  for (const auto& ids : sequences) hash.update(document_hash(ids));
+  return hash.hex();
 }
 
 }  // namespace
@@ -178,6 +187,7 @@ Json Verification::run_identity() const {
                    {"model", checkpoint_.fingerprint()},
                    {"bundle", bundle},
                    {"text", text_sha256_},
+                   {"text_tokens", sequences_hash(set_.sequences)},
                    {"threads", at::get_num_threads()},
                    {"options",
                     {{"context", r.context},

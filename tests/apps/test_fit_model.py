@@ -196,6 +196,20 @@ def test_a_run_that_was_stopped_behind_its_last_step_is_complete(line, tmp_path)
     assert files_of(tmp_path) == expected
 
 
+def test_curves_of_a_finished_run_belong_to_its_text(model, small, tmp_path):
+    """--resume with another --text or --dtype does not take them."""
+    other = tmp_path / "other.jsonl"
+    other.write_text("".join(reversed(small.read_text().splitlines(True))))
+    succeed("collect", "--model", model, "--prompts", small, "-o", tmp_path / "s", *SHORT, "--far-pairs", "16,32", "--device", "cpu")
+    run = ["fit", tmp_path / "s", "-o", tmp_path / "b", *WINDOWS, "--model", model, "--device", "cpu", *CURVES]
+    succeed(*run, "--text", small)
+    assert "is complete" in succeed(*run, "--text", small, "--resume").err
+    expected = files_of(tmp_path / "b")
+    refuse(USAGE, *run, "--text", other, "--resume", names=[tmp_path / "b", "another text"])
+    refuse(USAGE, *run, "--text", small, "--resume", "--dtype", "bfloat16", names=[tmp_path / "b", "another dtype"])
+    assert files_of(tmp_path / "b") == expected
+
+
 def planned(run):
     """Tokens that a run would collect, of prompts and of own text."""
     plan = json.loads(succeed(*run, "--dry-run", "--json").out)

@@ -122,6 +122,7 @@ Json report_of(const Bundle& bundle, const std::string& format) {
   const Json entry = {
       {"row", "oscar"}, {"sha256", kFiles}, {"served_as", {{"format", format}, {"changes", Json::array()}}}};
   return {{"model", {{"fingerprint", bundle.model_fingerprint}}},
+          {"windows", {{"sink", bundle.windows.sink}, {"recent", bundle.windows.recent}}},
           {"bundles", Json::array({entry})},
           {"gates", Json::array({{{"name", "max_kl"}, {"method", "oscar"}, {"pass", true}}})},
           {"self_checks", Json::array({{{"name", "drift"}, {"pass", nullptr}}})}};
@@ -164,9 +165,12 @@ TEST(ExportReport, OtherBundlesFailedGatesAndOldReportsAreRefused) {
   report["bundles"][0].erase("served_as");
   EXPECT_NE(refusal(report, form).find("--as sglang"), std::string::npos);
   report = report_of(fitted, "sglang");
+  report["windows"]["recent"] = fitted.windows.recent + 64;
+  EXPECT_NE(refusal(report, form).find("the bundle is served with"), std::string::npos);
+  report = report_of(fitted, "sglang");
   report["model"]["fingerprint"] = "another";
   EXPECT_NE(refusal(report, form).find("another model"), std::string::npos);
-  for (const char* key : {"model", "bundles", "gates", "self_checks"}) {
+  for (const char* key : {"model", "windows", "bundles", "gates", "self_checks"}) {
     report = report_of(fitted, "sglang");
     report[key] = 7;
     EXPECT_NE(refusal(report, form).find("r.json"), std::string::npos) << key;

@@ -57,6 +57,19 @@ TEST_F(Baseline, AGateOnTheIncrease) {
   EXPECT_FALSE(other.gates.back().value.has_value());
 }
 
+// One row that passes does not speak for the other.
+TEST_F(Baseline, ACandidateThatTheEarlierReportLacksFails) {
+  VerifyReport now = sample_report({});
+  MethodReport decoded = now.methods[2];
+  decoded.path = "decode";
+  now.methods.push_back(decoded);
+  BaselineReport::load(file_).compare(now, 0.1, kBootstrap, same(now));
+  EXPECT_FALSE(now.pass);
+  ASSERT_EQ(now.gates.back().path, "decode");
+  EXPECT_FALSE(now.gates.back().value.has_value());
+  EXPECT_THAT(now.gates.back().reason, testing::HasSubstr("has no such row"));
+}
+
 // Sequences are paired: their own spread cancels, and an increase of one sequence in four may be chance.
 TEST_F(Baseline, TheIntervalOfTheIncreaseDecides) {
   const auto gate_of = [&](const std::vector<double>& increases) {
