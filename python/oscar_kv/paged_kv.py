@@ -59,6 +59,7 @@ class PageTable:
 
     def release(self):
         self.pages, self.used, self._work = [[] for _ in self.pages], 0, None
+        self._copied = dict.fromkeys(self._copied, -1)  # as many pages may be others the next time
 
 
 class LayerCode:

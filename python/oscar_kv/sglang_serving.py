@@ -81,6 +81,8 @@ def refusals(kvc, groups):
          "--disable-hybrid-swa-memory"),
         (kvc.is_draft_worker, "a draft model has no bundle"),
         (kvc.use_mla_backend, "the model has latent attention (MLA), which has no 2-bit cache"),
+        (model.is_multimodal and model.hf_text_config.model_type == "gemma3_text", "image tokens of Gemma 3 see one another, which SGLang does "
+         "only in its Triton backend; leave --enable-multimodal out"),
         (model.is_encoder_decoder, "the model has an encoder and cross-attention, which have no 2-bit cache")]
     return made + [sentence for found, sentence in cases if found]
 

@@ -33,9 +33,10 @@ def _rank():
 
 
 def serving_of(config):
-    """The Serving of a vLLM configuration, made at the first call: a worker makes it when its model is built."""
+    """The Serving of a vLLM configuration, made at the first call: a worker makes it when its model is built. Wrappers of several
+    models build the language model with a configuration of its own, which shares the table of layers."""
     for known, serving in _servings:
-        if known is config:
+        if known.compilation_config.static_forward_context is config.compilation_config.static_forward_context:
             return serving
     serving = Serving(config, _rank(), config.parallel_config.tensor_parallel_size)
     _servings[:] = [(config, serving)]

@@ -207,6 +207,17 @@ def test_reset():
     assert torch.equal(cache.attend(query, 0.3)[0], fresh.attend(query, 0.3)[0])
 
 
+def test_reset_forgets_whose_the_pages_were():
+    """Two sequences of other lengths take as many pages in all as before."""
+    cache, fresh, query = made(0, 2), made(0, 2), torch.randn(2, 4, 1, 32)
+    cache.append(*random_rows(480, 7), [400, 80])
+    cache.attend(query, 0.3)
+    cache.table.release(), cache.reset()
+    for each in (cache, fresh):
+        each.append(*random_rows(480, 8), [80, 400])
+    assert torch.equal(cache.attend(query, 0.3)[0], fresh.attend(query, 0.3)[0])
+
+
 def test_rotated_mean_adds_up():
     """x' = (x - RoPE_p(mean)) forward and the phase logits give q k^T again."""
     import dataclasses

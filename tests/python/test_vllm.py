@@ -40,10 +40,10 @@ def config(layers=2, kv_heads=2, d=32, model=SAMPLES / "tiny-qwen3", **changed):
         additional_config={vllm_serving.BUNDLE_OPTION: str(GOLDEN / "bundle")},
         cache_config=CacheConfig(cache_dtype="oscar2", enable_prefix_caching=False, block_size=64),
         parallel_config=types.SimpleNamespace(decode_context_parallel_size=1, prefill_context_parallel_size=1, tensor_parallel_size=1,
-                                              use_ubatching=False),
+                                              pipeline_parallel_size=1, data_parallel_size=1, use_ubatching=False),
         model_config=types.SimpleNamespace(
             dtype=torch.bfloat16, model=str(model), revision=None, max_model_len=384, get_head_size=lambda: d,
-            get_total_num_kv_heads=lambda: kv_heads, hf_text_config=types.SimpleNamespace(num_hidden_layers=layers), is_hybrid=False,
+            get_total_num_kv_heads=lambda: kv_heads, hf_text_config=types.SimpleNamespace(num_hidden_layers=layers), is_hybrid=False, is_moe=False,
             is_mm_prefix_lm=False),
         scheduler_config=types.SimpleNamespace(max_num_seqs=4, disable_hybrid_kv_cache_manager=False),
         attention_config=types.SimpleNamespace(hisparse_config=None, backend=AttentionBackendEnum["OSCAR"]),
@@ -176,6 +176,8 @@ def test_versions():
     ({"speculative_config": speculation(8)}, "8 speculated tokens do not fit into the bundle's recent window of 8"),
     ({"model_config__is_hybrid": True, "cache_config__prefix_match_unit": 64}, "--prefix-match-unit.*leave it out"),
     ({"kv_transfer_config": object()}, "KV transfer"), ({"parallel_config__decode_context_parallel_size": 2}, "context parallelism"),
+    ({"parallel_config__pipeline_parallel_size": 2}, "pipeline parallelism"),
+    ({"parallel_config__data_parallel_size": 2, "model_config__is_moe": True}, "experts and data parallelism"),
     ({"parallel_config__use_ubatching": True}, "DBO"), ({"model_config__dtype": torch.float16}, "computes in float16.*--dtype bfloat16"),
     ({"use_v2_model_runner": False}, "VLLM_USE_V2_MODEL_RUNNER"), ({"layers": 3}, "lacks layer 2"), ({"kv_heads": 4}, "KV heads"),
     ({"model": SAMPLES / "tiny-llama"}, "another model"), ({"model": "nobody/nothing"}, "'nobody/nothing' is not found.*oscar_checkpoint"),
@@ -184,6 +186,14 @@ def test_refusals(changed, sentence, monkeypatch):
     monkeypatch.delenv("OSCAR_KV_BUNDLE", raising=False)
     with pytest.raises(InputError, match=sentence):
         vllm_serving.Serving(config(**changed))
+
+
+def test_configurations_derived_for_a_language_model_share_its_serving(serve):
+    """As in VllmConfig.with_hf_config(), which wrappers of several models call."""
+    made = serve(two_sizes())
+    inner = types.SimpleNamespace(**{**vars(made), "model_config": types.SimpleNamespace(**vars(made.model_config))})
+    assert vllm_backend.serving_of(inner) is vllm_backend.serving_of(made)
+    assert vllm_backend.serving_of(serve(two_sizes())) is not vllm_backend.serving_of(made)
 
 
 def test_the_bundle_is_named_by_option_or_environment(monkeypatch):
