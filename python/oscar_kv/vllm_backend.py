@@ -130,6 +130,8 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
     def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         self.serving = serving_of(vllm_config)
+        # vLLM says of each request whether it may be new. In hybrid models it says so of its own kernels.
+        self._tells_new = not vllm_config.model_config.is_hybrid
         if vllm_config.model_config.is_hybrid:
             vllm_states.install()
         self.reorder_batch_threshold = self.serving.most_new
@@ -159,6 +161,8 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
             raise InputError("vLLM did not tell the lengths of prompts on the host (seq_lens_cpu_upper_bound)")
         if self.serving.by_block:
             self.table.cover(self.serving.blocks(self.layers))
+            if self._tells_new and common.is_prefilling is not None:  # a request that decodes goes on with its own blocks
+                starts = [start if new else 0 for start, new in zip(starts, common.is_prefilling.tolist())]
         rows = self.table.rows(slots, starts, counts, common.seq_lens[:count], common.block_table_tensor[:count], common.slot_mapping)
         # before the forward, which may be a graph replay
         if rows.overlay is not None and rows.overlay.fills is not None:

@@ -276,12 +276,21 @@ class ThroughVllm:
         self.layer, self.blocks = layers[layer], allocated(specs, made, blocks)[layers[layer].layer_name]
         self.builder = OscarMetadataBuilder(specs[self.layer.layer_name], list(specs), made, torch.device("cpu"))
 
+    tells_new = True
+
+    def admit(self, request):
+        request.known = max(request.prompt, getattr(self, "reached", {}).get(request.seed, 0))  # tokens, those of before it was taken off
+        super().admit(request)
+
     def compute(self, slots, starts, counts, lengths, table, mapping, query, key, value):
+        requests = [next(r for r in self.running if r.slot == slot) for slot in slots]
+        new = [r.done < r.known for r in requests] + [False] * (len(lengths) - len(slots))
         ends = torch.tensor([0, *counts] + [0] * (len(lengths) - len(slots))).cumsum(0).int()
         metadata = self.builder.build(0, CommonAttentionMetadata(
             query_start_loc=ends, query_start_loc_cpu=ends, seq_lens=lengths, num_reqs=len(lengths), num_actual_tokens=query.shape[0],
             max_query_len=max(counts), max_seq_len=384, block_table_tensor=table, slot_mapping=mapping,
-            seq_lens_cpu_upper_bound=self.upper(slots, lengths), req_idx=np.array(slots)))
+            seq_lens_cpu_upper_bound=self.upper(slots, lengths), req_idx=np.array(slots),
+            is_prefilling=torch.tensor(new) if self.tells_new else None))
         output = torch.zeros_like(query)
         self.layer.impl.forward(self.layer, query, key, value, self.blocks, metadata, output)
         return output
@@ -306,6 +315,12 @@ class VllmPrefixEngine(ThroughVllm, PrefixEngine):
     def __init__(self, *arguments, **named):
         super().__init__(*arguments, **named)
         self.table, self.kv = self.builder.table, self.layer.impl.cache(self.layer, torch.device("cpu"))
+        self.waits, check = 0, self.table._check
+
+        def counted():
+            self.waits += 1
+            check()
+        self.table._check = counted
 
 
 @pytest.mark.parametrize("rotated", [False, True])
@@ -316,10 +331,15 @@ def test_prefix_caching_in_memory_of_vllm(serve, rotated, monkeypatch):
     text = LlamaConfig(num_hidden_layers=1, head_dim=64, rope_parameters={"rope_type": "default", "rope_theta": 500.0})
     made = serve(bundle, cache_config__enable_prefix_caching=True, model_config__hf_text_config=text)
     phases = Phases(1 / 500.0 ** (torch.arange(32) / 32)) if rotated else None
-    engine = VllmPrefixEngine(bundle, 0, made, [attention_layer(0)], 24, 3, phases=phases)
-    engine.run(families(6, 330))
-    assert engine.kinds >= {"decode", "mixed"} and engine.preempted > 1 and engine.compared > 60
-    assert engine.hits > 10 and engine.coded > 3 and engine.kept > 5, (engine.hits, engine.coded, engine.kept)
+    waits = []
+    for tells_new in (False, True):
+        engine = VllmPrefixEngine(bundle, 0, made, [attention_layer(0)], 24, 3, phases=phases)
+        engine.tells_new = tells_new
+        engine.run(families(6, 330))
+        assert engine.kinds >= {"decode", "mixed"} and engine.preempted > 1 and engine.compared > 60
+        assert engine.hits > 10 and engine.coded > 3 and engine.kept > 5, (engine.hits, engine.coded, engine.kept)
+        waits.append(engine.waits)
+    assert waits[1] < waits[0]  # a request that decodes into a new block is not taken for a new one
 
 
 @pytest.mark.parametrize("layer", [0, 1])
