@@ -130,10 +130,10 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
     def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         self.serving = serving_of(vllm_config)
-        # vLLM says of each request whether it may be new. In hybrid models it says so of its own kernels.
-        self._tells_new = not vllm_config.model_config.is_hybrid
-        if vllm_config.model_config.is_hybrid:
+        hybrid = vllm_config.model_config.is_hybrid
+        if hybrid:
             vllm_states.install()
+        self._tells_new = not hybrid  # vLLM says of each request whether it may be new; in hybrid models, of its own kernels
         self.reorder_batch_threshold = self.serving.most_new
         self.table, self.layers = self.serving.table(device), [layer_index(name) for name in layer_names]
         self._names, self._flush, self._tables = layer_names, None, {}

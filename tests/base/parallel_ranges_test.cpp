@@ -1,6 +1,5 @@
 #include "base/parallel_ranges.h"
 
-#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -11,19 +10,12 @@
 #include <vector>
 
 #include "base/parallel_tasks.h"
+#include "support/four_threads.h"
 
 namespace oscar {
 namespace {
 
-// Four threads, and the number of before afterwards.
-class ParallelRanges : public ::testing::Test {
- protected:
-  void SetUp() override { at::set_num_threads(4); }
-  void TearDown() override { at::set_num_threads(before_); }
-
- private:
-  int before_ = at::get_num_threads();
-};
+class ParallelRanges : public FourThreads {};
 
 // What a plain loop would not do: four parts wait for one another, for ten seconds at most.
 #ifndef __clang__  // compiled without OpenMP

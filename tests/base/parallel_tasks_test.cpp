@@ -9,18 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "support/four_threads.h"
+
 namespace oscar {
 namespace {
 
-// Four threads, and the number of before afterwards.
-class ParallelTasks : public ::testing::Test {
- protected:
-  void SetUp() override { at::set_num_threads(4); }
-  void TearDown() override { at::set_num_threads(before_); }
-
- private:
-  int before_ = at::get_num_threads();
-};
+class ParallelTasks : public FourThreads {};
 
 TEST_F(ParallelTasks, EachRunsOnceAndAtenHasOneThreadMeanwhile) {
   std::vector<std::atomic<int>> runs(1000);
