@@ -14,9 +14,9 @@ template <class C>
 __device__ __forceinline__ void write_output(const PagedDecodeParams& p, int sequence, int query_head, int channel,
                                              float m, float l, float o) {
   if (p.sink_logits != nullptr) l += exp2_approx(p.sink_logits[query_head] * kLog2E - m);
-  const float value = l > 0.0f ? o / l : 0.0f;
+  const float value = l == 0.0f ? 0.0f : o / l;  // a sum that is not a number must show
   const long long head = static_cast<long long>(sequence) * p.query_heads + query_head, at = head * C::D + channel;
-  if (channel == 0 && p.lse != nullptr) p.lse[head] = l > 0.0f ? (m + log2f(l)) / kLog2E : -INFINITY;
+  if (channel == 0 && p.lse != nullptr) p.lse[head] = l == 0.0f ? -INFINITY : (m + log2f(l)) / kLog2E;
   if (p.out_float) {
     static_cast<float*>(p.out)[at] = value;
   } else {

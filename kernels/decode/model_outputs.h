@@ -1,5 +1,5 @@
 // Brings outputs of decode attention out of the cache basis to the engine's output: row times matrix, plus mean, as
-// BF16. CPU reference: LayerTransform.outputs() of python/oscar_kv/transform.py. Raw pointers, no LibTorch.
+// BF16. CPU reference: LayerTransform.outputs() of python/oscar_kv/cache/transform.py. Raw pointers, no LibTorch.
 #pragma once
 
 #include <cuda_runtime_api.h>

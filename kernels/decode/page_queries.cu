@@ -2,6 +2,8 @@
 // the heads of one KV head.
 #include "kernels/decode/page_queries.h"
 
+#include <cuda_fp16.h>
+
 #include <algorithm>
 
 #include "kernels/common/launch_kernel.cuh"
@@ -24,10 +26,21 @@ struct PhaseRow {
   }
 };
 
+// Two FP32 numbers as two terms of FP16 pairs.
+struct TwoTerms {
+  std::uint32_t high, low;
+
+  __device__ __forceinline__ static TwoTerms of(float x, float y) {
+    const std::uint32_t high = pack_f16(x, y);
+    const float2 rounded = __half22float2(*reinterpret_cast<const __half2*>(&high));
+    return {high, pack_f16(x - rounded.x, y - rounded.y)};
+  }
+};
+
 // The heads' operand rotated to a position: words of a lane's channels 4 s + {0, 1, 2, 3} and of their other halves.
-__device__ __forceinline__ void apply_rope(std::uint32_t (&words)[4], const float4& u, const float4& w,
-                                           const float4& cosine, const float4& sine) {
-  const auto rotated = [](float x, float z, float c, float s) { return pack_f16(x * c + z * s, z * c - x * s); };
+__device__ __forceinline__ void apply_rope(TwoTerms (&words)[4], const float4& u, const float4& w, const float4& cosine,
+                                           const float4& sine) {
+  const auto rotated = [](float x, float z, float c, float s) { return TwoTerms::of(x * c + z * s, z * c - x * s); };
   words[0] = rotated(u.x, w.x, cosine.x, sine.x), words[1] = rotated(u.y, w.y, cosine.y, sine.y);
   words[2] = rotated(u.z, w.z, cosine.z, sine.z), words[3] = rotated(u.w, w.w, cosine.w, sine.w);
 }
@@ -36,22 +49,24 @@ __device__ __forceinline__ float4 times(float factor, const float4& x) {
   return {factor * x.x, factor * x.y, factor * x.z, factor * x.w};
 }
 
-// y += projection times rotated heads; y: [tile of directions]. rows_of(m, k): the projection's operand of tile m, step
-// k.
+// y += projection times rotated heads; y: [tile of directions]. rows_of(m, k, low): a term of the projection's operand
+// of tile m, step k.
 template <int D, class RowsOf>
 __device__ __forceinline__ void project_rotated(float (&y)[2][4], const float4 (&u)[D / 32], const float4 (&w)[D / 32],
                                                 const PhaseRow<D>& c, const RowsOf& rows_of) {
 #pragma unroll
   for (int s = 0; s < D / 32; ++s) {
-    std::uint32_t words[4];
+    TwoTerms words[4];
     apply_rope(words, u[s], w[s], c.cosine[s], c.sine[s]);
 #pragma unroll
     for (int i = 0; i < 2; ++i)
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
-        const uint4 rows = rows_of(m, 2 * s + i);
-        const std::uint32_t operand[4] = {rows.x, rows.y, rows.z, rows.w};
-        mma_f16(y[m], operand, words[2 * i], words[2 * i + 1]);
+        const uint4 rows = rows_of(m, 2 * s + i, false), rest = rows_of(m, 2 * s + i, true);
+        const std::uint32_t high[4] = {rows.x, rows.y, rows.z, rows.w}, low[4] = {rest.x, rest.y, rest.z, rest.w};
+        mma_f16(y[m], low, words[2 * i].high, words[2 * i + 1].high);
+        mma_f16(y[m], high, words[2 * i].low, words[2 * i + 1].low);
+        mma_f16(y[m], high, words[2 * i].high, words[2 * i + 1].high);
       }
   }
 }
@@ -64,7 +79,7 @@ __global__ void __launch_bounds__(kThreads, D == 256 ? 2 : kBlocksPerSm)
   asm volatile("griddepcontrol.launch_dependents;");  // the attention kernel may start; it waits before it reads
 #endif
   constexpr int kSteps = D / 16;
-  constexpr bool kHeld = D <= 128;  // keeps the projection in registers if they suffice
+  constexpr bool kHeld = D <= 128;  // keeps the projection's high terms in registers if they suffice
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
   const int sequence = blockIdx.z, first_head = 8 * static_cast<int>(blockIdx.y);
 
@@ -118,16 +133,19 @@ __global__ void __launch_bounds__(kThreads, D == 256 ? 2 : kBlocksPerSm)
     const PhaseRow<D> c = row;
     if (at + stride < count) row.load(row_of(at + stride));
     float y[2][4] = {};
-    project_rotated<D>(y, u, w, c, [&](int m, int k) {
-      if constexpr (kHeld) return held[m][k];
-      return __ldg(table + 32 * (m * kSteps + k));
+    project_rotated<D>(y, u, w, c, [&](int m, int k, bool low) {
+      if constexpr (kHeld)
+        if (!low) return held[m][k];
+      return __ldg(table + (low ? phase_term_count(D) / 8 : 0) + 32 * (m * kSteps + k));
     });
     const int index = at < pages ? plan.page_begin + at : p.max_pages + at - pages;
     const long long offset = static_cast<long long>(index) * (gqa_group * kPageQueryBytes);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {  // rows g + {0, 8, 16, 24}
-      const uint2 four = make_uint2(pack_f16(y[0][i], y[0][2 + i]), pack_f16(y[1][i], y[1][2 + i]));
-      if (to[i] != nullptr) *reinterpret_cast<uint2*>(to[i] + offset) = four;
+      if (to[i] == nullptr) continue;
+      const TwoTerms first = TwoTerms::of(y[0][i], y[0][2 + i]), second = TwoTerms::of(y[1][i], y[1][2 + i]);
+      *reinterpret_cast<uint2*>(to[i] + offset) = make_uint2(first.high, second.high);
+      *reinterpret_cast<uint2*>(to[i] + offset + kPageTermBytes) = make_uint2(first.low, second.low);
     }
   }
 }

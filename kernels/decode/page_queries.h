@@ -14,8 +14,8 @@
 
 namespace oscar::kernels {
 
-// Bytes of one query head's page query: [4 lanes t][rows 2t, 2t + 1][4 rows 8 apart] FP16.
-inline constexpr int kPageQueryBytes = 2 * kPageRank;
+// Bytes of one query head's page query: [high, low term][4 lanes t][rows 2t, 2t + 1][4 rows 8 apart] FP16.
+inline constexpr int kPageTermBytes = 2 * kPageRank, kPageQueryBytes = 2 * kPageTermBytes;
 
 // Number of page queries of a (sequence, KV head): one per page of the page table, then one per BF16 tile.
 OSCAR_HD constexpr int page_queries(int max_pages, int window_pages) {

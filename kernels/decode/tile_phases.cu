@@ -49,15 +49,20 @@ std::vector<Column> basis_of(std::vector<Column>& columns) {
 std::uint16_t half_bits(double x) { return __half_as_ushort(__float2half_rn(static_cast<float>(x))); }
 
 // Fills operand A with element(row, column) of a matrix of 16 `tiles` rows and 16 `steps` columns: fragment_pages.h.
+// The low terms are `to_low` elements after the high ones.
 template <class F>
-void fill_operand(int tiles, int steps, std::uint16_t* table, F&& element) {
+void fill_operand(int tiles, int steps, std::uint16_t* table, int to_low, F&& element) {
   for (int tile = 0; tile < tiles; ++tile)
     for (int step = 0; step < steps; ++step)
       for (int lane = 0; lane < 32; ++lane)
         for (int r = 0; r < 4; ++r)  // registers
-          for (int sub = 0; sub < 2; ++sub)
-            *table++ =
-                half_bits(element(16 * tile + lane / 4 + 8 * (r & 1), 16 * step + 8 * (r >> 1) + 2 * (lane % 4) + sub));
+          for (int sub = 0; sub < 2; ++sub) {
+            const double x =
+                element(16 * tile + lane / 4 + 8 * (r & 1), 16 * step + 8 * (r >> 1) + 2 * (lane % 4) + sub);
+            *table = half_bits(x);
+            table[to_low] = half_bits(x - __half2float(__ushort_as_half(*table)));
+            ++table;
+          }
 }
 
 }  // namespace
@@ -76,12 +81,12 @@ float fill_tile_phases(int head_dim, const float* frequencies, std::uint16_t* ta
   for (const Column& column : rest)
     for (const double x : column) error = std::max(error, std::abs(x));
 
-  fill_operand(kPageRank / 16, head_dim / 16, tables, [&](int direction, int column) {
+  fill_operand(kPageRank / 16, head_dim / 16, tables, phase_term_count(head_dim), [&](int direction, int column) {
     const int step = column / 16, inside = column % 16;
     const int pair = 16 * (step / 2) + 4 * (inside % 8 / 2) + 2 * (step % 2) + inside / 8;
     return dot(basis[direction], phases[pair + (inside % 2) * pairs]);
   });
-  fill_operand(kPageTokens / 16, kPageRank / 16, tables + projection_count(head_dim),
+  fill_operand(kPageTokens / 16, kPageRank / 16, tables + projection_count(head_dim), phase_term_count(head_dim),
                [&](int token, int k) { return kPhaseUnit * basis[page_direction(k)][token]; });
   return static_cast<float>(error);
 }

@@ -94,7 +94,8 @@ struct WarpWork {
   __device__ __forceinline__ static void position_logits(const DecodeLaunch& a, float (&s)[M][Head::kSize],
                                                          SharedAddress queries, int lane) {
     if constexpr (Codes::kPositions) {
-      phase_logits<NT, M>(s, queries, a.p.tile_phases + projection_count(D), a.gqa_group, lane);
+      phase_logits<NT, M>(s, queries, a.p.tile_phases + projection_count(D), phase_term_count(D) / 8, a.gqa_group,
+                          lane);
     } else {
 #pragma unroll
       for (int m = 0; m < M; ++m)
