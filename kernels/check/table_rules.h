@@ -1,6 +1,7 @@
 // What the tables of a step must be before kernels follow them: page and window ids inside their pools, no more pages
 // than a row of a table has, runs inside their rows and pages. The rules for one sequence or run, for host and device;
-// check_tables.h applies them to a whole table. python/oscar_kv/table_checks.py has the same rules for the reference.
+// check_tables.h applies them to a whole table. python/oscar_kv/ops/table_checks.py has the same rules for the
+// reference.
 #pragma once
 
 #include <cstdint>

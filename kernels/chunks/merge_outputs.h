@@ -1,5 +1,5 @@
 // Merges two parts of a softmax attention: outputs with the logarithms of their sums of exponentials, as flash
-// attention returns them. CPU reference: Parts.merge() of python/oscar_kv/softmax_merge.py.
+// attention returns them. CPU reference: Parts.merge() of python/oscar_kv/ops/merge.py.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,7 +1,7 @@
 // Writes the new tokens of prompts into the cache. Tensor cores bring them into the cache basis. Then they go into the
 // BF16 windows, or are clipped, encoded and packed into pages, or both. One launch covers all requests of a layer and
 // side. quantize_pages gives the same codes for the same BF16 rows, bit for bit. CPU reference: new_rows() of
-// python/oscar_kv/chunk_reference.py.
+// python/oscar_kv/ops/chunk_reference.py.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,7 +1,7 @@
 // Reads the stored rows of earlier tokens back as BF16 rows of the model, packed beside the rows of new tokens. Flash
 // attention then reads these keys or values in one call for all chunks of a pass. Codes are dequantized, window rows
 // are read, and both leave the cache basis; rows of new tokens are copied. CPU reference: past_rows() of
-// python/oscar_kv/chunk_reference.py. Raw pointers, no LibTorch.
+// python/oscar_kv/ops/chunk_reference.py. Raw pointers, no LibTorch.
 #pragma once
 
 #include <cuda_runtime_api.h>

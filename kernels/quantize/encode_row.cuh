@@ -1,5 +1,4 @@
-// Rows of a run and their codes, processed by full warps; both kernels of quantize_pages.cu use it. The KV head is
-// blockIdx.y, the layer blockIdx.z.
+// Rows of a run and their codes, processed by full warps. The KV head is blockIdx.y, the layer of several blockIdx.z.
 #pragma once
 
 #include "kernels/common/fragment_pages.h"
@@ -10,16 +9,14 @@
 
 namespace oscar::kernels {
 
-__device__ inline std::int64_t layer() { return blockIdx.z; }
+__device__ inline std::int64_t layer(const QuantizePagesParams& p) { return p.layers > 1 ? blockIdx.z : 0; }
 
 // The pages and the windows of the block's layer.
 __device__ inline std::uint8_t* pages_of_layer(const QuantizePagesParams& p) {
-  return p.layer_pages != nullptr ? reinterpret_cast<std::uint8_t*>(p.layer_pages[layer()])
-                                  : p.pages + layer() * p.page_layer_bytes;
+  return p.pages + layer(p) * p.page_layer_bytes;
 }
 __device__ inline const std::uint8_t* windows_of_layer(const QuantizePagesParams& p) {
-  return p.layer_windows != nullptr ? reinterpret_cast<const std::uint8_t*>(p.layer_windows[layer()])
-                                    : p.windows + layer() * p.window_layer_bytes;
+  return p.windows + layer(p) * p.window_layer_bytes;
 }
 
 // The r-th token of a run in the windows.
@@ -107,7 +104,7 @@ __device__ inline void encode_blocks(const QuantizePagesParams& p, int head, con
       metric = p.feedback.matrix + (static_cast<std::int64_t>(head) * p.layout.head_dim + plane.first_channel) * n;
     }
     const int e =
-        blocks::encode_band<kFeedback>(part, n, plane.width, p.sigma[(layer() * p.kv_heads + head) * 4 + plane.sigma],
+        blocks::encode_band<kFeedback>(part, n, plane.width, p.sigma[(layer(p) * p.kv_heads + head) * 4 + plane.sigma],
                                        p.value_side, p.encoder != QuantizeEncoder::kMinMax, metric, c);
 #pragma unroll
     for (int j = 0; j < kPart; ++j) {
@@ -127,11 +124,11 @@ __device__ inline void encode(const QuantizePagesParams& p, int head, int positi
 #pragma unroll
   for (int j = 0; j < P; ++j) value[j] = lane + 32 * j < d ? x[lane + 32 * j] : 0.0f;
   if (!(row::largest_magnitude(value, d) < __uint_as_float(0x7f800000u))) {
-    if (lane == 0) atomicMin(p.bad + layer(), position * p.kv_heads + head);
+    if (lane == 0) atomicMin(p.bad + layer(p), position * p.kv_heads + head);
 #pragma unroll
     for (int j = 0; j < P; ++j) value[j] = 0.0f;
   }
-  row::clip_row(value, d, p.clip[layer() * p.kv_heads + head]);
+  row::clip_row(value, d, p.clip[layer(p) * p.kv_heads + head]);
 #pragma unroll
   for (int j = 0; j < P; ++j) {
     if (lane + 32 * j < d) x[lane + 32 * j] = value[j];

@@ -65,9 +65,6 @@ struct QuantizePagesParams {
   // [layers] hold one part per layer.
   std::int32_t layers = 1;
   std::int64_t page_layer_bytes = 0, window_layer_bytes = 0;  // from one layer to the next
-  // [layers] addresses of pages and windows, on the device, if the layers' memory is not evenly spaced; else null.
-  const std::uint64_t* layer_pages = nullptr;
-  const std::uint64_t* layer_windows = nullptr;
 };
 
 // cudaErrorInvalidValue for a head_dim above 512. Allocates nothing, does not synchronize, may be captured. Equal

@@ -67,15 +67,13 @@ __host__ __device__ constexpr int run_warp_bytes(int words) {
   return (4 + 1) * 32 * P + 8 * words;
 }
 
+// A warp codes one run. memory: run_warp_bytes<P>(words) bytes of shared memory, words at least image_words() of the
+// side.
 template <int P>
-__global__ void __launch_bounds__(32 * kRunWarps) quantize_runs_kernel(const __grid_constant__ QuantizePagesParams p) {
-  extern __shared__ __align__(16) std::uint8_t memory[];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, head = blockIdx.y, d = p.layout.head_dim;
-  const int index = static_cast<int>(blockIdx.x) * kRunWarps + warp, words = image_words(p.layout);
-  if (index >= p.run_count) return;
-  const PageRun run = p.runs[index];
-  if (run.count <= 0) return;
-  float* row = reinterpret_cast<float*>(memory + warp * run_warp_bytes<P>(words));
+__device__ __forceinline__ void code_run(const QuantizePagesParams& p, int head, const PageRun& run,
+                                         std::uint8_t* memory) {
+  const int lane = threadIdx.x % 32, d = p.layout.head_dim, words = image_words(p.layout);
+  float* row = reinterpret_cast<float*>(memory);
   std::uint32_t* bits = reinterpret_cast<std::uint32_t*>(row + 32 * P);
   const PlanesImage image{bits, bits + words, words};
   std::uint8_t* codes = reinterpret_cast<std::uint8_t*>(bits + 2 * words);
@@ -94,6 +92,16 @@ __global__ void __launch_bounds__(32 * kRunWarps) quantize_runs_kernel(const __g
     image.put(p.layout, p.value_side, slot, codes, lane);
   }
   image.write(reinterpret_cast<std::uint32_t*>(page + p.layout.plane[0].offset), lane);
+}
+
+template <int P>
+__global__ void __launch_bounds__(32 * kRunWarps) quantize_runs_kernel(const __grid_constant__ QuantizePagesParams p) {
+  extern __shared__ __align__(16) std::uint8_t memory[];
+  const int warp = threadIdx.x / 32, index = static_cast<int>(blockIdx.x) * kRunWarps + warp;
+  if (index >= p.run_count) return;
+  const PageRun run = p.runs[index];
+  if (run.count <= 0) return;
+  code_run<P>(p, blockIdx.y, run, memory + warp * run_warp_bytes<P>(image_words(p.layout)));
 }
 
 }  // namespace oscar::kernels

@@ -11,8 +11,8 @@ namespace oscar {
 // Sorts keys by their bytes and makes every number a double.
 nlohmann::json sorted_json(const Json& value);
 
-// sorted_json() without spaces, in UTF-8, with the shortest form of each double. python/oscar_kv/canonical_json.py
-// writes the same text.
+// sorted_json() without spaces, in UTF-8, with the shortest form of each double.
+// python/oscar_kv/files/canonical_json.py writes the same text.
 std::string canonical_json(const Json& value);
 
 }  // namespace oscar

@@ -9,7 +9,7 @@ namespace oscar {
 namespace {
 
 // Keys that record who wrote the file and where it came from, the dtype and run settings, and the tokens that end a
-// text. python/oscar_kv/fingerprint.py has the same list.
+// text. python/oscar_kv/files/fingerprint.py has the same list.
 constexpr std::string_view kVolatile[] = {"_attn_implementation",
                                           "_attn_implementation_autoset",
                                           "_commit_hash",

@@ -22,7 +22,7 @@ std::string generate_py(const std::string& tool_version, const std::string& mani
   return "# Written by oscar-export " + tool_version +
          ". generate() of transformers with the 2-bit KV cache of the folder oscar_bundle.\n"
          "try:\n"
-         "    from oscar_kv.custom_generate import generate_with\n"
+         "    from oscar_kv.hf.generate import generate_with\n"
          "except ImportError as error:\n"
          "    raise ImportError(\"the 2-bit KV cache needs the Python package of the OSCAR toolchain, which is on no "
          "package "

@@ -1,5 +1,5 @@
 // An export that transformers loads by itself: a folder `custom_generate` whose generate() attaches the bundle beside
-// it during a call (python/oscar_kv/custom_generate.py). Both folders can go into a model's directory, a hub
+// it during a call (python/oscar_kv/hf/generate.py). Both folders can go into a model's directory, a hub
 // repository, or a separate place. The bundle is copied byte for byte. generate() contains the digest of its manifest,
 // so the served bundle is the evaluated one.
 #pragma once

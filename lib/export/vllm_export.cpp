@@ -45,7 +45,7 @@ std::optional<std::string> unserved_layer(const LayerTransform& layer, std::int6
 std::string vllm_command(const std::string& model) {
   return "vllm serve " + shell_word(model) +
          " \\\n"
-         "  --dtype bfloat16 --kv-cache-dtype oscar2 --attention-backend OSCAR --no-enable-prefix-caching\n";
+         "  --dtype bfloat16 --kv-cache-dtype oscar --attention-backend OSCAR --no-enable-prefix-caching\n";
 }
 
 std::string sglang_command(const std::string& model) {

@@ -1,6 +1,6 @@
 // Exports for vLLM and for SGLang's releases: the bundle and a card with the start command. The adapters are
-// python/oscar_kv/vllm_backend.py and sglang_backend.py. Bundles that they cannot serve are refused here, before anyone
-// starts a server.
+// python/oscar_kv/engines/vllm/backend.py and ../sglang/backend.py. Bundles that they cannot serve are refused
+// here, before anyone starts a server.
 #pragma once
 
 #include <optional>

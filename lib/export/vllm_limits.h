@@ -1,6 +1,6 @@
 // Layers that have no 2-bit cache in vLLM and SGLang, a table for each. oscar-export and `oscar-verify --as` use them.
-// tests/export/vllm_limits_test.cpp writes python/oscar_kv/vllm_limits.py, sglang_limits.py and a table of
-// docs/serve.md from them.
+// tests/export/vllm_limits_test.cpp writes limits.py in python/oscar_kv/format, engines/vllm and engines/sglang, and a
+// table of docs/serve.md, from them.
 #pragma once
 
 #include <array>
@@ -13,8 +13,9 @@
 
 namespace oscar {
 
-inline constexpr const char* kVllmRelease = "0.33";  // the release that python/oscar_kv/vllm_plugin.py is written for
-inline constexpr const char* kSglangRelease = "0.5.23";  // of python/oscar_kv/sglang_hooks.py
+inline constexpr const char* kVllmRelease =
+    "0.33";  // the release that python/oscar_kv/engines/vllm/plugin.py is written for
+inline constexpr const char* kSglangRelease = "0.5.23";  // of python/oscar_kv/engines/sglang/hooks.py
 // Limits of the decode kernel (kernels/decode/decode_attention.h).
 inline constexpr std::array<std::int64_t, 3> kVllmHeadSizes = {64, 128, 256};
 inline constexpr std::int64_t kVllmMostGroup = 16;     // query heads per KV head

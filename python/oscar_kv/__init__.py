@@ -1,9 +1,9 @@
 """oscar-kv: the 2-bit KV cache of the OSCAR toolchain for Python engines. The core (bundle, codec, paged_kv) needs
 only torch. attach() and related functions need transformers, which is imported on first use. collect(), fit(),
 verify() and export() run the four commands."""
-from .bundle import Bundle, load_bundle
+from .format.bundle import Bundle, load_bundle
 from .commands import collect, export, fit, verify
-from .errors import EnvironmentFault, InputError, NumericalError
+from .files.errors import EnvironmentFault, InputError, NumericalError
 
 __version__ = "0.1.0"
 __all__ = ["Bundle", "EnvironmentFault", "InputError", "NumericalError", "attach", "collect", "detach", "export", "fit", "load_bundle", "new_cache", "verify"]
@@ -11,6 +11,6 @@ __all__ = ["Bundle", "EnvironmentFault", "InputError", "NumericalError", "attach
 
 def __getattr__(name):
     if name in ("attach", "detach", "new_cache"):
-        from . import transformers_attach
-        return getattr(transformers_attach, name)
+        from .hf import attach
+        return getattr(attach, name)
     raise AttributeError(f"module 'oscar_kv' has no attribute '{name}'")

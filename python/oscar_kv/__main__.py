@@ -5,10 +5,10 @@ import os
 import sys
 
 from . import InputError, attach, detach, load_bundle, new_cache
-from .errors import EnvironmentFault, NumericalError, quoted
-from .exits import Parser, ended
-from .fingerprint import checkpoint_fingerprint
-from .foreign_files import read_file
+from .files.errors import EnvironmentFault, NumericalError, quoted
+from .files.exits import Parser, ended
+from .files.fingerprint import checkpoint_fingerprint
+from .files.foreign_files import read_file
 
 MOST_PROMPT = 64 << 20  # bytes
 
@@ -70,7 +70,7 @@ def of_transformers(name, load):
 
 def bf16_bytes(model, tokens):
     """For the layers in the 2-bit cache."""
-    from .transformers_attach import geometry, kept_layers
+    from .hf.attach import geometry, kept_layers
     layers, kv_heads, head_dim = geometry(model)
     layers -= len(kept_layers(model.config.get_text_config(decoder=True)))
     return 2 * 2 * layers * kv_heads * head_dim * tokens

@@ -7,8 +7,8 @@ import subprocess
 import sys
 import threading
 
-from .errors import EnvironmentFault, InputError, NumericalError
-from .strict_json import parse_json
+from .files.errors import EnvironmentFault, InputError, NumericalError
+from .files.strict_json import parse_json
 
 FOLDER_VARIABLE = "OSCAR_BIN"
 GATE_FAILED, USAGE, BAD_INPUT, ENVIRONMENT, NUMERICAL = 1, 2, 3, 4, 5

@@ -6,10 +6,10 @@ import sys
 
 import torch
 
-from .errors import InputError
-from .exits import ENVIRONMENT_EXIT, ended
-from .transformers_attach import attach, new_cache
-from .transformers_cache import CACHE_NAME
+from .files.errors import InputError
+from .files.exits import ENVIRONMENT_EXIT, ended
+from .hf.attach import attach, new_cache
+from .hf.cache import CACHE_NAME
 
 try:
     from lm_eval.__main__ import cli_evaluate

@@ -1,7 +1,6 @@
 """python -m oscar_kv.serve_check MODEL BUNDLE: measures gsm8k and throughput with the BF16 cache and with a bundle's
 2-bit cache, and prints one table. Needs a machine with vLLM, lm-evaluation-harness and a GPU. Each measurement
 runs one of their commands in a separate process; --dry-run prints the commands."""
-import argparse
 import json
 import os
 import pathlib
@@ -9,10 +8,10 @@ import shlex
 import subprocess
 import sys
 
-from .errors import InputError, quoted
-from .foreign_files import read_file
-from .exits import Parser, ended
-from .vllm_plugin import BACKEND, BUNDLE_VARIABLE, CACHE_DTYPE
+from .files.errors import InputError, quoted
+from .files.foreign_files import read_file
+from .files.exits import Parser, ended
+from .engines.names import BUNDLE_VARIABLE, CACHE_DTYPE, VLLM_BACKEND
 
 WORSE_EXIT = 1
 BATCHES = (1, 8, 32)
@@ -52,7 +51,7 @@ def plan(options):
     common = {"dtype": "bfloat16", "max_model_len": options.max_model_len, "tensor_parallel_size": options.tensor_parallel_size,
               "enable_prefix_caching": options.prefix_caching}
     for cache in ("bf16", CACHE_DTYPE):
-        ours = {} if cache == "bf16" else {"kv_cache_dtype": CACHE_DTYPE, "attention_backend": BACKEND}
+        ours = {} if cache == "bf16" else {"kv_cache_dtype": CACHE_DTYPE, "attention_backend": VLLM_BACKEND}
         environment = {} if cache == "bf16" else {BUNDLE_VARIABLE: str(pathlib.Path(options.bundle).resolve())}
         named = ",".join(f"{k}={v}" for k, v in {"pretrained": options.model, **common, **ours}.items())
         result = folder / cache / "gsm8k"
@@ -61,7 +60,7 @@ def plan(options):
                                        "--num_fewshot", "5", "--batch_size", "auto", "--output_path", str(result), *limit], environment, result))
         flags = ["--dtype", "bfloat16", "--max-model-len", str(options.max_model_len), "--tensor-parallel-size",
                  str(options.tensor_parallel_size), "--enable-prefix-caching" if options.prefix_caching else "--no-enable-prefix-caching"]
-        flags += [] if cache == "bf16" else ["--kv-cache-dtype", CACHE_DTYPE, "--attention-backend", BACKEND]
+        flags += [] if cache == "bf16" else ["--kv-cache-dtype", CACHE_DTYPE, "--attention-backend", VLLM_BACKEND]
         for batch in BATCHES:
             result = folder / cache / f"batch-{batch}.json"
             steps.append((cache, f"batch {batch}", [

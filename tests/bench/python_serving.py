@@ -17,8 +17,9 @@ sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests" / "python")]
 
 from random_bundles import random_bundle  # noqa: E402
 
-from oscar_kv import kernels, ops, reference  # noqa: E402
-from oscar_kv.paged_kv import LayerCode, PagedKV, PageTable  # noqa: E402
+from oscar_kv.ops import load, operators, reference  # noqa: E402
+from oscar_kv.cache.shared import Shared  # noqa: E402
+from oscar_kv.cache.paged_kv import LayerCode, PagedKV, PageTable  # noqa: E402
 
 HEADS, KV_HEADS, D = 32, 8, 128
 LAYOUTS = {"uniform": None, "blocks 4-2-1-1": (4, 2, 1, 1)}
@@ -55,7 +56,7 @@ def graph_of(call):
     return graph.replay
 
 
-def operators(context):
+def of_operators(context):
     for name, widths in LAYOUTS.items():
         bundle = random_bundle(1, KV_HEADS, D, widths, widths)
         code = LayerCode(bundle, bundle.layers[0], None, "cuda")
@@ -70,19 +71,19 @@ def operators(context):
         new = [torch.randn(1, KV_HEADS, 1, D, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
         coded = query.view(1, KV_HEADS, -1, D)
         table = cache.table.tensor("cuda")
-        space = kernels.workspace(coded, D, HEADS // KV_HEADS, 1, KV_HEADS)
+        space = Shared().workspace(coded, D, HEADS // KV_HEADS, 1, KV_HEADS)
 
         def decode(run, workspace=space):
             return run(coded, cache.pool, table, cache.windows, cache.window_table, cache.device_lengths, code.key.sigma,
                        code.value.sigma, None, None, None, workspace, D ** -0.5, code.sink, code.recent, 1, 0, False, *code.numbers)
 
-        runs = ops.page_runs(table[:, :16], len(cache.pool))
+        runs = operators.page_runs(table[:, :16], len(cache.pool))
         pages = (cache.pool, runs, code.key.sigma, code.value.sigma, *code.numbers)
         say(what="operators", layout=name, context=context, append_prompt_ms=round(1000 * prompt, 2),
-            decode_us=median_us(graph_of(lambda: decode(ops.decode_attention))),
-            decode_from_python_us=median_us(lambda: decode(ops.decode_attention)),
+            decode_us=median_us(graph_of(lambda: decode(operators.decode_attention))),
+            decode_from_python_us=median_us(lambda: decode(operators.decode_attention)),
             decode_reference_us=median_us(lambda: decode(reference.decode_attention), 3),
-            dequantize_1024_us=median_us(lambda: ops.dequantize_pages(*pages)),
+            dequantize_1024_us=median_us(lambda: operators.dequantize_pages(*pages)),
             dequantize_1024_reference_us=median_us(lambda: reference.dequantize_pages(*pages), 5),
             step_captured_us=median_us(graph_of(lambda: cache.step_on_device(query, *new, D ** -0.5))),
             step_from_python_us=median_us(lambda: cache.step_on_device(query, *new, D ** -0.5)))
@@ -185,13 +186,13 @@ def main():
     parser.add_argument("--contexts", default="8192,32768,100000")
     given = parser.parse_args()
     contexts = [int(c) for c in given.contexts.split(",")]
-    if kernels.missing() is not None:
-        sys.exit(f"error: {kernels.missing()}")
+    if load.missing() is not None:
+        sys.exit(f"error: {load.missing()}")
     say(what="machine", device=torch.cuda.get_device_name(), torch=torch.__version__)
     with torch.no_grad():
         if not given.what or "operators" in given.what:
             for context in contexts:
-                operators(context)
+                of_operators(context)
         model = model_8b() if not given.what or {"generate", "captured"} & set(given.what) else None
         if not given.what or "generate" in given.what:
             generate(contexts, model)

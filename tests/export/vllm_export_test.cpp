@@ -31,8 +31,8 @@ TEST(VllmExport, HoldsTheBundleAndTheCommand) {
   EXPECT_NO_THROW(load_bundle(work.path() / "out/oscar_bundle"));
   const std::string card = read_file(work.path() / "out/README.md");
   for (const char* word : {"OSCAR_KV_BUNDLE=\"$PWD\"/oscar_bundle vllm serve 'org/a model' \\\n",
-                           "--kv-cache-dtype oscar2 --attention-backend OSCAR --no-enable-prefix-caching",
-                           "vLLM 0.33.x", "stay in BF16", "oscar-verify --as vllm"}) {
+                           "--kv-cache-dtype oscar --attention-backend OSCAR --no-enable-prefix-caching", "vLLM 0.33.x",
+                           "stay in BF16", "oscar-verify --as vllm"}) {
     EXPECT_NE(card.find(word), std::string::npos) << word << "\n" << card;
   }
   EXPECT_THROW(write_vllm(format, form, work.path() / "out", options), UsageError);

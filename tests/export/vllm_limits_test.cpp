@@ -1,4 +1,4 @@
-// The table of what vLLM and SGLang are not served: sentences for models, and the three files that are written from it.
+// The table of what vLLM and SGLang are not served: sentences for models, and the four files that are written from it.
 // OSCAR_WRITE_TABLES=1 writes them anew.
 #include "export/vllm_limits.h"
 
@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <sstream>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "base/files.h"
@@ -89,34 +90,30 @@ void write_tables(std::ostringstream& out, const Tables& tables, const std::vect
   }
 }
 
-std::string python_table() {
+// The head of a Python file; what: its first sentence.
+std::string python_head(const std::string& what) {
+  return "\"\"\"" + what +
+         " Written from lib/export/vllm_limits.cpp by the test VllmLimits:\n"
+         "\n    OSCAR_WRITE_TABLES=1 build/tests/export_test --gtest_filter='VllmLimits.*'\"\"\"\n";
+}
+
+std::string kernels_table() {
   std::ostringstream out;
-  out << "\"\"\"What the adapter for vLLM does not serve. Written from lib/export/vllm_limits.cpp by the test "
-         "VllmLimits:\n"
-         "\n    OSCAR_WRITE_TABLES=1 build/tests/export_test --gtest_filter='VllmLimits.*'\"\"\"\n"
-      << "RELEASE = \"" << kVllmRelease << "\"\n"
-      << "HEAD_SIZES, MOST_GROUP, MOST_WINDOW = (" << head_sizes(", ") << "), " << kVllmMostGroup << ", "
-      << kVllmMostWindow << "  # group: query heads on a KV head\n";
-  const Tables tables = {
-      {"# Arguments of vLLM's AttentionImpl. A layer that is given one stays in BF16.\nIN_BF16 = {\n", true, true},
-      {"# A layer that is given one of these is refused.\nLAYERS = {\n", true, false},
-      {"# Facts of the model whose layers are refused.\nMODEL = {\n", false, false}};
-  write_tables(out, tables, vllm_refusals());
+  out << python_head("What the decode kernel serves.") << "HEAD_SIZES, MOST_GROUP, MOST_WINDOW = (" << head_sizes(", ")
+      << "), " << kVllmMostGroup << ", " << kVllmMostWindow << "  # group: query heads on a KV head\n";
   return out.str();
 }
 
-std::string sglang_table() {
+// bf16: of the table of layers that stay in BF16; layer: "is given" or "has".
+std::string engine_table(const PluginEngine& engine, const std::string& bf16, const std::string& layer) {
   std::ostringstream out;
-  out << "\"\"\"What the adapter for SGLang does not serve. Written from lib/export/vllm_limits.cpp by the test "
-         "VllmLimits:\n"
-         "\n    OSCAR_WRITE_TABLES=1 build/tests/export_test --gtest_filter='VllmLimits.*'\"\"\"\n"
-      << "RELEASE = \"" << kSglangRelease << "\"\n";
-  const Tables tables = {
-      {"# Names in SGLang's RadixAttention and its calls. A layer that has one stays in BF16.\nIN_BF16 = {\n", true,
-       true},
-      {"# A layer that has one of these is refused.\nLAYERS = {\n", true, false},
-      {"# Facts of the model whose layers are refused.\nMODEL = {\n", false, false}};
-  write_tables(out, tables, sglang_refusals());
+  out << python_head(std::string("What the adapter for ") + engine.name + " does not serve.") << "RELEASE = \""
+      << engine.release << "\"\n";
+  const std::string heads[] = {"# " + bf16 + " A layer that " + layer + " one stays in BF16.\nIN_BF16 = {\n",
+                               "# A layer that " + layer + " one of these is refused.\nLAYERS = {\n",
+                               "# Facts of the model whose layers are refused.\nMODEL = {\n"};
+  write_tables(out, {{heads[0].c_str(), true, true}, {heads[1].c_str(), true, false}, {heads[2].c_str(), false, false}},
+               engine.refusals());
   return out.str();
 }
 
@@ -134,9 +131,13 @@ std::string docs_row() {
 }
 
 TEST(VllmLimits, IsWhatPythonAndTheDocsHave) {
-  const fs::path root = OSCAR_SOURCE_DIR, python = root / "python/oscar_kv/vllm_limits.py",
-                 page = root / "docs/serve.md", sglang = root / "python/oscar_kv/sglang_limits.py";
-  const std::string table = python_table(), rows = docs_row();
+  const fs::path root = OSCAR_SOURCE_DIR, package = root / "python/oscar_kv", page = root / "docs/serve.md";
+  const std::pair<fs::path, std::string> tables[] = {
+      {package / "format/limits.py", kernels_table()},
+      {package / "engines/vllm/limits.py", engine_table(kVllmEngine, "Arguments of vLLM's AttentionImpl.", "is given")},
+      {package / "engines/sglang/limits.py",
+       engine_table(kSglangEngine, "Names in SGLang's RadixAttention and its calls.", "has")}};
+  const std::string rows = docs_row();
   ASSERT_EQ(kVllmMostWindow, 2048);  // as docs_row() writes it
   std::string text = read_file(page);
   const std::size_t head = text.find("| refused | reason |\n|---|---|\n");
@@ -144,13 +145,11 @@ TEST(VllmLimits, IsWhatPythonAndTheDocsHave) {
   const std::size_t from = head + std::string("| refused | reason |\n|---|---|\n").size();
   const std::size_t to = text.find('\n', text.find('\n', text.find('\n', from) + 1) + 1) + 1;  // three rows
   if (std::getenv("OSCAR_WRITE_TABLES") != nullptr) {
-    write_file_atomic(python, table);
-    write_file_atomic(sglang, sglang_table());
+    for (const auto& [path, table] : tables) write_file_atomic(path, table);
     write_file_atomic(page, text.replace(from, to - from, rows));
     return;
   }
-  EXPECT_EQ(read_file(python), table);
-  EXPECT_EQ(read_file(sglang), sglang_table());
+  for (const auto& [path, table] : tables) EXPECT_EQ(read_file(path), table);
   EXPECT_EQ(text.substr(from, to - from), rows);
 }
 

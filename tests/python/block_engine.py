@@ -4,11 +4,11 @@ import random
 
 import torch
 
-from oscar_kv.overlay_kv import OverlayKV
-from oscar_kv.overlay_table import OverlayTable
-from oscar_kv.paged_kv import LayerCode
-from oscar_kv.slot_kv import SlotKV, SlotTable
-from oscar_kv.step_flush import StepFlush
+from oscar_kv.cache.overlay_kv import OverlayKV
+from oscar_kv.cache.overlay_table import OverlayTable
+from oscar_kv.cache.paged_kv import LayerCode
+from oscar_kv.cache.slot_kv import SlotKV, SlotTable
+from oscar_kv.cache.step_flush import StepFlush
 
 SCALE = 0.25
 
@@ -102,11 +102,11 @@ class Engine:
         code = LayerCode(bundle, bundle.layers[layer], phases, device)
         self.make_cache(code, blocks, group)
         generator = torch.Generator().manual_seed(seed)
-        heads, cell = code.layer.kv_heads, code.page_bytes // 64  # other requests' codes lie in every block
+        heads, cell = code.layer.kv_heads, max(1, code.page_bytes // 64)  # other requests' codes lie in every block
         memory = torch.zeros(blocks, heads, 64, cell, dtype=torch.int8)
         self.pool = self.kv.pool(memory.to(device))
         junk = torch.randint(0, 255, (blocks, heads, 64 * cell), dtype=torch.uint8, generator=generator)
-        self.pool[:, :, :16] = junk[:, :, :16].to(device)
+        self.pool[:, :, :16] = junk[:len(self.pool), :, :min(16, self.pool.shape[2])].to(device) if self.pool.numel() else 0
         # As in an engine on a GPU: what leaves the windows is coded for all layers at once.
         self.flush = StepFlush({0: self.kv}, {0: self.pool}) if code.device.type == "cuda" and not code.without_kernels else None
         self.free_blocks, self.free_slots = list(range(1, blocks)), list(range(slots))

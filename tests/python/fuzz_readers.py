@@ -9,13 +9,13 @@ import sys
 import atheris
 
 with atheris.instrument_imports(include=["oscar_kv"]):
-    import oscar_kv.bundle
-    import oscar_kv.fingerprint
-    import oscar_kv.manifest
-    import oscar_kv.safetensors_file
-    import oscar_kv.strict_json
+    import oscar_kv.format.bundle
+    import oscar_kv.files.fingerprint
+    import oscar_kv.format.manifest
+    import oscar_kv.files.safetensors_file
+    import oscar_kv.files.strict_json
 
-from oscar_kv.errors import InputError  # noqa: E402
+from oscar_kv.files.errors import InputError  # noqa: E402
 
 SOURCE_DIR = pathlib.Path(__file__).resolve().parents[2]
 sys.path.append(str(SOURCE_DIR / "tests" / "apps"))
@@ -26,33 +26,33 @@ BUNDLE, MODEL, SHARDS = FOLDER / "bundle", FOLDER / "model", FOLDER / "shards"
 
 
 def json_text(data):
-    oscar_kv.strict_json.parse_json(data, "text.json")
+    oscar_kv.files.strict_json.parse_json(data, "text.json")
 
 
 def manifest(data):
-    oscar_kv.manifest.parse_manifest(oscar_kv.strict_json.parse_json(data, "oscar_bundle.json"), BUNDLE / "oscar_bundle.json")
+    oscar_kv.format.manifest.parse_manifest(oscar_kv.files.strict_json.parse_json(data, "oscar_bundle.json"), BUNDLE / "oscar_bundle.json")
 
 
 def whole_bundle(data):
     (BUNDLE / "oscar_bundle.json").write_bytes(data)
-    oscar_kv.bundle.load_bundle(BUNDLE)
+    oscar_kv.format.bundle.load_bundle(BUNDLE)
 
 
 def safetensors(data):
     (FOLDER / "one.safetensors").write_bytes(data)
-    file = oscar_kv.safetensors_file.SafetensorsFile(FOLDER / "one.safetensors")
+    file = oscar_kv.files.safetensors_file.SafetensorsFile(FOLDER / "one.safetensors")
     for name, entry in file.entries.items():
         assert len(file.bytes_of(name)) == entry.end - entry.begin
 
 
 def config(data):
     (MODEL / "config.json").write_bytes(data)
-    oscar_kv.fingerprint.checkpoint_fingerprint(MODEL)
+    oscar_kv.files.fingerprint.checkpoint_fingerprint(MODEL)
 
 
 def index(data):
     (SHARDS / "model.safetensors.index.json").write_bytes(data)
-    oscar_kv.fingerprint.checkpoint_fingerprint(SHARDS)
+    oscar_kv.files.fingerprint.checkpoint_fingerprint(SHARDS)
 
 
 READERS = [json_text, manifest, whole_bundle, safetensors, config, index]

@@ -3,9 +3,9 @@ import pathlib
 
 import torch
 
-from oscar_kv.bundle import Bundle
-from oscar_kv.engine_serving import plain_torch
-from oscar_kv.manifest import Layer, Side
+from oscar_kv.format.bundle import Bundle
+from oscar_kv.engines.serving import plain_torch
+from oscar_kv.format.manifest import Layer, Side
 
 
 def _rotation(heads, d, generator):

@@ -29,7 +29,7 @@ def prepare():
 
 
 STUB = '"""See sglang_setup.py."""\nfrom sglang_setup import Absent as _Absent\n\n__getattr__ = _Absent("sgl_kernel").__getattr__\n'
-ENTRY = "[sglang.srt.plugins]\noscar_kv = oscar_kv.sglang_plugin:register\n"
+ENTRY = "[sglang.srt.plugins]\noscar_kv = oscar_kv.engines.sglang.plugin:register\n"
 
 
 def _entry(folder, name, text):
@@ -43,9 +43,9 @@ SAVED = """import torch
 
 
 def register():
-    from oscar_kv import sglang_serving
+    from oscar_kv.engines.sglang import serving
     bundle = torch.load({path!r}, weights_only=False)
-    sglang_serving.load_bundle = lambda path: bundle
+    serving.load_bundle = lambda path: bundle
 """
 
 

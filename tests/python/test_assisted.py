@@ -6,8 +6,8 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import oscar_kv  # noqa: E402
-from oscar_kv.errors import InputError  # noqa: E402
-from oscar_kv.transformers_cache import CACHE_NAME  # noqa: E402
+from oscar_kv.files.errors import InputError  # noqa: E402
+from oscar_kv.hf.cache import CACHE_NAME  # noqa: E402
 from test_transformers import attached, greedy, ids, load, logits_of, model  # noqa: E402, F401
 
 

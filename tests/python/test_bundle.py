@@ -11,9 +11,9 @@ torch = pytest.importorskip("torch")
 
 from conftest import GOLDEN  # noqa: E402
 from interchange import pack_codes, unpack_codes  # noqa: E402
-from oscar_kv.bundle import check_geometry, load_bundle  # noqa: E402
-from oscar_kv.codec import side_codec  # noqa: E402
-from oscar_kv.errors import InputError  # noqa: E402
+from oscar_kv.format.bundle import check_geometry, load_bundle  # noqa: E402
+from oscar_kv.format.codec import side_codec  # noqa: E402
+from oscar_kv.files.errors import InputError  # noqa: E402
 
 MANIFEST, ROTATIONS = "oscar_bundle.json", "rotations.safetensors"
 TOKENS = json.loads((GOLDEN / "bundle_rows.json").read_text())["tokens"]
@@ -238,7 +238,7 @@ def test_a_changed_card_is_a_warning(tmp_path):
 
 
 def test_safetensors_header(tmp_path):
-    from oscar_kv.safetensors_file import SafetensorsFile
+    from oscar_kv.files.safetensors_file import SafetensorsFile
     path = tmp_path / "a.safetensors"
     good = json.dumps({"t": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
     path.write_bytes(len(good).to_bytes(8, "little") + good + np.array([1, 2], "<f4").tobytes())

@@ -10,18 +10,22 @@ torch = pytest.importorskip("torch")
 
 from block_engine import SCALE, Engine, Oracle, PrefixEngine, Request, families, requests  # noqa: E402
 from conftest import GOLDEN  # noqa: E402
-from oscar_kv import chunk_pass, chunk_plan, flash, kernels, ops  # noqa: E402
-from oscar_kv.bundle import load_bundle  # noqa: E402
-from oscar_kv.chunk_plan import CODES, NEW, WINDOW, Chunk, ChunkWork, Policy  # noqa: E402
-from oscar_kv.chunk_reference import split_matrix  # noqa: E402
-from oscar_kv.paged_kv import LayerCode  # noqa: E402
-from oscar_kv.transform import Phases  # noqa: E402
+from oscar_kv.cache import chunk_pass, chunk_plan  # noqa: E402
+from oscar_kv.ops import flash, load, operators  # noqa: E402
+from oscar_kv.engines.sglang.serving import flash_attention  # noqa: E402
+from oscar_kv.format.bundle import load_bundle  # noqa: E402
+from oscar_kv.cache.chunk_plan import Chunk, ChunkWork  # noqa: E402
+from oscar_kv.format.windows import Policy  # noqa: E402
+from oscar_kv.ops.tables import CODES, NEW, WINDOW  # noqa: E402
+from oscar_kv.ops.chunk_reference import split_matrix  # noqa: E402
+from oscar_kv.cache.paged_kv import LayerCode  # noqa: E402
+from oscar_kv.cache.transform import Phases  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
 
 GOLDEN_BUNDLE = load_bundle(GOLDEN / "bundle")
 POLICIES = [Policy(64, 256, 1, 5), Policy(16, 40, 1, 1), Policy(0, 1, 1, 1), Policy(100, 48, 16, 2), Policy(64, 256, 1, 5, True),
             Policy(128, 40, 1, 2, True)]
-DEVICES = ["cpu", "cuda"] if kernels.missing() is None else ["cpu"]
+DEVICES = ["cpu", "cuda"] if load.missing() is None else ["cpu"]
 
 
 def batches(seed):
@@ -186,7 +190,7 @@ def test_merged_parts_are_the_whole(device):
     wide = torch.zeros(7, 6, 64, dtype=dtype, device=device)
     out, lse = wide[:, :4], parts[1].clone()
     out.copy_(parts[0])
-    ops.merge_outputs(out, lse, parts[2].contiguous(), parts[3])
+    operators.merge_outputs(out, lse, parts[2].contiguous(), parts[3])
     expected = logits.logsumexp(-1)
     expected[2, 5] = parts[1][2, 5].cpu()
     limit = 1e-5 if device == "cpu" else 1e-2
@@ -208,7 +212,7 @@ def cases(seed=4):
         yield bundle, [LayerCode(bundle, bundle.layers[0], phases, device) for device in ("cpu", "cuda")]
 
 
-@pytest.mark.skipif("cuda" not in DEVICES, reason=str(kernels.missing()))
+@pytest.mark.skipif("cuda" not in DEVICES, reason=str(load.missing()))
 def test_operators_on_cuda():
     """Pages that both devices have filled hold nearly the same codes, and rows that come back from one cache are the same on both."""
     for bundle, codes in cases():
@@ -225,9 +229,9 @@ def test_operators_on_cuda():
             windows = torch.zeros(12, 2, 128 * layer.head_dim, dtype=torch.bfloat16, device=device)
             table = torch.arange(39, dtype=torch.int32, device=device).view(3, 13)
             window_table = torch.arange(12, dtype=torch.int32, device=device).view(3, 4)
-            bad = torch.full((2,), ops.NO_FAULT, dtype=torch.int32, device=device)
+            bad = torch.full((2,), operators.NO_FAULT, dtype=torch.int32, device=device)
             state.append((code, pool, windows, table, window_table, bad))
-        from oscar_kv.tiers import Held
+        from oscar_kv.cache.tiers import Held
         for step, batch in enumerate((chunks, more)):
             read = []
             for code, pool, windows, table, window_table, bad in state:
@@ -239,7 +243,7 @@ def test_operators_on_cuda():
                     buffer = torch.empty(2, work.passes[0].keys, 2, layer.head_dim, dtype=torch.bfloat16, device=device)
                     read.append([x.cpu().float() for x in chunk_pass._rows_of(code, held, work.passes[0], key, value, buffer)])
                 chunk_pass.append(code, held, work, key, value, bad, policy.sink)
-                assert bad.tolist() == [ops.NO_FAULT] * 2
+                assert bad.tolist() == [operators.NO_FAULT] * 2
             (_, pool, windows, *_), (_, other, other_windows, *_) = state
             assert (pool == other.cpu()).float().mean() >= 0.99 and bool(pool.any())
             assert (windows.float() - other_windows.cpu().float()).abs().max() <= 2 ** -7 * windows.float().abs().max()
@@ -249,7 +253,7 @@ def test_operators_on_cuda():
                 assert (a - b).norm() <= 4e-3 * a.norm() and (a - b).abs().max() <= 2 ** -6 * a.abs().max()
 
 
-@pytest.mark.skipif("cuda" not in DEVICES, reason=str(kernels.missing()))
+@pytest.mark.skipif("cuda" not in DEVICES, reason=str(load.missing()))
 @pytest.mark.parametrize("causal", [True, False])
 def test_flash_attention_is_that_of_the_cpu(causal):
     generator = torch.Generator().manual_seed(2)
@@ -267,21 +271,15 @@ def test_flash_attention_is_that_of_the_cpu(causal):
 
 @pytest.mark.parametrize("capability, error, served", [(9, None, True), (8, None, False), (9, ImportError("no kernels"), False)])
 def test_flash_attention_of_sglang(capability, error, served, monkeypatch):
-    """Inside SGLang on Hopper, chunks attend with the kernels of its backend fa3, if they load."""
+    """The adapter for SGLang hands in the kernels of its backend fa3 on Hopper, if they load."""
     def load():
         if error is not None:
             raise error
         return {"flash_attn_varlen_func": "its function"}
 
-    monkeypatch.setitem(sys.modules, "sglang.srt.layers.attention.base_attn_backend", types.ModuleType("base"))
     parts = "sglang.kernels.ops.attention.flash_attention_v3".split(".")
     for i in range(1, len(parts) + 1):
         monkeypatch.setitem(sys.modules, ".".join(parts[:i]), types.ModuleType(parts[i - 1]))
     sys.modules[".".join(parts)]._load_fa3_kernels = load
-    monkeypatch.delitem(sys.modules, "vllm.v1.attention.backend", raising=False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (capability, 0))
-    flash._of_engine.cache_clear()
-    try:
-        assert flash._of_engine() == ("its function" if served else None)
-    finally:
-        flash._of_engine.cache_clear()
+    assert flash_attention() == ("its function" if served else None)

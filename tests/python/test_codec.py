@@ -9,8 +9,8 @@ torch = pytest.importorskip("torch")
 
 from conftest import GOLDEN  # noqa: E402
 from interchange import pack_codes, unpack_codes  # noqa: E402
-from oscar_kv.codec import RowCode, RowCodec, validate  # noqa: E402
-from oscar_kv.errors import InputError, NumericalError  # noqa: E402
+from oscar_kv.format.codec import RowCode, RowCodec, validate  # noqa: E402
+from oscar_kv.files.errors import InputError, NumericalError  # noqa: E402
 
 CASES = json.loads((GOLDEN / "codec_vectors.json").read_text())["cases"]
 

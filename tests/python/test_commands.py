@@ -7,7 +7,7 @@ pytest.importorskip("torch")
 
 import oscar_kv  # noqa: E402
 from conftest import BUILD_DIR, SAMPLES, program  # noqa: E402
-from oscar_kv.errors import EnvironmentFault  # noqa: E402
+from oscar_kv.files.errors import EnvironmentFault  # noqa: E402
 
 MODEL = SAMPLES / "tiny-qwen3"
 

@@ -18,7 +18,7 @@ transformers = pytest.importorskip("transformers")
 
 import oscar_kv  # noqa: E402
 from conftest import PACKAGE_PATH, SAMPLES, program  # noqa: E402
-from oscar_kv.errors import InputError  # noqa: E402
+from oscar_kv.files.errors import InputError  # noqa: E402
 
 torch.set_num_threads(1)
 GREEDY = dict(do_sample=False, pad_token_id=0, eos_token_id=None, max_new_tokens=12)

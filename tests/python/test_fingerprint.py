@@ -11,9 +11,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from conftest import SAMPLES, SOURCE_DIR, program  # noqa: E402
-from oscar_kv.canonical_json import canonical_json  # noqa: E402
-from oscar_kv.errors import InputError  # noqa: E402
-from oscar_kv.fingerprint import VOLATILE, canonical_config, checkpoint_fingerprint  # noqa: E402
+from oscar_kv.files.canonical_json import canonical_json  # noqa: E402
+from oscar_kv.files.errors import InputError  # noqa: E402
+from oscar_kv.files.fingerprint import VOLATILE, canonical_config, checkpoint_fingerprint  # noqa: E402
 
 sys.path.insert(0, str(SOURCE_DIR / "tests" / "oracles"))
 import family_checkpoints  # noqa: E402
@@ -172,7 +172,7 @@ def test_a_bundle_of_version_1(fit, tmp_path):
     """The commands compare it; this package says that it cannot."""
     import shutil
     from oscar_kv import load_bundle
-    from oscar_kv.bundle import check_geometry
+    from oscar_kv.format.bundle import check_geometry
     folder, model = tmp_path / "bundle", SAMPLES / "tiny-qwen3"
     shutil.copytree(fit("tiny-qwen3"), folder)
     manifest = json.loads((folder / "oscar_bundle.json").read_text())

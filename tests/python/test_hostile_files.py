@@ -15,11 +15,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from conftest import GOLDEN, PACKAGE_PATH, SAMPLES, SOURCE_DIR  # noqa: E402
-from oscar_kv.bundle import load_bundle  # noqa: E402
-from oscar_kv.errors import InputError  # noqa: E402
-from oscar_kv.fingerprint import checkpoint_fingerprint, first_values, tensors_of  # noqa: E402
-from oscar_kv.safetensors_file import SafetensorsFile  # noqa: E402
-from oscar_kv.strict_json import Fields, parse_json  # noqa: E402
+from oscar_kv.format.bundle import load_bundle  # noqa: E402
+from oscar_kv.files.errors import InputError  # noqa: E402
+from oscar_kv.files.fingerprint import checkpoint_fingerprint, first_values, tensors_of  # noqa: E402
+from oscar_kv.files.safetensors_file import SafetensorsFile  # noqa: E402
+from oscar_kv.files.strict_json import Fields, parse_json  # noqa: E402
 
 sys.path.append(str(SOURCE_DIR / "tests" / "apps"))
 import harness  # noqa: E402

@@ -16,7 +16,7 @@ if "OSCAR_KV_OPERATORS" not in os.environ and BUILT.is_file():
 import kl_cases  # noqa: E402
 import oscar_kv  # noqa: E402
 from kl_cases import CASES, CONTEXT, SEQUENCES, WINDOWS  # noqa: E402
-from oscar_kv import kernels  # noqa: E402
+from oscar_kv.ops import load  # noqa: E402
 
 torch.set_num_threads(1)
 FIRST = sum(WINDOWS)  # tokens before anything is coded
@@ -73,7 +73,7 @@ def test_cpu(name, folder):
     compare(name, folder, "cpu")
 
 
-@pytest.mark.skipif(kernels.missing() is not None, reason=str(kernels.missing()))
+@pytest.mark.skipif(load.missing() is not None, reason=str(load.missing()))
 def test_cuda(folder):
     """Kernels take queries in BF16, where the reference has FP32."""
     for name in CASES:

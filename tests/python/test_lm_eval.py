@@ -19,7 +19,7 @@ import oscar_kv  # noqa: E402
 import transformers  # noqa: E402
 from conftest import PACKAGE_PATH, SAMPLES  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
-from oscar_kv.errors import InputError  # noqa: E402
+from oscar_kv.files.errors import InputError  # noqa: E402
 from oscar_kv.lm_eval import OscarLM  # noqa: E402
 
 torch.set_num_threads(1)

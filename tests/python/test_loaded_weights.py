@@ -11,10 +11,10 @@ transformers = pytest.importorskip("transformers")
 
 import oscar_kv  # noqa: E402
 from conftest import SAMPLES  # noqa: E402
-from oscar_kv.checkpoint_place import checkpoint_of  # noqa: E402
-from oscar_kv.errors import InputError  # noqa: E402
-from oscar_kv.fingerprint import checkpoint_fingerprint  # noqa: E402
-from oscar_kv.transformers_attach import geometry  # noqa: E402
+from oscar_kv.files.checkpoint import checkpoint_of  # noqa: E402
+from oscar_kv.files.errors import InputError  # noqa: E402
+from oscar_kv.files.fingerprint import checkpoint_fingerprint  # noqa: E402
+from oscar_kv.hf.attach import geometry  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
 
 CHECKPOINT = SAMPLES / "tiny-qwen3"
@@ -86,8 +86,8 @@ def test_norms_tell_other_weights():
 def test_a_checkpoint_without_the_prefix(tmp_path):
     """Names in the file lack "model.", and the weights are compared all the same."""
     from safetensors.torch import load_file, save_file
-    from oscar_kv.loaded_weights import check_weights
-    from oscar_kv.transformers_attach import _attention_modules
+    from oscar_kv.hf.weights import check_weights
+    from oscar_kv.hf.attach import _attention_modules
     save_file({name.removeprefix("model."): tensor for name, tensor in load_file(CHECKPOINT / "model.safetensors").items()}, tmp_path / "model.safetensors")
     model = transformers.AutoModelForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.bfloat16).eval()
     check_weights(model, _attention_modules(model), tmp_path)

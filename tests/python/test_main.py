@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 
 from conftest import PACKAGE_PATH  # noqa: E402
 from oscar_kv import InputError, __main__ as command  # noqa: E402
-from oscar_kv.errors import NumericalError, escaped  # noqa: E402
+from oscar_kv.files.errors import NumericalError, escaped  # noqa: E402
 
 FOREIGN = "\x1b[31m\udcff\u202e\x85\n"
 SHOWN = r"\x1b[31m\xff\u202e"
@@ -39,7 +39,7 @@ def python(code, **options):
 
 
 def test_a_closed_output_is_told():
-    code = "import os, sys; os.close(1); sys.stdout = None\nfrom oscar_kv import exits\nsys.exit(exits.ended(lambda: print('x')))"
+    code = "import os, sys; os.close(1); sys.stdout = None\nfrom oscar_kv.files import exits\nsys.exit(exits.ended(lambda: print('x')))"
     assert python(code) == (4, "error: standard output is closed; open it, or send it to a file")
 
 

@@ -10,10 +10,10 @@ accelerate = pytest.importorskip("accelerate")
 
 from conftest import SAMPLES  # noqa: E402
 import oscar_kv  # noqa: E402
-from oscar_kv.errors import InputError  # noqa: E402
-from oscar_kv.fingerprint import checkpoint_fingerprint  # noqa: E402
-from oscar_kv.offload import device_of, held, is_offloaded  # noqa: E402
-from oscar_kv.transformers_attach import geometry  # noqa: E402
+from oscar_kv.files.errors import InputError  # noqa: E402
+from oscar_kv.files.fingerprint import checkpoint_fingerprint  # noqa: E402
+from oscar_kv.hf.offload import device_of, held, is_offloaded  # noqa: E402
+from oscar_kv.hf.attach import geometry  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
 
 CHECKPOINT = SAMPLES / "tiny-qwen3"

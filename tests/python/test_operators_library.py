@@ -11,12 +11,13 @@ torch = pytest.importorskip("torch")
 
 from conftest import BUILD_DIR, PACKAGE_PATH, SOURCE_DIR  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
-from oscar_kv import cards, kernels  # noqa: E402
-from oscar_kv.attention_rule import ALL, Rule  # noqa: E402
-from oscar_kv.engine_serving import EngineServing  # noqa: E402
-from oscar_kv.errors import InputError  # noqa: E402
-from oscar_kv.paged_kv import LayerCode  # noqa: E402
-from oscar_kv.tiers import Tiers  # noqa: E402
+from oscar_kv.format.codec import code_unsupported  # noqa: E402
+from oscar_kv.ops import load, support  # noqa: E402
+from oscar_kv.ops.rule import ALL, Rule  # noqa: E402
+from oscar_kv.engines.serving import EngineServing  # noqa: E402
+from oscar_kv.files.errors import InputError  # noqa: E402
+from oscar_kv.cache.paged_kv import LayerCode  # noqa: E402
+from oscar_kv.cache.tiers import Tiers  # noqa: E402
 
 OPERATORS = BUILD_DIR / "oscar_kv" / "liboscar_kv_cuda.so"
 built = pytest.mark.skipif(not OPERATORS.is_file(), reason="this build has no CUDA operators")
@@ -51,7 +52,7 @@ def test_only_stable_headers():
 
 @built
 def test_loads_without_a_gpu():
-    program = ("import torch; from oscar_kv import ops; torch.ops.load_library(__import__('sys').argv[1])\n"
+    program = ("import torch; from oscar_kv.ops import operators; torch.ops.load_library(__import__('sys').argv[1])\n"
                "for name in ('device_code', 'decode_attention', 'append_tokens', 'flush_tokens', 'quantize_rows', 'dequantize_pages', 'past_rows', 'new_rows'):\n"
                "    assert torch._C._dispatch_has_kernel_for_dispatch_key(f'oscar_kv::{name}', 'CUDA'), name\n")
     environment = os.environ | {"PYTHONPATH": PACKAGE_PATH, "CUDA_VISIBLE_DEVICES": ""}
@@ -63,9 +64,9 @@ def test_loads_without_a_gpu():
 
 def test_switched_off(monkeypatch):
     monkeypatch.setenv("OSCAR_KV_OPERATORS", "off")
-    assert kernels.library_path() is None
+    assert load.library_path() is None
     monkeypatch.setenv("OSCAR_KV_OPERATORS", "/somewhere/else.so")
-    assert str(kernels.library_path()) == "/somewhere/else.so"
+    assert str(load.library_path()) == "/somewhere/else.so"
 
 
 @built
@@ -87,16 +88,16 @@ def host(monkeypatch, tmp_path):
     monkeypatch.setenv("OSCAR_KV_OPERATORS", str(operators))
 
     def set_host(*gpus, hip=None, loads=lambda path: None):
-        cards.missing_on.cache_clear(), cards.load.cache_clear()
+        load.missing_on.cache_clear(), load.load.cache_clear()
         monkeypatch.setattr(torch.version, "hip", hip)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: len(gpus) > 0)
         monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: gpus[index][0])
         monkeypatch.setattr(torch.ops, "load_library", loads)
         monkeypatch.setattr(torch, "empty", lambda size, device: device)
-        monkeypatch.setattr(cards.ops, "device_code", lambda device: gpus[int(device.removeprefix("cuda:"))][1])
+        monkeypatch.setattr(load.operators, "device_code", lambda device: gpus[int(device.removeprefix("cuda:"))][1])
     yield set_host
-    cards.missing_on.cache_clear(), cards.load.cache_clear()
+    load.missing_on.cache_clear(), load.load.cache_clear()
 
 
 RUNS = (0, 13000, 13000)
@@ -105,36 +106,36 @@ SLOW = "runs its torch reference on GPU"
 
 def test_gpus_that_kernels_serve(host):
     host(*((capability, RUNS) for capability in [(8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)]))
-    assert [kernels.missing(f"cuda:{i}") for i in range(6)] == [None] * 6 and kernels.missing() is None
+    assert [load.missing(f"cuda:{i}") for i in range(6)] == [None] * 6 and load.missing() is None
 
 
 def test_each_gpu_of_a_host_is_asked(host):
     loaded = []
-    host(((8, 6), RUNS), ((7, 5), RUNS), ((12, 0), (cards.NO_CODE, 13000, 13000)), loads=loaded.append)
-    assert kernels.missing("cuda:0") is None and kernels.missing(torch.device("cuda")) is None
+    host(((8, 6), RUNS), ((7, 5), RUNS), ((12, 0), (load.NO_CODE, 13000, 13000)), loads=loaded.append)
+    assert load.missing("cuda:0") is None and load.missing(torch.device("cuda")) is None
     with pytest.warns(UserWarning, match=f"{SLOW} 1"):
-        assert kernels.missing("cuda:1") == "the CUDA operators need compute capability 8.0 or newer, not 7.5"
+        assert load.missing("cuda:1") == "the CUDA operators need compute capability 8.0 or newer, not 7.5"
     with pytest.warns(UserWarning, match=f"{SLOW} 2"):
-        assert "has no code for compute capability 12.0; use a wheel of scripts/wheel" in kernels.missing("cuda:2")
-    assert kernels.missing("cuda:0") is None and len(loaded) == 1
+        assert "has no code for compute capability 12.0; use a wheel of scripts/wheel" in load.missing("cuda:2")
+    assert load.missing("cuda:0") is None and len(loaded) == 1
 
 
-@pytest.mark.parametrize("error", [cards.INSUFFICIENT_DRIVER, cards.UNSUPPORTED_PTX])
+@pytest.mark.parametrize("error", [load.INSUFFICIENT_DRIVER, load.UNSUPPORTED_PTX])
 def test_a_driver_that_is_too_old(host, error):
     host(((12, 0), (error, 12080, 13000)))
     with pytest.warns(UserWarning, match=SLOW):
-        assert kernels.missing() == ("the CUDA operators need a driver for CUDA 13.0 on this GPU, and the driver is for CUDA 12.8; "
+        assert load.missing() == ("the CUDA operators need a driver for CUDA 13.0 on this GPU, and the driver is for CUDA 12.8; "
                                      "update the driver")
 
 
 def test_torch_for_rocm(host):
     host(((9, 4), RUNS), hip="7.1.0")
     with pytest.warns(UserWarning, match=SLOW):
-        assert kernels.missing() == "this torch is built for ROCm, and the CUDA operators run on NVIDIA GPUs"
+        assert load.missing() == "this torch is built for ROCm, and the CUDA operators run on NVIDIA GPUs"
     host(hip="7.1.0")
-    assert "ROCm" in kernels.missing()
+    assert "ROCm" in load.missing()
     with pytest.raises(InputError, match="cannot be served: this torch is built for ROCm"):
-        EngineServing(None, None, 128, None, False, 1, 1)
+        EngineServing(None, None)
 
 
 def test_why_operators_are_missing(host, monkeypatch):
@@ -142,15 +143,15 @@ def test_why_operators_are_missing(host, monkeypatch):
         raise OSError("no shared object")
 
     host()
-    assert kernels.missing() == "torch finds no CUDA device"
+    assert load.missing() == "torch finds no CUDA device"
     host(((9, 0), (999, 13000, 13000)))
     with pytest.warns(UserWarning, match=SLOW):
-        assert "do not load on this GPU (CUDA error 999)" in kernels.missing()
+        assert "do not load on this GPU (CUDA error 999)" in load.missing()
     host(((9, 0), RUNS), loads=fails)
     with pytest.warns(UserWarning, match=SLOW):
-        assert "operators.so cannot be loaded (no shared object)" in kernels.missing()
+        assert "operators.so cannot be loaded (no shared object)" in load.missing()
     monkeypatch.setenv("OSCAR_KV_OPERATORS", "off")
-    assert "has no CUDA operators" in kernels.missing()
+    assert "has no CUDA operators" in load.missing()
 
 
 def code(encoder="search", **bundle):
@@ -163,8 +164,8 @@ BLOCKS = dict(key=(4, 2, 1, 1), value=(4, 2, 1, 1))
 
 def test_what_kernels_serve():
     for made in (code(), code(d=64), code(d=256, **BLOCKS), code(encoder="minmax", **BLOCKS)):
-        assert kernels.decode_unsupported(made, 1, 4, 6) is None and kernels.step_unsupported(made, 64) is None
-    assert kernels.step_unsupported(code(rotated_mean=True, **BLOCKS), 1) is None
+        assert support.decode_unsupported(made, 1, 4, 6) is None and support.step_unsupported(made, 64) is None
+    assert support.step_unsupported(code(rotated_mean=True, **BLOCKS), 1) is None
 
 
 @pytest.mark.parametrize("made,flush,group,pages,sentence", [
@@ -173,13 +174,13 @@ def test_what_kernels_serve():
     (dict(group=32), 1, 4, 6, "one FP16 scale and zero for each head"), (dict(rotated_mean=True), 1, 4, 6, "centered before RoPE"),
     (dict(), 3, 4, 6, "powers of two, not 3"), (dict(), 1, 4, 40, "windows of at most 2048 tokens")])
 def test_what_they_do_not_decode(made, flush, group, pages, sentence):
-    assert sentence in kernels.decode_unsupported(code(**made), flush, group, pages)
+    assert sentence in support.decode_unsupported(code(**made), flush, group, pages)
 
 
 def test_what_rules_they_do_not_compute():
-    assert all(kernels.rule_unsupported(rule) is None for rule in (ALL, Rule(window=40), Rule(sinks=torch.zeros(4))))
-    assert kernels.rule_unsupported(Rule(cap=50.0)) == "the decode kernel has no soft cap of logits (at 50)"
-    assert "no chunks of the sequence (of 8192 tokens)" in kernels.rule_unsupported(Rule(chunk=8192))
+    assert all(support.rule_unsupported(rule) is None for rule in (ALL, Rule(window=40), Rule(sinks=torch.zeros(4))))
+    assert support.rule_unsupported(Rule(cap=50.0)) == "the decode kernel has no soft cap of logits (at 50)"
+    assert "no chunks of the sequence (of 8192 tokens)" in support.rule_unsupported(Rule(chunk=8192))
     made = code()
     made.without_kernels = None
     tiers = Tiers(made)
@@ -187,9 +188,9 @@ def test_what_rules_they_do_not_compute():
 
 
 def test_what_they_do_not_append():
-    assert "head sizes 64, 128 and 256, not 96" in kernels.step_unsupported(code(d=96), 1)
-    assert "powers of two, not 12" in kernels.step_unsupported(code(), 12)
+    assert "head sizes 64, 128 and 256, not 96" in support.step_unsupported(code(d=96), 1)
+    assert "powers of two, not 12" in support.step_unsupported(code(), 12)
     feedback = code()
     feedback.key.encoder = "feedback"
-    assert "not with feedback" in kernels.step_unsupported(feedback, 1)
-    assert "head sizes up to 256 that 16 divides, not 24" in kernels.code_unsupported(code(d=24).key.code)
+    assert "not with feedback" in support.step_unsupported(feedback, 1)
+    assert "head sizes up to 256 that 16 divides, not 24" in code_unsupported(code(d=24).key.code)

@@ -4,12 +4,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from conftest import GOLDEN  # noqa: E402
-from oscar_kv import ops  # noqa: E402
-from oscar_kv.attention_rule import ALL, Rule  # noqa: E402
-from oscar_kv.bundle import load_bundle  # noqa: E402
-from oscar_kv.chunk_plan import Chunk, ChunkWork  # noqa: E402
-from oscar_kv.errors import NumericalError  # noqa: E402
-from oscar_kv.paged_kv import LayerCode, PagedKV, PageTable  # noqa: E402
+from oscar_kv.ops import operators  # noqa: E402
+from oscar_kv.ops.rule import ALL, Rule  # noqa: E402
+from oscar_kv.format.bundle import load_bundle  # noqa: E402
+from oscar_kv.cache.chunk_plan import Chunk, ChunkWork  # noqa: E402
+from oscar_kv.files.errors import NumericalError  # noqa: E402
+from oscar_kv.cache.paged_kv import LayerCode, PagedKV, PageTable  # noqa: E402
 
 BUNDLE = load_bundle(GOLDEN / "bundle")
 
@@ -34,7 +34,7 @@ def write_arguments(cache):
 
 
 def dequantize_arguments(cache):
-    runs = ops.page_runs(torch.arange(len(cache.pool), dtype=torch.int32)[None], len(cache.pool))
+    runs = operators.page_runs(torch.arange(len(cache.pool), dtype=torch.int32)[None], len(cache.pool))
     return (cache.pool, runs, cache.code.key.sigma, cache.code.value.sigma, *cache.code.numbers)
 
 
@@ -109,18 +109,18 @@ def test_opcheck(layer, name, arguments):
 
 
 def test_every_operator_is_checked():
-    declared = {name for name in dir(ops) if isinstance(getattr(ops, name), torch._ops.OpOverload)}
+    declared = {name for name in dir(operators) if isinstance(getattr(operators, name), torch._ops.OpOverload)}
     assert declared == {"rotate_rows", "decode_attention", "write_rows", "dequantize_pages", "quantize_rows", "append_tokens", "flush_tokens",
                         "decode_workspace_bytes", "tile_phases", "past_rows", "new_rows", "quantize_windows", "merge_outputs",
-                        "step_tokens", "flush_layers", "device_code"}
+                        "step_tokens", "describe_layer", "flush_layers", "device_code"}
 
 
 def test_rows_are_written_where_they_belong():
     cache = filled()
     before, given = cache.pool.clone(), write_arguments(cache)
-    old = [x.unflatten(0, (-1, 64)) for x in ops.dequantize_pages(*dequantize_arguments(cache))]
-    ops.write_rows(*given)
-    new = [x.unflatten(0, (-1, 64)) for x in ops.dequantize_pages(*dequantize_arguments(cache))]
+    old = [x.unflatten(0, (-1, 64)) for x in operators.dequantize_pages(*dequantize_arguments(cache))]
+    operators.write_rows(*given)
+    new = [x.unflatten(0, (-1, 64)) for x in operators.dequantize_pages(*dequantize_arguments(cache))]
     assert not torch.equal(before, cache.pool)
     for codec, codes, a, b in ((cache.code.key, given[3:5], old[0], new[0]), (cache.code.value, given[5:7], old[1], new[1])):
         expected = a.clone()
@@ -133,7 +133,7 @@ def test_rows_are_written_where_they_belong():
 def test_rotated_rows(layer):
     """Head by head in FP64; a mean of its own for every row; and the way back."""
     rows, mean, matrix = rotate_arguments(filled(layer))
-    found = ops.rotate_rows(rows, mean, matrix)
+    found = operators.rotate_rows(rows, mean, matrix)
     assert found.dtype == torch.bfloat16 and found.shape == rows.shape
     for head in range(2):
         basis = matrix[head if matrix.shape[0] > 1 else 0].double()
@@ -142,8 +142,8 @@ def test_rotated_rows(layer):
         back = found[:, head].double() @ torch.linalg.inv(basis) + mean[head].double()
         assert (back - rows[:, head]).abs().max() <= 2 ** -6 * rows.abs().max()
     each = torch.randn(rows.shape, generator=torch.Generator().manual_seed(9))
-    assert torch.equal(ops.rotate_rows(rows, each, matrix), ops.rotate_rows(rows - each, None, matrix))
-    assert torch.equal(ops.rotate_rows(rows.bfloat16(), None, None), rows.bfloat16())
+    assert torch.equal(operators.rotate_rows(rows, each, matrix), operators.rotate_rows(rows - each, None, matrix))
+    assert torch.equal(operators.rotate_rows(rows.bfloat16(), None, None), rows.bfloat16())
 
 
 @pytest.mark.parametrize("layer", [0, 1])
@@ -186,11 +186,11 @@ def test_rows_that_are_not_finite_are_noted():
     cache = filled()
     rows = torch.zeros(3, 2, 32, dtype=torch.bfloat16)
     rows[1, 1, 4] = float("nan")
-    bad = torch.full((2,), ops.NO_FAULT, dtype=torch.int32)
+    bad = torch.full((2,), operators.NO_FAULT, dtype=torch.int32)
     runs = torch.tensor([[0, 3, 0, 0, 0]], dtype=torch.int32)
-    ops.quantize_rows(cache.pool, torch.zeros_like(rows), rows, runs, cache.code.key.sigma, cache.code.value.sigma, *cache.code.clip,
-                      bad, False, *cache.code.numbers)
-    assert bad.tolist() == [ops.NO_FAULT, 3]
+    operators.quantize_rows(cache.pool, torch.zeros_like(rows), rows, runs, cache.code.key.sigma, cache.code.value.sigma, *cache.code.clip,
+                            bad, False, *cache.code.numbers)
+    assert bad.tolist() == [operators.NO_FAULT, 3]
     cache.bad.copy_(bad)
     with pytest.raises(NumericalError, match="layer 0, value: KV head 1 .* NaN or an infinity"):
         cache.check_finite()

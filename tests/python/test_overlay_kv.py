@@ -1,4 +1,4 @@
-"""Windows that go by block (oscar_kv.overlay_kv) under a simulated block manager with prefix caching: shared first tokens, blocks that
+"""Windows that go by block (oscar_kv.cache.overlay_kv) under a simulated block manager with prefix caching: shared first tokens, blocks that
 are found again, preemption, chunks mixed with single tokens, padded rows. Every output is compared with textbook attention over what
 the request should hold, BF16 where its blocks still have their copies and codes where not."""
 import pytest
@@ -6,15 +6,15 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from block_engine import PrefixEngine, Request, families  # noqa: E402
-from oscar_kv import kernels  # noqa: E402
-from oscar_kv.errors import InputError  # noqa: E402
-from oscar_kv.overlay_kv import OverlayKV  # noqa: E402
-from oscar_kv.overlay_table import OverlayTable, blocks_of_window  # noqa: E402
-from oscar_kv.paged_kv import LayerCode  # noqa: E402
-from oscar_kv.transform import Phases  # noqa: E402
+from oscar_kv.ops import load  # noqa: E402
+from oscar_kv.files.errors import InputError  # noqa: E402
+from oscar_kv.cache.overlay_kv import OverlayKV  # noqa: E402
+from oscar_kv.cache.overlay_table import OverlayTable, blocks_of_window  # noqa: E402
+from oscar_kv.cache.paged_kv import LayerCode  # noqa: E402
+from oscar_kv.cache.transform import Phases  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
 
-DEVICES = ["cpu", "cuda"] if kernels.missing() is None else ["cpu"]
+DEVICES = ["cpu", "cuda"] if load.missing() is None else ["cpu"]
 BLOCKS = (4, 2, 1, 1)
 
 

@@ -8,16 +8,16 @@ torch = pytest.importorskip("torch")
 
 from conftest import GOLDEN  # noqa: E402
 from interchange import pack_codes, unpack_codes  # noqa: E402
-from oscar_kv import chunk_pass  # noqa: E402
-from oscar_kv.attention_rule import ALL, Rule  # noqa: E402
-from oscar_kv.bundle import load_bundle  # noqa: E402
-from oscar_kv.chunk_attention import causal_parts  # noqa: E402
-from oscar_kv.codec import RowCode  # noqa: E402
-from oscar_kv.errors import InputError, NumericalError  # noqa: E402
-from oscar_kv.page_layout import PAGE_TOKENS, PageLayout, SidePages  # noqa: E402
-from oscar_kv.paged_kv import LayerCode, PagedKV, PageTable  # noqa: E402
-from oscar_kv.softmax_merge import Parts  # noqa: E402
-from oscar_kv.transform import Phases  # noqa: E402
+from oscar_kv.cache import chunk_pass  # noqa: E402
+from oscar_kv.ops.rule import ALL, Rule  # noqa: E402
+from oscar_kv.format.bundle import load_bundle  # noqa: E402
+from oscar_kv.cache.chunk_attention import causal_parts  # noqa: E402
+from oscar_kv.format.codec import RowCode  # noqa: E402
+from oscar_kv.files.errors import InputError, NumericalError  # noqa: E402
+from oscar_kv.format.page_layout import PAGE_TOKENS, PageLayout, SidePages  # noqa: E402
+from oscar_kv.cache.paged_kv import LayerCode, PagedKV, PageTable  # noqa: E402
+from oscar_kv.ops.merge import Parts  # noqa: E402
+from oscar_kv.cache.transform import Phases  # noqa: E402
 
 BUNDLE = load_bundle(GOLDEN / "bundle")  # sink 4, recent 8; layer 0 blocks, layer 1 blocks and uniform
 

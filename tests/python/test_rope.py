@@ -7,9 +7,9 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from conftest import SAMPLES  # noqa: E402
-from oscar_kv.errors import InputError  # noqa: E402
-from oscar_kv.rope import phases_of  # noqa: E402
-from oscar_kv.transformers_attach import _phases  # noqa: E402
+from oscar_kv.files.errors import InputError  # noqa: E402
+from oscar_kv.engines.rope import phases_of  # noqa: E402
+from oscar_kv.hf.attach import _phases  # noqa: E402
 
 SCALED = [{"rope_type": "default", "rope_theta": 5e5}, {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0},
           {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,

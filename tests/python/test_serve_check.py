@@ -1,5 +1,6 @@
 """python -m oscar_kv.serve_check without vLLM: its commands, what it reads of their results, and its table."""
 import json
+import re
 import subprocess
 
 import pytest
@@ -15,7 +16,7 @@ BUNDLE = str(GOLDEN / "bundle")
 def fake(scores, speeds, broken=None):
     """subprocess.run that writes the results of the tools."""
     def run(command, env, check):
-        cache = "oscar2" if "OSCAR_KV_BUNDLE" in env else "bf16"
+        cache = "oscar" if "OSCAR_KV_BUNDLE" in env else "bf16"
         code = 0
         if "lm_eval" in command:
             place = command[command.index("--output_path") + 1]
@@ -35,9 +36,9 @@ def test_dry_run_prints_commands(capsys, monkeypatch):
     monkeypatch.delenv("OSCAR_KV_BUNDLE", raising=False)
     assert serve_check.main(["org/a model", BUNDLE, "--dry-run", "--limit", "50"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 8 and not any("oscar2" in line or "OSCAR" in line for line in lines[:4])
+    assert len(lines) == 8 and not any("cache-dtype" in line or "cache_dtype" in line or "OSCAR" in line for line in lines[:4])
     for line in lines[4:]:
-        assert line.startswith(f"OSCAR_KV_BUNDLE={GOLDEN / 'bundle'} ") and "oscar2" in line and "attention" in line
+        assert line.startswith(f"OSCAR_KV_BUNDLE={GOLDEN / 'bundle'} ") and re.search("kv.cache.dtype[ =]oscar[, ]", line) and "attention" in line
     assert "--limit 50" in lines[0] and "enable_prefix_caching=False" in lines[0] and "'org/a model'" in lines[1]
     assert [line.split("--max-num-seqs ")[1].split()[0] for line in lines[5:]] == ["1", "8", "32"]
 
@@ -50,7 +51,7 @@ def test_prefix_caching_is_of_both_caches(capsys):
 
 @pytest.mark.parametrize("score,code", [(0.70, 0), (0.60, 1)])
 def test_table(score, code, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(serve_check.subprocess, "run", fake({"bf16": 0.71, "oscar2": score}, {"bf16": 0.5, "oscar2": 1.25}))
+    monkeypatch.setattr(serve_check.subprocess, "run", fake({"bf16": 0.71, "oscar": score}, {"bf16": 0.5, "oscar": 1.25}))
     assert serve_check.main(["org/model", BUNDLE, "-o", str(tmp_path)]) == code
     out, err = capsys.readouterr()
     assert f"| gsm8k, strict match, % | 71.0 | {100 * score:.1f} | {100 * score - 71:+.1f} points |" in out
@@ -60,7 +61,7 @@ def test_table(score, code, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize("broken,sentence", [("code", "bf16, batch 1: the command ended with 7"), ("number", "no number 'requests_per_second'")])
 def test_failures_are_told(broken, sentence, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(serve_check.subprocess, "run", fake({"bf16": 0.7, "oscar2": 0.7}, {"bf16": 1, "oscar2": 1}, broken))
+    monkeypatch.setattr(serve_check.subprocess, "run", fake({"bf16": 0.7, "oscar": 0.7}, {"bf16": 1, "oscar": 1}, broken))
     assert serve_check.main(["org/model", BUNDLE, "-o", str(tmp_path)]) == 3
     assert sentence in capsys.readouterr().err
 

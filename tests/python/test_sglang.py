@@ -16,9 +16,12 @@ sglang_setup.prepare()
 
 from block_engine import SCALE, Engine, Oracle, PrefixEngine, Request, families, requests  # noqa: E402
 from conftest import GOLDEN, SAMPLES, SOURCE_DIR  # noqa: E402
-from oscar_kv import overlay_kv, overlay_table, sglang_hooks, sglang_plugin, sglang_serving  # noqa: E402
-from oscar_kv.errors import InputError  # noqa: E402
-from oscar_kv.paged_kv import LayerCode  # noqa: E402
+from oscar_kv.cache import overlay_kv, overlay_table  # noqa: E402
+from oscar_kv.engines.names import check_version  # noqa: E402
+from oscar_kv.engines.sglang.limits import RELEASE  # noqa: E402
+from oscar_kv.engines.sglang import hooks as sglang_hooks, plugin as sglang_plugin, serving as sglang_serving  # noqa: E402
+from oscar_kv.files.errors import InputError  # noqa: E402
+from oscar_kv.cache.paged_kv import LayerCode  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
 from sglang.srt.arg_groups.choices import ATTENTION_BACKEND_CHOICES  # noqa: E402
 from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS  # noqa: E402
@@ -36,8 +39,8 @@ with pytest.MonkeyPatch.context() as patch:
     patch.setenv("OSCAR_KV_BUNDLE", "named by tests")
     sglang_plugin.register()
 HookRegistry.apply_hooks()
-from oscar_kv.sglang_backend import OscarAttentionBackend  # noqa: E402
-from oscar_kv.sglang_pool import OscarPool  # noqa: E402
+from oscar_kv.engines.sglang.backend import OscarAttentionBackend  # noqa: E402
+from oscar_kv.engines.sglang.pool import OscarPool  # noqa: E402
 
 SLOTS, CONTEXT = 4, 384
 
@@ -133,10 +136,10 @@ def test_registration(monkeypatch):
 
 
 def test_releases(monkeypatch):
-    sglang_plugin.check_version("0.5.23")
+    check_version("SGLang", "0.5.23", RELEASE)
     for other in ("0.5.22", "0.5.23.post1", "0.6.0", "dev"):
         with pytest.raises(InputError, match=r"oscar-kv serves SGLang 0\.5\.23; install sglang==0\.5\.23"):
-            sglang_plugin.check_version(other)
+            check_version("SGLang", other, RELEASE)
     # SGLang only logs what a plugin raises, and would go on with its BF16 cache.
     monkeypatch.setattr("sglang.version.__version__", "0.6.0")
     monkeypatch.delenv("OSCAR_KV_BUNDLE", raising=False)
@@ -244,11 +247,10 @@ def test_beams_are_refused_one_request_at_a_time():
         SamplingParams(temperature=0, beam_width=4).verify(100)
 
 
-def test_sizes(serve, monkeypatch):
+def test_sizes(serve):
     """SGLang's configurator divides memory by our bytes of a token, and the pool holds them."""
     serving = serve(two_sizes())
-    kvc = object()
-    monkeypatch.setitem(sglang_hooks.self_serving, id(kvc), serving)
+    kvc = space(model=space(**{sglang_hooks.SERVING: serving}))
     token = DefaultPoolConfigurator._compute_cell_size(object.__new__(DefaultPoolConfigurator), kvc, 2)
     assert token == 2 * (serving.cells[0] + serving.cells[1]) and serving.cells[0] > serving.cells[1]
     sizes = object.__new__(DefaultPoolConfigurator)
@@ -263,6 +265,24 @@ def test_sizes(serve, monkeypatch):
             getattr(pool, name)(0)
     with pytest.raises(InputError, match="not served"):
         pool.set_kv_buffer(serving.attention[0], None, None, None)
+
+
+def test_two_engines_in_a_process(serve, monkeypatch):
+    """Each has its bundle, pool and scratch memory, and only the one whose tree changed looks at its blocks again."""
+    monkeypatch.setattr("sglang.srt.runtime_context.attention_backends", lambda: ("oscar",))
+    engines = []
+    for widths in ((4, 2, 1, 1), (2, 1, 1, 0)):
+        serve(random_bundle(1, d=64, key=widths, value=widths, sink=16, recent=40))  # what the environment names now
+        kvc = configurator([attention(0)], pool_page_size=64, layer_info=space(num_effective_layers=1, start_layer=0, end_layer=1))
+        sglang_hooks._configure(lambda self: None, kvc)
+        engines.append(kvc)
+    cells = [DefaultPoolConfigurator._compute_cell_size(object.__new__(DefaultPoolConfigurator), kvc, 1) for kvc in engines]
+    pools = [sglang_hooks._build_pool(None, kvc, max_total_num_tokens=640) for kvc in engines]
+    assert cells[0] > cells[1] and [pool.get_kv_size_bytes() for pool in pools] == [11 * 64 * cell for cell in cells]
+    assert pools[0].serving.shared is not pools[1].serving.shared
+    tree = space(token_to_kv_pool_allocator=space(get_kvcache=lambda: pools[1]))
+    sglang_hooks._checkpoint(None, tree, None)
+    assert [pool.serving.exchanged for pool in pools] == [False, True]
 
 
 def test_tensor_parallel_ranks_have_their_heads(serve):
@@ -406,7 +426,7 @@ def test_blocks_that_the_radix_tree_exchanges(serve):
     for block in (1, 2):  # their BF16 copies are gone
         entry = int(backend.table._entry_of[block])
         backend.table._entry_of[block] = backend.table._block_of[entry] = -1
-    serving.exchanged = True  # as sglang_hooks.py does after UnifiedRadixCache.checkpoint_into_tree
+    serving.exchanged = True  # as hooks.py does after UnifiedRadixCache.checkpoint_into_tree
     found = forward(1, 190, 1, [1, 2, 6], ForwardMode.DECODE)
     assert float((found - oracle.attention(request, 190, 1, (0, 1))).abs().max()) < 2e-4
     assert float((found - oracle.attention(request, 190, 1)).abs().max()) > 0.1  # codes, not copies

@@ -16,7 +16,7 @@ import pathlib  # noqa: E402
 import oscar_kv  # noqa: E402
 import sglang_setup  # noqa: E402
 from conftest import PACKAGE_PATH, SAMPLES, program  # noqa: E402
-from oscar_kv import kernels  # noqa: E402
+from oscar_kv.ops import load  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
 from sglang.version import __version__  # noqa: E402
 from tokenizers import Tokenizer  # noqa: E402
@@ -26,7 +26,7 @@ from vllm_requests import compare  # noqa: E402
 if __version__ != "0.5.23":
     pytest.skip(f"sglang {__version__} is installed, the adapter is for 0.5.23", allow_module_level=True)
 
-DEVICE = "cuda" if kernels.missing() is None else "cpu"
+DEVICE = "cuda" if load.missing() is None else "cpu"
 MODEL, NEW, LENGTHS = SAMPLES / "tiny-qwen3", 24, (300, 450, 77, 390)
 OPTIONS = dict(model_path=str(MODEL), device=DEVICE, disable_cuda_graph=True, attention_backend="oscar", max_running_requests=4, max_total_tokens=4096, context_length=1024,
                chunked_prefill_size=256)

@@ -7,16 +7,17 @@ torch = pytest.importorskip("torch")
 
 from block_engine import SCALE, Engine, Request, requests  # noqa: E402
 from conftest import GOLDEN  # noqa: E402
-from oscar_kv import chunk_pass, kernels  # noqa: E402
-from oscar_kv.bundle import load_bundle  # noqa: E402
-from oscar_kv.errors import InputError  # noqa: E402
-from oscar_kv.paged_kv import LayerCode  # noqa: E402
-from oscar_kv.slot_kv import SlotKV, SlotTable  # noqa: E402
-from oscar_kv.transform import Phases  # noqa: E402
+from oscar_kv.cache import chunk_pass  # noqa: E402
+from oscar_kv.ops import load  # noqa: E402
+from oscar_kv.format.bundle import load_bundle  # noqa: E402
+from oscar_kv.files.errors import InputError  # noqa: E402
+from oscar_kv.cache.paged_kv import LayerCode  # noqa: E402
+from oscar_kv.cache.slot_kv import SlotKV, SlotTable  # noqa: E402
+from oscar_kv.cache.transform import Phases  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
 
 GOLDEN_BUNDLE = load_bundle(GOLDEN / "bundle")  # sink 4, recent 8, d 32; layer 0 blocks, layer 1 blocks and uniform
-DEVICES = ["cpu", "cuda"] if kernels.missing() is None else ["cpu"]
+DEVICES = ["cpu", "cuda"] if load.missing() is None else ["cpu"]
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -7,16 +7,16 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from block_engine import SCALE, Engine, PrefixEngine, Request, families, requests  # noqa: E402
-from oscar_kv import kernels, ops  # noqa: E402
-from oscar_kv.errors import InputError  # noqa: E402
-from oscar_kv.overlay_kv import OverlayKV  # noqa: E402
-from oscar_kv.overlay_table import OverlayTable  # noqa: E402
-from oscar_kv.paged_kv import LayerCode  # noqa: E402
-from oscar_kv.slot_kv import SlotKV, SlotTable  # noqa: E402
-from oscar_kv.transform import Phases  # noqa: E402
+from oscar_kv.ops import load, operators  # noqa: E402
+from oscar_kv.files.errors import InputError  # noqa: E402
+from oscar_kv.cache.overlay_kv import OverlayKV  # noqa: E402
+from oscar_kv.cache.overlay_table import OverlayTable  # noqa: E402
+from oscar_kv.cache.paged_kv import LayerCode  # noqa: E402
+from oscar_kv.cache.slot_kv import SlotKV, SlotTable  # noqa: E402
+from oscar_kv.cache.transform import Phases  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
 
-DEVICES = ["cpu", "cuda"] if kernels.missing() is None else ["cpu"]
+DEVICES = ["cpu", "cuda"] if load.missing() is None else ["cpu"]
 WIDTHS = {"uniform": None, "blocks": (4, 2, 1, 1)}
 
 
@@ -61,8 +61,8 @@ class Plain:
     def codes(self, tokens):
         """Keys and values of the tokens that are read as codes."""
         code, first = self.code, 0 if isinstance(self.kv, OverlayKV) else self.code.sink
-        runs = ops.page_runs(self.blocks, len(self.pool))
-        rows = ops.dequantize_pages(self.pool, runs, code.key.sigma, code.value.sigma, *code.numbers)
+        runs = operators.page_runs(self.blocks, len(self.pool))
+        rows = operators.dequantize_pages(self.pool, runs, code.key.sigma, code.value.sigma, *code.numbers)
         end = self.kv.tiers.quantized_end(tokens)
         return [r[code.sink - first:end - first] for r in rows]
 
@@ -102,7 +102,7 @@ def test_kept_tokens_are_all_that_counts(k, by_block):
 
 def test_a_ring_without_room_for_proposals_is_seen(monkeypatch):
     """The comparison above can fail: rejected tokens overwrite the window."""
-    from oscar_kv import slot_kv
+    from oscar_kv.cache import slot_kv
     monkeypatch.setattr(slot_kv, "ring_pages", lambda recent, flush: 1)
     with pytest.raises(AssertionError):
         code = exact_code(16, 60)
@@ -175,7 +175,7 @@ def test_short_and_long_requests_of_a_batch():
 
 def test_more_rows_than_one_launch_takes(monkeypatch):
     """Rows of one request in two launches."""
-    from oscar_kv import slot_kv
+    from oscar_kv.cache import slot_kv
     monkeypatch.setattr(slot_kv, "MOST_ITEMS", 6)  # three rows of two KV heads
     bundle = exact_bundle(d=64, sink=16, recent=40)
     engine = Engine(bundle, 0, seed=2, most_new=4)

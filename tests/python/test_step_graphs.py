@@ -10,11 +10,11 @@ transformers = pytest.importorskip("transformers")
 
 import oscar_kv  # noqa: E402
 from conftest import SAMPLES  # noqa: E402
-from oscar_kv import step_graphs  # noqa: E402
-from oscar_kv.errors import InputError  # noqa: E402
-from oscar_kv.paged_kv import PagedKV  # noqa: E402
-from oscar_kv.transformers_attach import ATTRIBUTE, geometry  # noqa: E402
-from oscar_kv.transformers_cache import CACHE_NAME, OscarCache  # noqa: E402
+from oscar_kv.hf import graphs  # noqa: E402
+from oscar_kv.files.errors import InputError  # noqa: E402
+from oscar_kv.cache.paged_kv import PagedKV  # noqa: E402
+from oscar_kv.hf.attach import ATTRIBUTE, geometry  # noqa: E402
+from oscar_kv.hf.cache import CACHE_NAME, OscarCache  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
 
 torch.set_num_threads(1)
@@ -92,7 +92,7 @@ def attach(model, recorder, monkeypatch):
         if getattr(model, ATTRIBUTE, None) is not None:
             oscar_kv.detach(model)
         layers, kv_heads, d = geometry(model)
-        monkeypatch.setattr("oscar_kv.transformers_attach._recorder", lambda *given: recorder if recorded else None)
+        monkeypatch.setattr("oscar_kv.hf.attach._recorder", lambda *given: recorder if recorded else None)
         return oscar_kv.attach(model, random_bundle(layers, kv_heads, d, (4, 2, 1, 1), (4, 2, 1, 1), sink=16, recent=48), **options)
 
     yield make
@@ -143,7 +143,7 @@ def test_sampling_and_stopping(attach, recorder, ids):
 
 
 def test_recordings_follow_tensors_that_move(attach, recorder, ids, monkeypatch):
-    monkeypatch.setattr(step_graphs, "ROOM", 8)
+    monkeypatch.setattr(graphs, "ROOM", 8)
     short = ids[:1, :70]
     expected, found = both(attach, lambda m: generate(m, short, tokens=70))
     assert torch.equal(found, expected)

@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from oscar_kv import ops, table_checks  # noqa: E402
+from oscar_kv.ops import operators, table_checks  # noqa: E402
 from test_ops import (append_arguments, chunk_arguments, decode_arguments, dequantize_arguments, filled, flush_arguments,  # noqa: E402
                       leaving_arguments, quantize_arguments, step_arguments)
 
@@ -81,7 +81,7 @@ CASES = {
 
 
 def call(operator, arguments):
-    return getattr(ops, operator)(*arguments)
+    return getattr(operators, operator)(*arguments)
 
 
 @pytest.fixture(autouse=True)
@@ -114,7 +114,7 @@ def test_without_the_checks_an_id_of_another_sequence_is_followed(monkeypatch):
     arguments = list(quantize_arguments(cache))
     arguments[3] = torch.tensor([[0, 3, -1, 0, 0]], dtype=torch.int32)
     last = cache.pool[-1].clone()
-    ops.quantize_rows(*arguments)
+    operators.quantize_rows(*arguments)
     assert not torch.equal(cache.pool[-1], last)
 
 
@@ -124,9 +124,9 @@ def test_ids_that_nobody_follows_are_free():
     arguments = list(decode_arguments(cache))
     wide = torch.full((2, 9), -1, dtype=torch.int32)
     wide[:, :arguments[2].shape[1]] = arguments[2]
-    output = ops.decode_attention(*arguments)[0]
+    output = operators.decode_attention(*arguments)[0]
     arguments[2] = wide
-    assert torch.equal(ops.decode_attention(*arguments)[0], output)
+    assert torch.equal(operators.decode_attention(*arguments)[0], output)
     arguments[5] = torch.tensor([0, 0], dtype=torch.int32)  # sequences that are left out
     table_checks.check_step("decode_attention", arguments[5], arguments[4] * 0 - 1, 1, 16, wide * 0 - 1, 1, 48, 1)
 

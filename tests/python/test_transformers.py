@@ -9,8 +9,8 @@ transformers = pytest.importorskip("transformers")
 
 import oscar_kv  # noqa: E402
 from conftest import SAMPLES  # noqa: E402
-from oscar_kv.errors import InputError  # noqa: E402
-from oscar_kv.transformers_cache import CACHE_NAME  # noqa: E402
+from oscar_kv.files.errors import InputError  # noqa: E402
+from oscar_kv.hf.cache import CACHE_NAME  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -81,7 +81,7 @@ def test_families_generate(name, ids, fit):
 
 def test_plain_generate_uses_the_cache(attached, ids, monkeypatch):
     """generate() without any argument of ours, and two prompts: as one cache after another."""
-    from oscar_kv.paged_kv import PagedKV
+    from oscar_kv.cache.paged_kv import PagedKV
     counts, append = [], PagedKV.append
     monkeypatch.setattr(PagedKV, "append", lambda self, k, v, n: (counts.append(list(n)), append(self, k, v, n))[1])
     first = greedy(attached, ids[None, :100], tokens=3)
@@ -104,7 +104,7 @@ def test_the_command(fit, capsys):
 
 def test_pipelines_and_chat_use_the_cache(attached, monkeypatch):
     """Text and messages through transformers' pipeline give what generate() gives, from our cache."""
-    from oscar_kv.paged_kv import PagedKV
+    from oscar_kv.cache.paged_kv import PagedKV
     counts, append = [], PagedKV.append
     monkeypatch.setattr(PagedKV, "append", lambda self, k, v, n: (counts.append(sum(n)), append(self, k, v, n))[1])
     tokenizer = transformers.AutoTokenizer.from_pretrained(SAMPLES / "tiny-qwen3")
@@ -193,9 +193,9 @@ def test_a_chunk_is_dense_attention(name):
     """A padded chunk, and one behind a cache, against textbook softmax over dequantized rows and the chunk's raw ones."""
     import types
     from conftest import GOLDEN
-    from oscar_kv.paged_kv import LayerCode
-    from oscar_kv.transformers_attention import attention
-    from oscar_kv.transformers_cache import OscarCache
+    from oscar_kv.cache.paged_kv import LayerCode
+    from oscar_kv.hf.attention import attention
+    from oscar_kv.hf.cache import OscarCache
     given, kind = KINDS[name]
     config = types.SimpleNamespace(layer_types=["chunked_attention" if kind[1] else "full_attention"], attention_chunk_size=kind[1])
     bundle, module = oscar_kv.load_bundle(GOLDEN / "bundle"), types.SimpleNamespace(config=config, layer_idx=0)
@@ -234,7 +234,7 @@ def test_a_chunk_is_dense_attention(name):
 def test_encoders_beside_a_decoder_see_all_their_tokens():
     """The encoder of images in a wrapped model has the same attention function, no cache, and is not causal."""
     import types
-    from oscar_kv.transformers_attention import attention
+    from oscar_kv.hf.attention import attention
     q, k, v = (torch.randn(2, h, 9, 16, generator=torch.Generator().manual_seed(h)) for h in (4, 2, 3))
     v = v[:, :2]
     for module, given, causal in ((types.SimpleNamespace(is_causal=False), {}, False), (types.SimpleNamespace(), {}, True),
@@ -297,7 +297,7 @@ class TestRefusals:
     def test_head_sizes_and_query_heads(self):
         """Heads that 2-bit codes cannot pack are refused; more query heads on a KV head than the kernels take are not, in torch."""
         from random_bundles import random_bundle
-        from oscar_kv.transformers_attach import geometry
+        from oscar_kv.hf.attach import geometry
 
         def made(heads, head_size):
             return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(
@@ -319,8 +319,8 @@ class TestRefusals:
     def test_a_gpu_without_a_kernel_is_told(self):
         """Only a warning: the reference gives the same tokens."""
         import types
-        from oscar_kv.attention_rule import ALL
-        from oscar_kv.transformers_attach import _warn_of_reference
+        from oscar_kv.ops.rule import ALL
+        from oscar_kv.hf.attach import _warn_of_reference
         code = types.SimpleNamespace(device=torch.device("cuda"), layer=types.SimpleNamespace(layer=3))
         for step, decode in (("no head size 96", None), (None, "at most 16 query heads on a KV head, not 20"), (None, None)):
             tiers = types.SimpleNamespace(step_unsupported=step, decode_unsupported=lambda group, rule, decode=decode: decode)

@@ -14,9 +14,9 @@ BUILT = BUILD_DIR / "oscar_kv" / "liboscar_kv_cuda.so"
 if "OSCAR_KV_OPERATORS" not in os.environ and BUILT.is_file():
     os.environ["OSCAR_KV_OPERATORS"] = str(BUILT)
 import oscar_kv  # noqa: E402
-from oscar_kv import kernels  # noqa: E402
-from oscar_kv.errors import InputError  # noqa: E402
-from oscar_kv.transformers_attach import geometry  # noqa: E402
+from oscar_kv.ops import load  # noqa: E402
+from oscar_kv.files.errors import InputError  # noqa: E402
+from oscar_kv.hf.attach import geometry  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
 
 
@@ -46,7 +46,7 @@ def split(first, second):
     return {"model.embed_tokens": first, "model.rotary_emb": first, **places, "model.norm": second, "lm_head": first}
 
 
-@pytest.mark.skipif(torch.cuda.device_count() < 2 or kernels.missing() is not None, reason="needs two GPUs and the CUDA operators")
+@pytest.mark.skipif(torch.cuda.device_count() < 2 or load.missing() is not None, reason="needs two GPUs and the CUDA operators")
 def test_two_cuda_devices():
     for key, rotated_mean in (None, False), ((4, 2, 1, 1), False), ((4, 2, 1, 1), True):
         alone, devices = generated({"": "cuda:0"}, key, key, rotated_mean)
@@ -57,7 +57,7 @@ def test_two_cuda_devices():
             assert torch.equal(a, b), (key, rotated_mean)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available() or kernels.missing() is not None, reason="needs a GPU and the CUDA operators")
+@pytest.mark.skipif(not torch.cuda.is_available() or load.missing() is not None, reason="needs a GPU and the CUDA operators")
 def test_cuda_beside_the_cpu():
     """accelerate runs layers of the CPU on the GPU, so that all attend by the kernels, and the text is that of the GPU alone."""
     for rotated_mean in (False, True):
@@ -68,7 +68,7 @@ def test_cuda_beside_the_cpu():
             assert torch.equal(a, b), rotated_mean
 
 
-@pytest.mark.skipif(not torch.cuda.is_available() or kernels.missing() is not None, reason="needs a GPU and the CUDA operators")
+@pytest.mark.skipif(not torch.cuda.is_available() or load.missing() is not None, reason="needs a GPU and the CUDA operators")
 def test_all_weights_on_the_cpu_run_on_cuda():
     from accelerate import cpu_offload
     model = transformers.AutoModelForCausalLM.from_pretrained(SAMPLES / "tiny-qwen3", dtype=torch.bfloat16).eval()

@@ -18,10 +18,14 @@ if not vllm.__version__.startswith("0.33."):
 import numpy as np  # noqa: E402
 from block_engine import SCALE, Engine, PrefixEngine, families, requests  # noqa: E402
 from conftest import GOLDEN, SAMPLES, SOURCE_DIR  # noqa: E402
-from oscar_kv import overlay_kv, overlay_table, vllm_plugin, vllm_serving  # noqa: E402
-from oscar_kv.errors import InputError  # noqa: E402
-from oscar_kv.transform import Phases  # noqa: E402
-from oscar_kv.transformers_attach import _phases  # noqa: E402
+from oscar_kv.cache import overlay_kv, overlay_table  # noqa: E402
+from oscar_kv.engines import serving as engine_serving  # noqa: E402
+from oscar_kv.engines.names import check_version  # noqa: E402
+from oscar_kv.engines.vllm.limits import RELEASE  # noqa: E402
+from oscar_kv.engines.vllm import plugin as vllm_plugin, serving as vllm_serving  # noqa: E402
+from oscar_kv.files.errors import InputError  # noqa: E402
+from oscar_kv.cache.transform import Phases  # noqa: E402
+from oscar_kv.hf.attach import _phases  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
 from test_speculation import exact_bundle  # noqa: E402
 from transformers import AutoConfig, AutoModel, LlamaConfig  # noqa: E402
@@ -30,15 +34,15 @@ from vllm.v1.attention.backend import AttentionCGSupport, CommonAttentionMetadat
 from vllm.v1.attention.backends.registry import AttentionBackendEnum  # noqa: E402
 
 vllm_plugin.register()
-from oscar_kv import vllm_backend  # noqa: E402
-from oscar_kv.vllm_backend import OscarBackend, OscarImpl, OscarMetadataBuilder  # noqa: E402
+from oscar_kv.engines.vllm import backend as vllm_backend  # noqa: E402
+from oscar_kv.engines.vllm.backend import OscarBackend, OscarImpl, OscarMetadataBuilder  # noqa: E402
 
 
 def config(layers=2, kv_heads=2, d=32, model=SAMPLES / "tiny-qwen3", **changed):
     """The part of a VllmConfig that the adapter reads."""
     made = types.SimpleNamespace(
         additional_config={vllm_serving.BUNDLE_OPTION: str(GOLDEN / "bundle")},
-        cache_config=CacheConfig(cache_dtype="oscar2", enable_prefix_caching=False, block_size=64),
+        cache_config=CacheConfig(cache_dtype="oscar", enable_prefix_caching=False, block_size=64),
         parallel_config=types.SimpleNamespace(decode_context_parallel_size=1, prefill_context_parallel_size=1, tensor_parallel_size=1,
                                               pipeline_parallel_size=1, data_parallel_size=1, use_ubatching=False),
         model_config=types.SimpleNamespace(
@@ -80,7 +84,6 @@ def serve(monkeypatch):
         monkeypatch.setattr(vllm_backend, "get_current_vllm_config", lambda: made)
         return made
 
-    monkeypatch.setattr(vllm_backend, "_servings", [])
     return make
 
 
@@ -91,8 +94,8 @@ def attention_layer(index, heads=4, kv_heads=2, d=64):
     torch.nn.Module.__init__(layer)
     layer.layer_name, layer.attn_backend = f"model.layers.{index}.self_attn.attn", OscarBackend
     layer.num_kv_heads, layer.head_size, layer.head_size_v, layer.sliding_window = kv_heads, d, d, None
-    layer.kv_cache_dtype, layer.kv_cache_torch_dtype, layer.attn_type = "oscar2", torch.uint8, "decoder"
-    layer.impl = OscarImpl(heads, d, SCALE, kv_heads, kv_cache_dtype="oscar2")
+    layer.kv_cache_dtype, layer.kv_cache_torch_dtype, layer.attn_type = "oscar", torch.uint8, "decoder"
+    layer.impl = OscarImpl(heads, d, SCALE, kv_heads, kv_cache_dtype="oscar")
     return layer
 
 
@@ -124,29 +127,53 @@ def test_registration():
     assert AttentionBackendEnum["OSCAR"].get_class() is OscarBackend and OscarBackend.get_name() == "OSCAR"
     from vllm.utils.torch_utils import STR_DTYPE_TO_TORCH_DTYPE
     from vllm.v1.kv_cache_interface import is_quantized_kv_cache
-    assert STR_DTYPE_TO_TORCH_DTYPE["oscar2"] is torch.uint8 and is_quantized_kv_cache("oscar2")
-    assert CacheConfig(cache_dtype="oscar2").cache_dtype == "oscar2"
+    assert STR_DTYPE_TO_TORCH_DTYPE["oscar"] is torch.uint8 and is_quantized_kv_cache("oscar")
+    assert CacheConfig(cache_dtype="oscar").cache_dtype == "oscar"
     with pytest.raises(ValueError):
         CacheConfig(cache_dtype="oscar3")
     assert OscarBackend.get_preferred_block_size(16) == 64
     assert OscarMetadataBuilder.get_cudagraph_support(None, None) is AttentionCGSupport.UNIFORM_BATCH
     entry = (SOURCE_DIR / "python" / "pyproject.toml").read_text(encoding="utf-8")
-    assert '[project.entry-points."vllm.general_plugins"]\noscar_kv = "oscar_kv.vllm_plugin:register"' in entry
+    assert '[project.entry-points."vllm.general_plugins"]\noscar_kv = "oscar_kv.engines.vllm.plugin:register"' in entry
     assert importlib.metadata.version("vllm").startswith("0.33.")
+
+
+WRAPPED = """
+from vllm.model_executor.layers.attention import Attention
+from vllm.v1.core.sched.scheduler import Scheduler
+wrapped = lambda: [hasattr(f, "__wrapped__") for f in (Attention.__init__, Attention.get_kv_cache_spec, Scheduler.__init__)]"""
+
+
+def test_vllm_is_as_it_was_until_the_cache_type_is_named():
+    code = f"""{WRAPPED}
+from oscar_kv.engines.vllm import plugin
+from vllm.config import CacheConfig
+plugin.register()
+CacheConfig(cache_dtype="auto")
+assert wrapped() == [False] * 3, wrapped()
+CacheConfig(cache_dtype="oscar")
+assert wrapped() == [True] * 3, wrapped()
+made = Attention.__init__
+CacheConfig(cache_dtype="oscar")
+assert Attention.__init__ is made"""
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_a_new_process_reads_the_configuration_before_it_loads_plugins(tmp_path):
     """As vLLM's engine core does, which is a process of its own in `vllm serve`."""
     from vllm.config import AttentionConfig, DeviceConfig, VllmConfig
-    made = VllmConfig(cache_config=CacheConfig(cache_dtype="oscar2"), attention_config=AttentionConfig(backend="OSCAR"), device_config=DeviceConfig("cpu"),
+    made = VllmConfig(cache_config=CacheConfig(cache_dtype="oscar"), attention_config=AttentionConfig(backend="OSCAR"), device_config=DeviceConfig("cpu"),
                       additional_config={"oscar_bundle": "DIR"})
     others = [member for member in AttentionBackendEnum if member.name in ("FLASH_ATTN", "TRITON_ATTN")]
     (tmp_path / "config").write_bytes(pickle.dumps((made, others)))
-    code = ("import pickle, sys; made, others = pickle.load(open(sys.argv[1], 'rb')); from oscar_kv import vllm_plugin; vllm_plugin.register(); "
+    code = (f"import pickle, sys; made, others = pickle.load(open(sys.argv[1], 'rb')); {WRAPPED}; assert wrapped() == [True] * 3; "
+            "from oscar_kv.engines.vllm import plugin; plugin.register(); "
             "print(made.attention_config.backend.get_class().get_name(), made.cache_config.cache_dtype, *(m.name for m in others))")
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
     done = subprocess.run([sys.executable, "-c", code, tmp_path / "config"], env=environment, capture_output=True, text=True)
-    assert done.stdout.splitlines()[-1:] == [" ".join(["OSCAR", "oscar2", *(m.name for m in others)])], done.stderr[-2000:]
+    assert done.stdout.splitlines()[-1:] == [" ".join(["OSCAR", "oscar", *(m.name for m in others)])], done.stderr[-2000:]
 
 
 @pytest.mark.parametrize("name,value,valid", [
@@ -156,17 +183,17 @@ def test_a_new_process_reads_the_configuration_before_it_loads_plugins(tmp_path)
     ("device_capability", types.SimpleNamespace(major=12, minor=0), True),
     ("device_capability", types.SimpleNamespace(major=7, minor=5), False)])
 def test_what_vllm_itself_refuses(name, value, valid):
-    asked = dict(head_size=128, dtype=torch.bfloat16, kv_cache_dtype="oscar2", block_size=64, use_mla=False, has_sink=False, use_sparse=False,
+    asked = dict(head_size=128, dtype=torch.bfloat16, kv_cache_dtype="oscar", block_size=64, use_mla=False, has_sink=False, use_sparse=False,
                  use_mm_prefix=False, use_per_head_quant_scales=False, device_capability=types.SimpleNamespace(major=9, minor=0), attn_type="decoder")
     assert OscarBackend.validate_configuration(**asked) == []
     assert (OscarBackend.validate_configuration(**{**asked, name: value}) == []) is valid
 
 
 def test_versions():
-    vllm_plugin.check_version("0.33.0"), vllm_plugin.check_version("0.33.4.post1")
+    check_version("vLLM", "0.33.0", RELEASE), check_version("vLLM", "0.33.4.post1", RELEASE)
     for other in ("0.34.0", "0.3.3", "1.33.0", "dev"):
         with pytest.raises(InputError, match=r"oscar-kv serves vLLM 0\.33\.x; install vllm==0\.33\.0"):
-            vllm_plugin.check_version(other)
+            check_version("vLLM", other, RELEASE)
 
 
 @pytest.mark.parametrize("changed,sentence", [
@@ -180,7 +207,7 @@ def test_versions():
     ({"parallel_config__data_parallel_size": 2, "model_config__is_moe": True}, "experts and data parallelism"),
     ({"parallel_config__use_ubatching": True}, "DBO"), ({"model_config__dtype": torch.float16}, "computes in float16.*--dtype bfloat16"),
     ({"use_v2_model_runner": False}, "VLLM_USE_V2_MODEL_RUNNER"), ({"layers": 3}, "lacks layer 2"), ({"kv_heads": 4}, "KV heads"),
-    ({"model": SAMPLES / "tiny-llama"}, "another model"), ({"model": "nobody/nothing"}, "'nobody/nothing' is not found.*oscar_checkpoint"),
+    ({"model": SAMPLES / "tiny-llama"}, "another model"), ({"model": "nobody/nothing"}, "'nobody/nothing'. is not found.*oscar_checkpoint"),
     ({"additional_config": {}}, "OSCAR_KV_BUNDLE"), ({"additional_config": {"oscar_bundle": "/nowhere"}}, "is not a directory")])
 def test_refusals(changed, sentence, monkeypatch):
     monkeypatch.delenv("OSCAR_KV_BUNDLE", raising=False)
@@ -190,6 +217,9 @@ def test_refusals(changed, sentence, monkeypatch):
 
 def test_configurations_derived_for_a_language_model_share_its_serving(serve):
     """As in VllmConfig.with_hf_config(), which wrappers of several models call."""
+    from vllm.config import DeviceConfig, ModelConfig, VllmConfig
+    whole = VllmConfig(device_config=DeviceConfig("cpu"), model_config=ModelConfig(model=str(SAMPLES / "tiny-qwen3")))
+    assert whole.with_hf_config(whole.model_config.hf_config).compilation_config is whole.compilation_config
     made = serve(two_sizes())
     inner = types.SimpleNamespace(**{**vars(made), "model_config": types.SimpleNamespace(**vars(made.model_config))})
     assert vllm_backend.serving_of(inner) is vllm_backend.serving_of(made)
@@ -214,9 +244,9 @@ def test_a_bundle_calibrated_on_shorter_contexts_warns(serve, recwarn):
 def test_layers_that_are_refused(serve):
     serve(two_sizes())
     for arguments, word in (((4, 80, 1.0, 2), "not 80"), ((68, 64, 1.0, 4), "not 17"), ((4, 64, 1.0, 2, [1.0]), "ALiBi"),
-                            ((4, 64, 1.0, 2, None, 128), "sliding window"), ((4, 64, 1.0, 2, None, None, "oscar2", 30.0), "soft cap"),
-                            ((4, 64, 1.0, 2, None, None, "oscar2", None, "encoder"), "encoder"),
-                            ((4, 64, 1.0, 2, None, None, "oscar2", None, "decoder", "model.layers.0"), "another layer")):
+                            ((4, 64, 1.0, 2, None, 128), "sliding window"), ((4, 64, 1.0, 2, None, None, "oscar", 30.0), "soft cap"),
+                            ((4, 64, 1.0, 2, None, None, "oscar", None, "encoder"), "encoder"),
+                            ((4, 64, 1.0, 2, None, None, "oscar", None, "decoder", "model.layers.0"), "another layer")):
         with pytest.raises(InputError, match=word):
             OscarImpl(*arguments)
     with pytest.raises(InputError, match="argument 'another'"):
@@ -233,12 +263,12 @@ def test_layers_that_are_refused(serve):
 def test_tensor_parallel_ranks_have_their_heads(serve):
     bundle = random_bundle(kv_heads=4, d=64)
     for ranks, expected in ((2, [(0, 2), (2, 4)]), (4, [(0, 1), (1, 2), (2, 3), (3, 4)]), (8, [(i // 2, i // 2 + 1) for i in range(8)])):
-        assert [vllm_serving.head_range(4, rank, ranks, "--tensor-parallel-size") for rank in range(ranks)] == expected
+        assert [engine_serving.head_range(4, rank, ranks, "--tensor-parallel-size") for rank in range(ranks)] == expected
         for rank, (begin, end) in enumerate(expected):
             held = vllm_serving.Serving(serve(bundle), rank, ranks).bundle.layers[0]
             assert held.kv_heads == end - begin and torch.equal(held.key.forward, bundle.layers[0].key.forward[begin:end])
     with pytest.raises(InputError, match="4 KV heads cannot be divided among 3"):
-        vllm_serving.head_range(4, 0, 3, "--tensor-parallel-size")
+        engine_serving.head_range(4, 0, 3, "--tensor-parallel-size")
 
 
 def test_pages_of_one_size(serve):
@@ -254,7 +284,7 @@ def test_pages_of_one_size(serve):
 
 
 def test_default_types_of_a_model_being_built_do_not_reach_the_bundle(monkeypatch):
-    monkeypatch.setattr(vllm_serving, "checkpoint_fingerprint", lambda path: "v2:sha256:" + 64 * "0")
+    monkeypatch.setattr(engine_serving, "checkpoint_fingerprint", lambda path: "v2:sha256:" + 64 * "0")
     torch.set_default_dtype(torch.bfloat16)
     try:
         with torch.device("meta"):
@@ -372,6 +402,20 @@ def test_speculation_in_memory_of_vllm(serve, prefix_caching, monkeypatch):
     assert engine.kinds >= {"decode", "mixed"} and engine.compared > 60 and engine.rejected > 30
 
 
+@pytest.mark.parametrize("layer", [0, 1])
+def test_a_layer_without_bits_in_memory_of_vllm(serve, layer):
+    """Fits may give a layer nothing: its body is the mean. vLLM knows no pages without bytes, so it has one byte that nobody reads."""
+    coded, bare = (random_bundle(d=64, key=widths, value=widths, sink=16, recent=40) for widths in ((2, 1, 1, 0), (0, 0, 0, 0)))
+    bundle = dataclasses.replace(coded, layers=[coded.layers[0], dataclasses.replace(bare.layers[0], layer=1)])
+    made = serve(bundle)
+    layers = [attention_layer(i) for i in range(2)]
+    assert [spec.state_content_bytes for spec in specs_of(layers, made).values()] == [layers[0].impl.serving.cells[0], 1]
+    engine = VllmEngine(bundle, layer, made, layers, 40, 3 + layer)
+    engine.run(requests(5 + layer, 330, 5))
+    assert engine.kinds == {"decode", "mixed", "prefill"} and engine.compared > 40
+    assert bool(engine.blocks.any()) == (layer == 0)
+
+
 def test_keys_centered_before_rope(serve):
     """The adapter finds the phases in the configuration; the oracle is given them, to the last bit, because another rounding of a
     frequency moves single codes by a step."""
@@ -409,3 +453,26 @@ def test_the_builder_needs_the_slots(serve):
     for change, sentence in (({"req_idx": None}, "slots of the requests"), ({"causal": False}, "not causal")):
         with pytest.raises(InputError, match=sentence):
             builder.build(0, common.replace(**change))
+
+
+def test_builders_of_all_page_sizes_share_one_plan(serve, monkeypatch):
+    """vLLM makes a builder for every page size. The first one of a pass plans for all, a pass with other metadata is planned again, and
+    what leaves the windows is one launch for the layers of all."""
+    made = serve(two_sizes())
+    layers = [attention_layer(i) for i in range(2)]
+    specs = specs_of(layers, made)
+    builders = [OscarMetadataBuilder(spec, [name], made, torch.device("cpu")) for name, spec in specs.items()]
+    flushed = []
+    monkeypatch.setattr(OscarMetadataBuilder, "_step_flush", lambda self, places, names: flushed.append(sorted(names)) or "flush")
+    ends, one = torch.tensor([0, 1]), torch.ones(1, dtype=torch.int32)
+    common = CommonAttentionMetadata(ends, ends, one, 1, 1, 1, 1, torch.zeros(1, 6, dtype=torch.int32), torch.zeros(1, dtype=torch.int64),
+                                     req_idx=np.array([2]))
+    planned = []
+    rows = type(builders[0].table).rows
+    monkeypatch.setattr(type(builders[0].table), "rows", lambda self, *given: planned.append(self) or rows(self, *given))
+    for turn in range(3):
+        each = [builder.build(0, common).rows for builder in builders]
+        assert each[0] is each[1] and each[0].flush == "flush" and planned == [builders[0].table] * (turn + 1)
+        common = common.replace(num_reqs=1)
+    assert flushed == [[0], [0, 1], [0, 1], [0, 1]]  # the second layer was not known when the first builder planned for the first time
+    assert builders[0].build(0, common).rows is not builders[0].build(0, common).rows  # a builder that asks again wants a new plan

@@ -10,10 +10,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 vllm = pytest.importorskip("vllm", reason="vllm is not installed (scripts/requirements-vllm.txt)")
-from oscar_kv import kernels  # noqa: E402
+from oscar_kv.ops import load  # noqa: E402
 
-if kernels.missing() is not None:
-    pytest.skip(kernels.missing(), allow_module_level=True)
+if load.missing() is not None:
+    pytest.skip(load.missing(), allow_module_level=True)
 try:
     import vllm._C_stable_libtorch  # noqa: F401
 except ImportError as error:
@@ -49,7 +49,7 @@ def engine(monkeypatch, bundle, own_process=True, model=MODEL, ours=True, **opti
     chosen = dict(model=str(model), dtype="bfloat16", max_model_len=3000, gpu_memory_utilization=0.1, kv_cache_memory_bytes=1 << 28,
                   max_num_seqs=8, enable_prefix_caching=False, skip_tokenizer_init=True, enforce_eager=True, max_num_batched_tokens=8192)
     if ours:
-        chosen |= dict(kv_cache_dtype="oscar2", attention_backend="OSCAR", additional_config={"oscar_bundle": str(model)})
+        chosen |= dict(kv_cache_dtype="oscar", attention_backend="OSCAR", additional_config={"oscar_bundle": str(model)})
     llm = vllm.LLM(**{**chosen, **options})
     try:
         yield llm

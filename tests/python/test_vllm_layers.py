@@ -14,10 +14,11 @@ from test_vllm import VllmEngine, VllmPrefixEngine, attention_layer, serve, spec
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from block_engine import SCALE, families, requests  # noqa: E402
-from oscar_kv import overlay_kv, overlay_table, vllm_backend, vllm_prefixes, vllm_states  # noqa: E402
-from oscar_kv.errors import InputError  # noqa: E402
-from oscar_kv.vllm_backend import OscarBackend, OscarImpl  # noqa: E402
-from oscar_kv.vllm_pages import Places, nominal_cell, pages_of_block, tokens_of_block  # noqa: E402
+from oscar_kv.cache import overlay_kv, overlay_table  # noqa: E402
+from oscar_kv.engines.vllm import backend as vllm_backend, prefixes as vllm_prefixes, states as vllm_states  # noqa: E402
+from oscar_kv.files.errors import InputError  # noqa: E402
+from oscar_kv.engines.vllm.backend import OscarBackend, OscarImpl  # noqa: E402
+from oscar_kv.engines.vllm.pages import Places, nominal_cell, pages_of_block, tokens_of_block  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
 from vllm.model_executor.layers.attention import attention as vllm_attention  # noqa: E402
 from vllm.model_executor.layers.attention import Attention  # noqa: E402
@@ -146,12 +147,12 @@ def test_windowed_layers_keep_bf16_and_vllms_backend(build):
     assert [isinstance(one.impl, OscarImpl) for one in built] == [not given for given in layers]
     assert {one.kv_cache_dtype for one in built if isinstance(one.impl, PlainImpl)} == {"auto"}
     assert {one.kv_cache_torch_dtype for one in built} == {torch.bfloat16, torch.uint8}
-    assert made.attention_config.backend.name == "OSCAR" and made.cache_config.cache_dtype == "oscar2"
+    assert made.attention_config.backend.name == "OSCAR" and made.cache_config.cache_dtype == "oscar"
     plain, ours = built[0].attn_backend, built[5].attn_backend  # the builder of FlashAttention asks for the cache type of the model
     assert plain.get_name() == "FLASH_ATTN" and plain is built[1].attn_backend and ours is OscarBackend
     builder = plain.get_builder_cls()(None, ["a"], made, "cpu")
     assert isinstance(builder, PlainBuilder) and builder.vllm_config.cache_config.cache_dtype == "auto"
-    assert builder.vllm_config.compilation_config is made.compilation_config and made.cache_config.cache_dtype == "oscar2"
+    assert builder.vllm_config.compilation_config is made.compilation_config and made.cache_config.cache_dtype == "oscar"
     serving = vllm_backend.serving_of(made)
     assert serving.bf16_text() == "layers 0 to 4, 6 to 10 (it has a sliding window)"
     found, groups, sizes, tensors = planned(made)
@@ -248,9 +249,9 @@ def test_blocks_of_the_same_step_are_found_in_the_next(kind, build):
         bundle.layers = [dataclasses.replace(layer, layer=i + 1) for i, layer in enumerate(bundle.layers)]
         bundle.model["left_out"] = [{"layer": 0, "reason": "too sensitive"}]
     made, built = build(bundle, [{}, {}, {}] if kind == "some left out" else [{}, {}], cache_config__enable_prefix_caching=True)
+    found = generate_scheduler_kv_cache_config([planned(made, 100)[0]])
     if kind == "bf16":
         made.cache_config.cache_dtype = "auto"
-    found = generate_scheduler_kv_cache_config([planned(made, 100)[0]])
     size = found.kv_cache_groups[0].kv_cache_spec.block_size
     assert hasattr(Scheduler.__init__, vllm_prefixes.MARK)  # it needs a whole engine; test_vllm_engine.py has one
     manager, admit_ids = cache_manager(found, made, size, size)
@@ -304,7 +305,7 @@ def test_states_of_linear_attention(build):
     bundle = dataclasses.replace(bundle, layers=[dataclasses.replace(layer, layer=i) for i, layer in enumerate(bundle.layers)])
     made, built = build(bundle, [{}, {}], model_config__is_hybrid=True)
     made.cache_config.block_size = 64 * 37  # Platform._align_hybrid_block_size()
-    page = OscarBackend.customize_spec(FullAttentionSpec(block_size=1, num_kv_heads=2, head_size=64, dtype=torch.uint8)).page_size_bytes
+    page = vllm_backend.backend_of(vllm_backend.serving_of(made)).customize_spec(FullAttentionSpec(block_size=1, num_kv_heads=2, head_size=64, dtype=torch.uint8)).page_size_bytes
     found, groups, sizes, tensors = planned(made)
     assert groups[0].kv_cache_spec.block_size == 64 * 37 and sizes == [64]
     assert groups[0].kv_cache_spec.page_size_bytes == 64 * 37 * page
@@ -384,6 +385,23 @@ def test_requests_beside_states_of_linear_attention(serve):
     engine = StateEngine(bundle, 0, serve(bundle, model_config__is_hybrid=True), [attention_layer(0)], 40, 3)
     engine.run(requests(5, 330, 5))
     assert engine.kinds == {"decode", "mixed", "prefill"} and engine.compared > 40 and vllm_states.slots() is None
+
+
+def test_two_engines_in_a_process(build):
+    """Each has its bundle, pages and scratch memory, in whatever order vLLM asks for them."""
+    def bundle_of(widths):
+        return random_bundle(1, d=64, key=widths, value=widths, sink=16, recent=40)
+
+    wide, narrow = bundle_of((4, 2, 1, 1)), bundle_of((2, 1, 1, 0))
+    (first, (one,)), (second, (two,)) = build(wide, [{}]), build(narrow, [{}])
+    sizes = [layer.get_kv_cache_spec(made).page_size_bytes for layer, made in ((one, first), (two, second), (one, first))]
+    assert sizes[0] == sizes[2] > sizes[1]
+    servings = [vllm_backend.serving_of(made) for made in (first, second, first)]
+    assert servings[0] is servings[2] is one.impl.serving and servings[1] is two.impl.serving and servings[0].bundle is wide
+    caches = [layer.impl.cache(layer, torch.device("cpu")) for layer in (one, two)]
+    assert caches[0].code.shared is servings[0].shared is not caches[1].code.shared
+    buffers = [kv.code.shared.buffer(torch.device("cpu"), 2, 64, 64) for kv in caches]
+    assert buffers[0].data_ptr() != buffers[1].data_ptr()
 
 
 def test_without_the_hybrid_manager(build):

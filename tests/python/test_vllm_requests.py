@@ -34,7 +34,7 @@ def test_compare():
 
 def test_processes_get_the_bundle(monkeypatch):
     helpers.set_environment(monkeypatch, dict(layers=2, kv_heads=1, d=64, key=[4, 2, 1, 1], value=[4, 2, 1, 1], numbers=[2, 5], left_out=[0, 1, 3, 4]))
-    code = ("import torch; torch.set_default_device('meta'); import oscar_kv.vllm_serving as s; b = s.load_bundle('x'); "  # as vLLM sets the GPU
+    code = ("import torch; torch.set_default_device('meta'); import oscar_kv.engines.vllm.serving as s; b = s.load_bundle('x'); "  # as vLLM sets the GPU
             "assert b.layers[0].key.forward.device.type == 'cpu'; "
             "print([l.layer for l in b.layers], [e['layer'] for e in b.model['left_out']])")
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -79,7 +79,7 @@ def test_the_client():
 
 def test_vllm_knows_the_options(monkeypatch):
     pytest.importorskip("vllm", reason="vllm is not installed (scripts/requirements-vllm.txt)")
-    from oscar_kv import vllm_plugin
+    from oscar_kv.engines.vllm import plugin as vllm_plugin
     from vllm import SamplingParams
     from vllm.engine.arg_utils import EngineArgs
     from vllm.platforms import current_platform
@@ -97,6 +97,6 @@ def test_vllm_knows_the_options(monkeypatch):
                                     "--gpu-memory-utilization", "0.2", "--no-enable-prefix-caching", "--compilation-config",
                                     '{"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}')
     found = make_arg_parser(FlexibleArgumentParser()).parse_args(command[command.index("serve") + 1:])
-    assert found.kv_cache_dtype == "oscar2" and found.additional_config == {"oscar_bundle": "MODEL"} and found.enable_prefix_caching is False
+    assert found.kv_cache_dtype == "oscar" and found.additional_config == {"oscar_bundle": "MODEL"} and found.enable_prefix_caching is False
     asked = CompletionRequest(prompt=[1, 2], max_tokens=3, temperature=0, ignore_eos=True, logprobs=0, return_token_ids=True, stream=True, n=1)
     assert asked.return_token_ids and asked.ignore_eos

@@ -23,7 +23,7 @@ place = pathlib.Path(oscar_kv.__file__)
 assert place.is_relative_to(sys.prefix), place
 assert "transformers" not in sys.modules, "the core imports an engine"
 bundle = oscar_kv.load_bundle(sys.argv[1])
-from oscar_kv.paged_kv import LayerCode, PagedKV, PageTable
+from oscar_kv.cache.paged_kv import LayerCode, PagedKV, PageTable
 import torch
 cache = PagedKV(LayerCode(bundle, bundle.layers[0]), PageTable(1))
 cache.append(torch.ones(12, 2, 32), torch.ones(12, 2, 32), [12])  # the windows: BF16
@@ -49,7 +49,7 @@ def test_fresh_environment(tmp_path):
     assert built.returncode == 0, built.stderr
     wheel = pathlib.Path(built.stdout.strip())
     assert re.fullmatch(rf"oscar_kv-0\.1\.0-py3-none-{platform}\.whl", wheel.name) and wheel.stat().st_size <= MOST_BYTES
-    sources = {f"oscar_kv/{p.name}" for p in (SOURCE_DIR / "python" / "oscar_kv").glob("*.py")}
+    sources = {p.relative_to(SOURCE_DIR / "python").as_posix() for p in (SOURCE_DIR / "python" / "oscar_kv").rglob("*.py")}
     if operators.is_file():
         sources.add("oscar_kv/liboscar_kv_cuda.so")
     assert sources == {n for n in zipfile.ZipFile(wheel).namelist() if n.startswith("oscar_kv/")}

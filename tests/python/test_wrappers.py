@@ -11,8 +11,8 @@ transformers = pytest.importorskip("transformers")
 
 import oscar_kv  # noqa: E402
 from conftest import SAMPLES  # noqa: E402
-from oscar_kv.errors import InputError  # noqa: E402
-from oscar_kv.transformers_attach import geometry  # noqa: E402
+from oscar_kv.files.errors import InputError  # noqa: E402
+from oscar_kv.hf.attach import geometry  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
 
 torch.set_num_threads(1)

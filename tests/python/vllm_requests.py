@@ -49,7 +49,7 @@ def free_port():
 
 def serve_command(model, port, *options):
     return [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(model), "--host", "127.0.0.1", "--port", str(port), "--dtype",
-            "bfloat16", "--kv-cache-dtype", "oscar2", "--attention-backend", "OSCAR", "--additional-config",
+            "bfloat16", "--kv-cache-dtype", "oscar", "--attention-backend", "OSCAR", "--additional-config",
             json.dumps({"oscar_bundle": str(model)}), *options]
 
 

@@ -1,8 +1,6 @@
 // Writes new rows to the windows, and encodes tokens that leave the windows into pages.
 #include "kernels/append/append_tokens.h"
 
-#include <limits>
-
 #include "oscar_kv/csrc/codes.h"
 #include "oscar_kv/csrc/operators.h"
 #include "oscar_kv/csrc/table_check.h"
@@ -126,58 +124,6 @@ void flush_tokens(const Tensor& pool, const Tensor& windows, const Tensor& windo
   arguments.launched(oscar::kernels::flush_runs(f, stream), "flush_runs");
   arguments.launched(oscar::kernels::quantize_pages(key, stream), "quantize_pages of keys");
   arguments.launched(oscar::kernels::quantize_pages(value, stream), "quantize_pages of values");
-}
-
-void flush_layers(const Tensor& lengths, const Tensor& table, const Tensor& window_table, const Tensor& layer_pages,
-                  const Tensor& layer_windows, const Tensor& key_sigma, const Tensor& value_sigma,
-                  const Tensor& key_clip, const Tensor& value_clip, const Tensor& bad, std::int64_t sink,
-                  std::int64_t recent, std::int64_t flush, bool search, const std::vector<std::int64_t>& key_code,
-                  const std::vector<std::int64_t>& value_code) {
-  const Arguments arguments("flush_layers", lengths);
-  const PageCode code(arguments, key_code, value_code);
-  require_flush(arguments, flush);
-  const std::int64_t batch = lengths.dim() == 1 ? lengths.size(0) : kAny, layers = layer_pages.size(0);
-  const std::int64_t kv_heads = key_clip.dim() == 2 ? key_clip.size(1) : kAny;
-  const std::int64_t sink_pages = (sink + oscar::kPageTokens - 1) / oscar::kPageTokens;
-  oscar::kernels::FlushRunsParams f;
-  f.lengths = arguments.get<std::int32_t>(lengths, "lengths", ScalarType::Int, {batch});
-  f.page_table = arguments.get<std::int32_t>(table, "table", ScalarType::Int, {batch, kAny});
-  f.batch = arguments.int32(batch, "sequences"), f.max_pages = arguments.int32(table.size(1), "pages of a sequence");
-  f.sink = arguments.int32(sink, "sink"), f.recent = arguments.int32(recent, "recent");
-  f.flush = static_cast<std::int32_t>(flush);
-  oscar::kernels::QuantizePagesParams q{};
-  q.window_table = arguments.get<std::int32_t>(window_table, "window_table", ScalarType::Int, {batch, kAny});
-  q.sink_pages = arguments.int32(sink_pages, "sink pages");
-  q.ring_pages = f.ring_pages = arguments.int32(window_table.size(1) - sink_pages, "ring pages");
-  require_ring(arguments, f.ring_pages, recent + flush);
-  Tensor runs = arguments.empty({batch, sizeof(oscar::kernels::PageRun) / sizeof(std::int32_t)}, ScalarType::Int);
-  f.runs = static_cast<oscar::kernels::PageRun*>(runs.data_ptr());
-  q.runs = f.runs, q.run_count = f.batch, q.layers = arguments.int32(layers, "layers");
-  q.layer_pages = arguments.get<std::uint64_t>(layer_pages, "layer_pages", ScalarType::Long, {layers});
-  q.layer_windows = arguments.get<std::uint64_t>(layer_windows, "layer_windows", ScalarType::Long, {layers});
-  // The kernel takes the addresses of each layer. It only tests that these two are not null.
-  q.pages = static_cast<std::uint8_t*>(runs.data_ptr()), q.windows = q.pages;
-  q.page_bytes = code.page.bytes(), q.kv_heads = arguments.int32(kv_heads, "KV heads"), q.matrix_heads = 1;
-  q.encoder = search ? oscar::kernels::QuantizeEncoder::kSearch : oscar::kernels::QuantizeEncoder::kMinMax;
-  auto k = q, v = q;
-  k.layout = code.page.key, v.layout = code.page.value, v.value_side = true;
-  k.clip = arguments.get<float>(key_clip, "key_clip", ScalarType::Float, {layers, kv_heads});
-  v.clip = arguments.get<float>(value_clip, "value_clip", ScalarType::Float, {layers, kv_heads});
-  k.sigma = arguments.get<float>(key_sigma, "key_sigma", ScalarType::Float, {layers, kv_heads, 4});
-  v.sigma = arguments.get<float>(value_sigma, "value_sigma", ScalarType::Float, {layers, kv_heads, 4});
-  k.bad = arguments.get<std::int32_t>(bad, "bad", ScalarType::Int, {2, layers}), v.bad = k.bad + layers;
-  // The sizes of the pools at these addresses are unknown here, so the check finds only negative ids and missing pages.
-  oscar::kernels::StepTables step{};
-  step.lengths = f.lengths, step.table = f.page_table, step.window_table = q.window_table;
-  step.batch = f.batch, step.max_pages = f.max_pages, step.sink_pages = q.sink_pages, step.ring_pages = q.ring_pages;
-  step.pages = step.window_pages = std::numeric_limits<std::int32_t>::max();
-  step.sink = f.sink, step.recent = f.recent, step.flush = f.flush, step.flushing = true;
-  check_tables(arguments, step);
-  const cudaStream_t stream = arguments.stream();
-  if (batch == 0 || layers == 0) return;
-  arguments.launched(oscar::kernels::flush_runs(f, stream), "flush_runs");
-  arguments.launched(oscar::kernels::quantize_pages(k, stream), "quantize_pages of keys");
-  arguments.launched(oscar::kernels::quantize_pages(v, stream), "quantize_pages of values");
 }
 
 }  // namespace oscar_kv

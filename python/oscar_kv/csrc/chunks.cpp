@@ -19,7 +19,7 @@ using oscar::kernels::PastTile;
 constexpr std::int64_t kTileNumbers = sizeof(PastTile) / sizeof(std::int32_t);
 constexpr std::int64_t kRunNumbers = sizeof(NewRun) / sizeof(std::int32_t);
 constexpr std::int64_t kPageRunNumbers = sizeof(PageRun) / sizeof(std::int32_t);
-static_assert(kTileNumbers == 6 && kRunNumbers == 6, "TILE and NEW_RUN of python/oscar_kv/chunk_plan.py list them");
+static_assert(kTileNumbers == 6 && kRunNumbers == 6, "TILE and NEW_RUN of python/oscar_kv/ops/tables.py list them");
 
 // Matrices of the keys or of the values as the sum of two BF16 terms: [1 or Hkv, 2, d, d].
 const std::uint16_t* terms(const Arguments& arguments, const Tensor& tensor, const char* name, std::int64_t kv_heads,

@@ -1,4 +1,5 @@
-// One sentence for a fault of a table. python/oscar_kv/table_checks.py has the same sentences for the torch reference.
+// One sentence for a fault of a table. python/oscar_kv/ops/table_checks.py has the same sentences for the torch
+// reference.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
-// The operators on CUDA. python/oscar_kv/ops.py has the schemas, the meaning of the arguments and the torch reference.
+// The operators on CUDA. python/oscar_kv/ops/operators.py has the schemas, the meaning of the arguments and the torch
+// reference.
 #pragma once
 
 #include <tuple>
@@ -47,11 +48,16 @@ void step_tokens(const Tensor& output, const Tensor& query, const Tensor& key, c
                  const Tensor& workspace, double scale, std::int64_t sink, std::int64_t recent, std::int64_t flush,
                  const std::vector<std::int64_t>& key_code, const std::vector<std::int64_t>& value_code);
 
-void flush_layers(const Tensor& lengths, const Tensor& table, const Tensor& window_table, const Tensor& layer_pages,
-                  const Tensor& layer_windows, const Tensor& key_sigma, const Tensor& value_sigma,
-                  const Tensor& key_clip, const Tensor& value_clip, const Tensor& bad, std::int64_t sink,
-                  std::int64_t recent, std::int64_t flush, bool search, const std::vector<std::int64_t>& key_code,
-                  const std::vector<std::int64_t>& value_code);
+// On the host: writes the descriptors of a layer, two LeavingSide, for flush_layers(). Returns the words of shared
+// memory that flush_layers() needs for it.
+std::int64_t describe_layer(const Tensor& sides, const Tensor& pool, const Tensor& windows, const Tensor& key_sigma,
+                            const Tensor& value_sigma, const Tensor& key_clip, const Tensor& value_clip,
+                            const Tensor& bad, const std::vector<std::int64_t>& key_code,
+                            const std::vector<std::int64_t>& value_code);
+
+void flush_layers(const Tensor& lengths, const Tensor& table, const Tensor& window_table, const Tensor& sides,
+                  std::int64_t words, std::int64_t kv_heads, std::int64_t head_dim, std::int64_t sink,
+                  std::int64_t recent, bool search);
 
 void flush_tokens(const Tensor& pool, const Tensor& windows, const Tensor& window_table, const Tensor& table,
                   const Tensor& lengths, const Tensor& key_sigma, const Tensor& value_sigma, const Tensor& key_clip,

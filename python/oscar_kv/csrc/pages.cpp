@@ -10,7 +10,7 @@ namespace oscar_kv {
 using oscar::kernels::PageRun;
 using oscar::kernels::RunTables;
 constexpr std::int64_t kRunNumbers = sizeof(PageRun) / sizeof(std::int32_t);
-static_assert(kRunNumbers == 5, "RUN of python/oscar_kv/ops.py lists the numbers of a PageRun");
+static_assert(kRunNumbers == 5, "RUN of python/oscar_kv/ops/tables.py lists the numbers of a PageRun");
 
 void quantize_rows(const Tensor& pool, const Tensor& key, const Tensor& value, const Tensor& runs,
                    const Tensor& key_sigma, const Tensor& value_sigma, const Tensor& key_clip, const Tensor& value_clip,

@@ -24,10 +24,10 @@ from served_rows import TESTS, WIDTHS, jobs_of, model_folder, most_requests, pro
 # A second plugin of SGLang, which gives each of its processes the random bundle.
 RANDOM = """
 def register():
-    from oscar_kv import sglang_serving
+    from oscar_kv.engines.sglang import serving
     from served_rows import bundle_of
     bundle = bundle_of("{cache}")
-    sglang_serving.load_bundle = lambda path: bundle
+    serving.load_bundle = lambda path: bundle
 """
 
 
@@ -36,7 +36,7 @@ def plugins(folder, cache):
     (folder / "random_bundle_plugin.py").write_text(RANDOM.format(cache=cache))
     lines = ["random_bundle = random_bundle_plugin:register"]
     if not any("oscar_kv" in e.value for e in importlib.metadata.entry_points(group="sglang.srt.plugins")):
-        lines.append("oscar_kv = oscar_kv.sglang_plugin:register")
+        lines.append("oscar_kv = oscar_kv.engines.sglang.plugin:register")
     metadata = folder / "bench_plugins-1.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: bench-plugins\nVersion: 1\n")

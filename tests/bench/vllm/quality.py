@@ -82,7 +82,7 @@ def engine(model, bundle, longest, chunk):
     os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_USE_FLASHINFER_SAMPLER="0", VLLM_NO_USAGE_STATS="1", HF_HUB_OFFLINE="1",
                       VLLM_ALLOW_INSECURE_SERIALIZATION="1", VLLM_ALLOW_LONG_MAX_MODEL_LEN="1")  # for the one token after the last position
     from vllm import LLM
-    ours = dict(kv_cache_dtype="oscar2", attention_backend="OSCAR", additional_config={"oscar_bundle": bundle}) if bundle else {}
+    ours = dict(kv_cache_dtype="oscar", attention_backend="OSCAR", additional_config={"oscar_bundle": bundle}) if bundle else {}
     return LLM(model=model, dtype="bfloat16", skip_tokenizer_init=True, enforce_eager=True, enable_prefix_caching=False, max_num_seqs=1,
                max_model_len=longest + 1, max_num_batched_tokens=chunk, enable_chunked_prefill=True, gpu_memory_utilization=0.5,
                kv_cache_memory_bytes=8 << 30, compilation_config={"mode": 0, "cudagraph_mode": "NONE"}, **ours)
@@ -144,7 +144,7 @@ def main():
     parser.add_argument("--first", type=int, help="first scored position (default: the first that sees a quantized token)")
     parser.add_argument("--record", type=pathlib.Path, help=argparse.SUPPRESS)  # the BF16 run, in a process of its own
     a = parser.parse_args()
-    from oscar_kv.bundle import load_bundle
+    from oscar_kv.format.bundle import load_bundle
     from transformers import AutoTokenizer
     tokenizer, bundle = AutoTokenizer.from_pretrained(a.model), load_bundle(a.bundle)
     ids = tokenizer(pathlib.Path(a.text).read_text(encoding="utf-8"))["input_ids"]

@@ -52,10 +52,10 @@ def engine_of(cache, jobs):
     if os.environ.get("EAGER_COMPILE"):
         options["compilation_config"] = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
     if cache in WIDTHS:
-        import oscar_kv.vllm_serving as serving
+        import oscar_kv.engines.vllm.serving as serving
         bundle = bundle_of(cache)
         serving.load_bundle = lambda path: bundle
-        options.update(kv_cache_dtype="oscar2", attention_backend="OSCAR", additional_config={"oscar_bundle": str(model)})
+        options.update(kv_cache_dtype="oscar", attention_backend="OSCAR", additional_config={"oscar_bundle": str(model)})
     elif cache != "bf16":
         options["kv_cache_dtype"] = cache
         if cache.startswith("turboquant"):

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 
-MODULE = "oscar_kv.vllm_serving"
+MODULE = "oscar_kv.engines.vllm.serving"
 
 
 class Replace(importlib.abc.MetaPathFinder):

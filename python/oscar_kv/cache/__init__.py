@@ -1,0 +1,1 @@
+"""The cache of a layer in three tiers: sequences of its own, slots of an engine, overlays by block."""

@@ -1,0 +1,202 @@
+"""The plan of a forward pass of a serving engine for requests with several new tokens (chunks). It says which rows
+flash attention reads, and where new rows and rows that leave a window go. The plan is made of integers, once on
+the host for all layers. It contains a few int32 tables that kernels read (kernels/chunks/)."""
+import dataclasses
+
+import torch
+
+from ..format.page_layout import PAGE_TOKENS
+from ..ops.tables import CODES, NEW, WINDOW
+
+
+@dataclasses.dataclass
+class Chunk:
+    """A request with more than one new token."""
+    row: int     # row of the batch
+    first: int   # its first token among the batch's tokens
+    start: int   # earlier tokens
+    count: int   # new tokens
+
+
+@dataclasses.dataclass
+class Pass:
+    """One call of flash attention. Tokens [begin, end) belong to the chunks, counted from the first chunk's first
+    token."""
+    begin: int
+    end: int
+    ends: list          # [sequences + 1] start of each sequence's queries
+    key_ends: list      # start of each sequence's keys
+    # TILE entries with a batch row, and a place for `page`; None: the keys are the new rows themselves
+    tiles: list = None
+    causal: bool = True
+    merged: bool = False  # merge the output with the output of earlier passes
+    want_lse: bool = False
+
+
+def _cut(begin, end, origin):
+    """Splits [begin, end) at page boundaries: every 64 tokens from origin."""
+    while begin < end:
+        until = min(end, begin + PAGE_TOKENS - (begin - origin) % PAGE_TOKENS)
+        yield begin, until
+        begin = until
+
+
+def past_tiles(policy, chunk, begin, end, out_row):
+    """Stored tokens [begin, end) of a chunk's request: (kind, out row, count, row of the batch, place, slot,
+    position). place is a column of the page table or the window table."""
+    coded = policy.quantized_end(chunk.start) if chunk.start > policy.sink else chunk.start
+    made = []
+    for first, last, kind, origin in ((0, policy.sink, WINDOW, 0), (policy.sink, coded, CODES, policy.sink),
+                                      (max(coded, policy.sink), chunk.start, WINDOW, 0)):
+        for at, until in _cut(max(first, begin), min(last, end, chunk.start), origin):
+            place = (at - origin) // PAGE_TOKENS if kind == CODES else policy.window_column(at)
+            made.append((kind, out_row + at - begin, until - at, chunk.row, place, (at - origin) % PAGE_TOKENS, at))
+    return made
+
+
+def new_tiles(chunk, source, out_row):
+    """The chunk's own rows, starting at row `source` of the new ones."""
+    return [(NEW, out_row + at, until - at, chunk.row, source + at, 0, chunk.start + at) for at, until in _cut(0, chunk.count, 0)]
+
+
+def _sums(counts):
+    ends = [0]
+    for n in counts:
+        ends.append(ends[-1] + n)
+    return ends
+
+
+def plan_passes(policy, chunks, room):
+    """Calls of flash attention for chunks with consecutive tokens, each with at most `room` gathered rows of keys. A
+    request with more rows attends to its past in parts."""
+    made, held, base = [], [], chunks[0].first
+
+    def close():
+        if not held:
+            return
+        begin, end = held[0].first - base, held[-1].first + held[-1].count - base
+        ends = _sums(c.count for c in held)
+        if not any(c.start for c in held):
+            made.append(Pass(begin, end, ends, ends))
+        else:
+            key_ends, tiles = _sums(c.start + c.count for c in held), []
+            for chunk, row in zip(held, key_ends):
+                tiles += past_tiles(policy, chunk, 0, chunk.start, row) + new_tiles(chunk, chunk.first - base, row + chunk.start)
+            made.append(Pass(begin, end, ends, key_ends, tiles))
+        held.clear()
+
+    if not any(c.start for c in chunks):
+        held += chunks
+    else:
+        for chunk in chunks:
+            if sum(c.start + c.count for c in held) + chunk.start + chunk.count > room:
+                close()
+            if chunk.start == 0 or chunk.start + chunk.count <= room:
+                held.append(chunk)
+                if chunk.count > room:  # a single chunk, with new rows only
+                    close()
+                continue
+            begin, end, ends = chunk.first - base, chunk.first + chunk.count - base, [0, chunk.count]
+            made.append(Pass(begin, end, ends, ends, want_lse=True))
+            for at in range(0, chunk.start, room):
+                until = min(at + room, chunk.start)
+                made.append(Pass(begin, end, ends, [0, until - at], past_tiles(policy, chunk, at, until, 0), causal=False, merged=True,
+                                 want_lse=True))
+    close()
+    return made
+
+
+def leaving_runs(policy, chunks):
+    """Tokens that new ones push out of the ring: (first row, count, row of the batch, page of the sequence, first
+    slot, position) of operators.quantize_windows. Its first row is 64 ring_pages times the row of the batch, plus the
+    slot in the ring."""
+    if policy.write_through:
+        return []
+    ring, made = policy.ring_pages * PAGE_TOKENS, []
+    for c in chunks:
+        begin, end = policy.quantized_end(c.start), min(policy.quantized_end(c.start + c.count), c.start)
+        for at, until in _cut(begin, end, policy.sink):
+            body = at - policy.sink
+            made.append((c.row * ring + at % ring, until - at, c.row, body // PAGE_TOKENS, body % PAGE_TOKENS, at))
+    return made
+
+
+def new_runs(policy, chunks):
+    """New tokens: (first row, count, row of the batch, page of the sequence or -1, first slot, position, column of
+    its windows or -1). Rows count from the first chunk's first token."""
+    made, base = [], chunks[0].first
+    for c in chunks:
+        end = c.start + c.count
+        if policy.write_through:
+            newest = PAGE_TOKENS * ((end - 1) // PAGE_TOKENS - policy.ring_pages + 1)
+            for at, until in _cut(c.start, end, 0):
+                column = policy.window_column(at) if at < policy.sink or at >= newest else -1
+                made.append((c.first - base + at - c.start, until - at, c.row, at // PAGE_TOKENS, at % PAGE_TOKENS, at, column))
+            continue
+        coded = policy.quantized_end(end)
+        for first, last, origin, paged in ((0, policy.sink, 0, False), (policy.sink, coded, policy.sink, True), (coded, end, 0, False)):
+            for at, until in _cut(max(first, c.start), min(last, end), origin):
+                body = at - origin
+                made.append((c.first - base + at - c.start, until - at, c.row, body // PAGE_TOKENS if paged else -1, body % PAGE_TOKENS, at,
+                             -1 if paged else policy.window_column(at)))
+    return made
+
+
+class ChunkWork:
+    """The plan of one forward pass on the device. table [R, P], window_table [R, W]: for reading the past;
+    new_table, new_windows: for writing new tokens, if they differ."""
+
+    def __init__(self, policy, chunks, room, table, window_table, new_table=None, new_windows=None):
+        device = table.device
+        new_table = table if new_table is None else new_table
+        new_windows = window_table if new_windows is None else new_windows
+        chunks = sorted(chunks, key=lambda c: c.first)
+        tokens = [(c.first, c.first + c.count) for c in chunks]
+        if all(end == begin for (_, end), (begin, _) in zip(tokens, tokens[1:])):
+            self.tokens = slice(tokens[0][0], tokens[-1][1])
+        else:  # of the batch; from here on they are consecutive
+            self.tokens = torch.cat([torch.arange(*t) for t in tokens]).to(device)
+            at, packed = 0, []
+            for c in chunks:
+                packed.append(dataclasses.replace(c, first=at))
+                at += c.count
+            chunks = packed
+        self.count = sum(c.count for c in chunks)
+        self.passes = plan_passes(policy, chunks, room)
+        lists = [leaving_runs(policy, chunks), new_runs(policy, chunks)]
+        for p in self.passes:
+            lists += [p.tiles or [], [p.ends], [p.key_ends]]
+        leaving, new, *of_passes = _sent(lists, device)
+        self.leaving = self.new = None
+        if leaving is not None:
+            first, count, row, index, slot, position = leaving.unbind(1)
+            self.leaving = torch.stack([first, count, new_table[row.long(), index.long()], slot, position], dim=1)
+        first, count, row, index, slot, position, column = new.unbind(1)
+        row = row.long()
+        page = torch.where(index >= 0, new_table[row, index.clamp(min=0).long()], -1)
+        window = torch.where(column >= 0, new_windows[row, column.clamp(min=0).long()], -1)
+        self.new = torch.stack([first, count, page, slot, position, window], dim=1)
+        for i, p in enumerate(self.passes):
+            tiles, ends, key_ends = of_passes[3 * i:3 * i + 3]
+            p.longest, p.longest_key = (max(b - a for a, b in zip(e, e[1:])) for e in (p.ends, p.key_ends))
+            p.keys, p.device_ends, p.device_key_ends = p.key_ends[-1], ends[0], key_ends[0]
+            p.device_tiles = None if tiles is None else self._placed(tiles, table, window_table)
+
+    @staticmethod
+    def _placed(tiles, table, window_table):
+        kind, out_row, count, row, place, slot, position = tiles.unbind(1)
+        row, place = row.long(), place.long()
+        page = torch.where(kind == CODES, table[row, place.clamp(max=table.shape[1] - 1)],
+                           torch.where(kind == WINDOW, window_table[row, place.clamp(max=window_table.shape[1] - 1)], place.int()))
+        return torch.stack([kind, out_row, count, page, slot, position], dim=1)
+
+
+def _sent(lists, device):
+    """Tables of integer rows as int32 on the device, with one copy; None for tables without rows."""
+    flat = torch.tensor([number for rows in lists for row in rows for number in row], dtype=torch.int32).to(device, non_blocking=True)
+    made, at = [], 0
+    for rows in lists:
+        size = sum(len(row) for row in rows)
+        made.append(flat[at:at + size].view(len(rows), -1) if rows else None)
+        at += size
+    return made

@@ -1,0 +1,312 @@
+"""The 2-bit cache of one layer on raw tensors: the first and last tokens of each sequence in BF16, the tokens in
+between as codes in pages of 64. A token is quantized once, when it leaves the recent window. No engine is
+imported here: an adapter provides keys, values and queries, and a page table that all layers share.
+
+Letters: B sequences, Hkv KV heads, Hq query heads, d head size, T tokens."""
+import torch
+
+from . import chunk_pass
+from ..ops import load, operators, reference, support
+from ..ops.rule import ALL
+from .chunk_plan import Chunk, ChunkWork
+from ..format.codec import side_codec
+from ..files.errors import InputError, NumericalError
+from ..format.windows import ring_pages
+from ..format.page_layout import PAGE_TOKENS, PageLayout
+from .shared import Shared
+from .tiers import Held, Tiers
+from .transform import LayerTransform
+
+
+class PageTable:
+    """Maps pages of every layer's pool to tokens: entry i of a sequence holds tokens from sink + 64 i on."""
+
+    def __init__(self, batch, most_pages=None):
+        self.pages = [[] for _ in range(batch)]
+        self.most_pages, self.used = most_pages, 0  # per sequence; None: it grows as needed
+        self._tensors, self._copied = {}, {}
+        self._work = None  # (key, ChunkWork) of the last pass, shared by layers
+
+    def reserve(self, sequence, count):
+        held = self.pages[sequence]
+        if self.most_pages is not None and count > self.most_pages:
+            raise InputError(f"sequence {sequence} needs {count} pages of {PAGE_TOKENS} tokens, the page table has "
+                             f"{self.most_pages}; attach with a larger max_tokens")
+        while len(held) < count:
+            held.append(self.used)
+            self.used += 1
+        return held
+
+    def tensor(self, device):
+        """[B, pages of the longest sequence, or a few more] int32; unused entries are page 0. Returns the same
+        tensor while it has room, so that a captured graph may read it."""
+        device, most = torch.device(device), max((len(p) for p in self.pages), default=0)
+        held = self._tensors.get(device)
+        if held is None or held.shape[1] < most:
+            width = max(self.most_pages or 0, most + most // 8 + 1)
+            held = self._tensors[device] = torch.zeros((len(self.pages), width), dtype=torch.int32, device=device)
+            self._copied[device] = -1
+        if self._copied[device] != self.used:
+            rows = [p + [0] * (held.shape[1] - len(p)) for p in self.pages]
+            held.copy_(torch.tensor(rows, dtype=torch.int32).view(held.shape))
+            self._copied[device] = self.used
+        return held
+
+    def work(self, policy, chunks, room, window_table):
+        """The plan of a pass for all layers of one policy and device. Their windows have the same places."""
+        device = window_table.device
+        key = (device, policy, tuple((c.row, c.first, c.start, c.count) for c in chunks), room, self.used)
+        if self._work is None or self._work[0] != key:
+            self._work = key, ChunkWork(policy, chunks, room, self.tensor(device), window_table)
+        return self._work[1]
+
+    def release(self):
+        self.pages, self.used, self._work = [[] for _ in self.pages], 0, None
+        self._copied = dict.fromkeys(self._copied, -1)  # as many pages may be others the next time
+
+
+class LayerCode:
+    """Shared by the caches of one layer: transform, codecs and page layout on one device."""
+
+    def __init__(self, bundle, layer, phases=None, device="cpu", shared=None):
+        """shared: of all layers of the model; None: this layer has its own."""
+        self.layer, self.device, self.shared = layer, torch.device(device), shared or Shared()
+        self.transform = LayerTransform(layer, phases).to(device)
+        self.key, self.value = (side_codec(layer, key, bundle.encoder, bundle.group).to(device) for key in (True, False))
+        self.clip = tuple(torch.tensor(c.clip, dtype=torch.float32, device=device) for c in (self.key, self.value))
+        self.page_bytes = PageLayout(self.key.code, self.value.code).bytes
+        self.numbers = (self.key.code.numbers(), self.value.code.numbers())
+        self.sink, self.recent = bundle.sink, bundle.recent
+        # None: kernels serve this layer's device, within the limits of ops/support.py.
+        self.without_kernels = load.missing(self.device) if self.device.type == "cuda" else "the layer is not on a CUDA device"
+        self.encode_unsupported = self.without_kernels or support.encode_unsupported(self.key) or support.encode_unsupported(self.value)
+
+
+class PagedKV:
+    """The cache of B sequences in one layer. flush: number of tokens that leave the recent window together."""
+
+    def __init__(self, code, table, flush=1):
+        self.code, self.table, self.flush = code, table, flush
+        self.tiers = Tiers(code, flush)
+        self.batch = len(table.pages)
+        self.lengths = [0] * self.batch
+        self.oldest = [0] * self.batch  # the ring has BF16 rows of all tokens from here on
+        heads, device = code.layer.kv_heads, code.device
+        pages = self.tiers.layout.pages
+        self.windows = self.tiers.new_windows(self.batch)
+        self.window_table = torch.arange(self.batch * pages, dtype=torch.int32, device=device).view(self.batch, pages)
+        self.pool = torch.zeros((0, heads, code.page_bytes), dtype=torch.uint8, device=device)
+        # Other tensors that a step on the device reads and writes.
+        self.device_lengths = torch.zeros(self.batch, dtype=torch.int32, device=device)
+        self.bad = torch.full((2,), operators.NO_FAULT, dtype=torch.int32, device=device)
+        self.step_unsupported = self.tiers.step_unsupported
+
+    def make_room(self, tokens):
+        """Lengthens the rings so that crop() can take back this many tokens that come one at a time."""
+        code, old = self.code, self.tiers
+        pages = ring_pages(code.recent, self.flush + tokens)
+        if pages <= old.layout.ring_pages:
+            return
+        was, table = self.windows, self.window_table
+        self.tiers = Tiers(code, self.flush, pages)
+        self.windows = self.tiers.new_windows(self.batch)
+        self.window_table = torch.arange(self.batch * self.tiers.layout.pages, dtype=torch.int32, device=code.device).view(self.batch, -1)
+        for b, (length, oldest) in enumerate(zip(self.lengths, self.oldest)):
+            spans = [range(min(code.sink, length)), range(max(code.sink, oldest), length)]
+            position = torch.tensor([p for span in spans for p in span], dtype=torch.int64, device=code.device)
+            sequence = torch.full_like(position, b)
+            self.tiers.layout.write(self.windows, self.window_table, sequence, position, *old.layout.rows(was, table, sequence, position))
+
+    def crop_refusal(self, lengths):
+        """Why crop() cannot shorten the sequences to these lengths, or None."""
+        for b, (length, oldest) in enumerate(zip(lengths, self.oldest)):
+            if length > self.code.sink and self.quantized_end(length) < oldest and length < self.lengths[b]:
+                return (f"sequence {b} cannot go from {self.lengths[b]} back to {length} tokens, because its recent window would begin at token "
+                        f"{self.quantized_end(length)}, and BF16 copies are kept from token {oldest} on")
+        return None
+
+    def crop(self, lengths):
+        """Takes back the last tokens of every sequence. InputError if tokens of the new recent windows have no BF16 copies."""
+        if (reason := self.crop_refusal(lengths)) is not None:
+            raise InputError(reason)
+        self.lengths, self.oldest = list(lengths), [min(o, n) for o, n in zip(self.oldest, lengths)]
+        self.device_lengths.copy_(torch.tensor(self.lengths, dtype=torch.int32))
+
+    def _grow_to(self, lengths):
+        """The host's part of new tokens. Of a chunk, the ring gets the tokens that are not quantized at once."""
+        ring = PAGE_TOKENS * self.tiers.layout.ring_pages
+        for b, (start, end) in enumerate(zip(self.lengths, lengths)):
+            coded = self.quantized_end(end)
+            self.oldest[b] = coded if coded > start else max(self.oldest[b], end - ring)
+        self.lengths = lengths
+
+    def held(self):
+        table = self.table.tensor(self.code.device)
+        return Held(self.pool, table, self.windows, self.window_table, self.device_lengths)
+
+    def decode_unsupported(self, group, rule=ALL):
+        return self.tiers.decode_unsupported(group, rule)
+
+    def quantized_end(self, tokens):
+        return self.tiers.quantized_end(tokens)
+
+    def pass_unsupported(self, rule=ALL):
+        """Why attend_chunks() does not serve a layer with this rule, or None; append() ignores the rule."""
+        if self.code.key.encoder not in ("minmax", "search"):
+            return f"encoder {self.code.key.encoder} is computed row by row"
+        if self.code.device.type == "cuda" and (reason := support.chunks_unsupported(self.code)) is not None:
+            return reason
+        return "windows, chunks of the sequence and soft caps are computed in torch" if rule.hides or rule.cap else None
+
+    def _chunks(self, counts):
+        first, made = 0, []
+        for b, count in enumerate(counts):
+            if count > 0:
+                made.append(Chunk(b, first, self.lengths[b], count))
+            first += count
+        return made
+
+    def _pass(self, counts):
+        """The plan of a pass with counts[b] new tokens per sequence, and pages for them."""
+        lengths = [n + c for n, c in zip(self.lengths, counts)]
+        self._reserve_pages(lengths)
+        self.code.transform.reserve(max(lengths), self.code.device)
+        layer = self.code.layer
+        room = chunk_pass.room(layer.kv_heads, layer.head_dim, sum(lengths))
+        return self.table.work(self.tiers.policy(), self._chunks(counts), room, self.window_table), room
+
+    @torch.no_grad()
+    def attend_chunks(self, query, key, value, counts, scale, sinks=None):
+        """query [N, Hq, d], key and value [N, Hkv, d] of the model, after RoPE: counts[b] new tokens per sequence,
+        concatenated, which attend to their sequence's tokens and to one another. append() must follow. Returns [N, Hq,
+        d] in the queries' dtype."""
+        work, room = self._pass(counts)
+        if self.code.device.type == "cuda":
+            layer = self.code.layer
+            rows = [x.bfloat16().contiguous() for x in (query, key, value)]
+            buffer, out = self.code.shared.buffer(self.code.device, layer.kv_heads, layer.head_dim, room), torch.empty_like(rows[0])
+        else:  # stored rows are not rounded to BF16
+            rows, buffer = [x.float() for x in (query, key, value)], None
+            out = torch.empty_like(rows[0])
+        chunk_pass.attend(self.code, self.held(), work, *rows, scale, out, buffer, sinks)
+        return out.to(query.dtype)
+
+    @torch.no_grad()
+    def append(self, key, value, counts):
+        """key, value: [N, Hkv, d] of the model, after RoPE: counts[b] new tokens per sequence, concatenated."""
+        lengths = [n + c for n, c in zip(self.lengths, counts)]
+        if self.pass_unsupported() is None:
+            if any(counts):
+                work, _ = self._pass(counts)
+                chunk_pass.append(self.code, self.held(), work, key.contiguous(), value.contiguous(), self.bad, self.code.sink)
+                self.check_finite()
+        else:
+            self._reserve_pages(lengths)
+            self.code.transform.reserve(max(lengths), self.code.device)
+            plan = self.tiers.plan(self.lengths, counts)
+            self.tiers.append(self.held(), plan, key, value, self.bad)
+            if plan.runs and self.code.encode_unsupported is None:
+                self.check_finite()
+        self._grow_to(lengths)
+        self.device_lengths.copy_(torch.tensor(self.lengths, dtype=torch.int32))
+
+    def check_finite(self):
+        """NumericalError if a kernel met a key or value that is not finite. Waits for the device. Appending chunks
+        calls it; after single-token steps, the caller must."""
+        for side, row in zip(("key", "value"), self.bad.tolist()):
+            if row != operators.NO_FAULT:
+                self.bad.fill_(operators.NO_FAULT)
+                raise NumericalError(f"layer {self.code.layer.layer}, {side}: KV head {row % self.code.layer.kv_heads} of a row to "
+                                     "be quantized holds a NaN or an infinity; expected finite keys and values")
+
+    def _reserve_pages(self, lengths):
+        for b, n in enumerate(lengths):
+            self.table.reserve(b, self.tiers.pages_of(n))
+        self._grow(self.table.used)
+
+    def _grow(self, pages):
+        """Makes room for this many pages, plus an eighth to keep copies rare."""
+        if pages <= self.pool.shape[0]:
+            return
+        more = torch.zeros((pages + pages // 8, *self.pool.shape[1:]), dtype=torch.uint8, device=self.pool.device)
+        more[:self.pool.shape[0]] = self.pool
+        self.pool = more
+
+    def reserve(self, tokens):
+        """Reserves memory for sequences of this many tokens. Until then no tensor moves, and step_on_device() may be
+        captured."""
+        self._reserve_pages([tokens] * self.batch)
+        self.table.tensor(self.code.device)
+        self.code.transform.reserve(tokens, self.code.device)
+
+    def reserve_more(self, tokens):
+        """reserve() for this many more tokens of every sequence."""
+        lengths = [n + tokens for n in self.lengths]
+        self._reserve_pages(lengths)
+        self.table.tensor(self.code.device)
+        self.code.transform.reserve(max(lengths), self.code.device)
+
+    def tensors(self):
+        """The tensors that step_on_device() reads and writes; a captured graph is valid while their addresses do not
+        change."""
+        made = [self.pool, self.table.tensor(self.code.device), self.windows, self.window_table, self.device_lengths, self.bad]
+        return made + ([self.code.transform.phase_table(self.code.device)] if self.code.transform.rotated_mean else [])
+
+    def count(self, tokens):
+        """advance() after replays with reserved memory."""
+        self._grow_to([n + tokens for n in self.lengths])
+
+    @torch.no_grad()
+    def step(self, query, key, value, scale, rule=ALL):
+        """Appends one new token of every sequence, query [B, Hq, 1, d], key and value [B, Hkv, 1, d], then attends.
+        rule: rule.Rule of the layer. Returns output [B, Hq, 1, d] FP32."""
+        if self.step_unsupported is not None:
+            self.append(key.squeeze(2), value.squeeze(2), [1] * self.batch)
+            return rule.with_sinks(*self.attend(query, scale, None, rule))
+        self.advance(1)
+        return self.step_on_device(query, key, value, scale, rule)
+
+    def advance(self, tokens):
+        """The host's part of steps: pages for more tokens of every sequence. After replays of a captured graph, it
+        updates the host's lengths to the device's."""
+        self._grow_to([n + tokens for n in self.lengths])
+        self._reserve_pages(self.lengths)
+        self.code.transform.reserve(max(self.lengths), self.code.device)
+
+    @torch.no_grad()
+    def step_on_device(self, query, key, value, scale, rule=ALL):
+        """The device's part of step(): no lasting allocation, no waiting; lengths are read and written on the
+        device. After reserve() it may be captured into a CUDA graph; call advance() after the replays."""
+        held = self.held()
+        self.device_lengths.add_(1)
+        query, key, value = (x.squeeze(2) for x in (query, key, value))
+        return self.tiers.step(held, query, key, value, scale, self.bad, rule).unsqueeze(2)
+
+    @torch.no_grad()
+    def attend(self, query, scale, new=None, rule=ALL):
+        """query [B, Hq, T, d] of the model, after RoPE, attends to everything in the cache.
+
+        new: None if the query belongs to the last appended token (T = 1). Otherwise the number of tokens per
+        sequence that follow the cache's; query i of sequence b has position lengths[b] + i. rule: the layer's.
+        Returns output [B, Hq, T, d] FP32 and log-sum-exp [B, Hq, T], without the rule's sinks (rule.with_sinks())."""
+        return self.tiers.attend(self.held(), query, scale, new, rule)
+
+    def rows(self, begin, end):
+        """Quantized tokens of pages [begin, end) of every sequence, FP32 in the cache basis: [B, Hkv, T, d] twice."""
+        runs = operators.page_runs(self.table.tensor(self.code.device)[:, begin:end], self.pool.shape[0])
+        rows = reference.dequantize(self.pool, runs, self.code.key.sigma, self.code.value.sigma, *self.code.numbers)
+        return tuple(r.unflatten(0, (self.batch, -1)).transpose(1, 2) for r in rows)
+
+    def window_rows(self, sequence, positions):
+        """Keys and values [N, Hkv, d] of tokens in the windows of one sequence."""
+        position = torch.as_tensor(positions, device=self.code.device)
+        return self.tiers.layout.rows(self.windows, self.window_table, torch.full_like(position, sequence), position)
+
+    def allocated_bytes(self):
+        return sum(t.numel() * t.element_size() for t in (self.windows, self.pool))
+
+    def reset(self):
+        """Removes all tokens; keeps the memory of the windows."""
+        self.lengths, self.oldest = [0] * self.batch, [0] * self.batch
+        self.device_lengths.zero_()
+        self.pool = self.pool[:0].clone()

@@ -1,0 +1,54 @@
+"""What the layers of one model share, because those of a device run one after another: scratch memory, and the flash attention of
+the engine that runs them."""
+import torch
+
+from ..format.page_layout import PAGE_TOKENS
+from ..ops import operators
+from ..ops.support import TILES_OF_PAGE
+
+MOST_ITEMS = 4096  # rows times KV heads of a launch, for which the kernel's workspace serves launches of all sizes
+# columns by which an engine's block table may exceed its longest request's need, because some engines round up
+WIDER_TABLE = 16
+
+
+class Shared:
+    """flash: the engine's flash_attn_varlen_func; None: torch's."""
+
+    def __init__(self, flash=None):
+        self.flash = flash
+        self._buffers, self._spaces, self._growing = {}, {}, {}
+
+    def buffer(self, device, kv_heads, head_dim, rows):
+        """Keys and values [rows, Hkv, d] BF16 that chunk_pass gathers, for the layers of a device."""
+        place = (device, kv_heads, head_dim)
+        held = self._buffers.get(place)
+        if held is None or held.shape[1] < rows:
+            held = self._buffers[place] = torch.empty((2, rows, kv_heads, head_dim), dtype=torch.bfloat16, device=device)
+        return held
+
+    def space(self, code, group, rows, most_tokens, window_pages):
+        """Workspace of a decode step of up to `rows` tokens, at an address that captured graphs keep. code:
+        paged_kv.LayerCode; most_tokens: of a request."""
+        layer, queries = code.layer, 0
+        rows = min(rows, max(1, MOST_ITEMS // layer.kv_heads))
+        if code.transform.rotated_mean:
+            queries = most_tokens // PAGE_TOKENS + WIDER_TABLE + TILES_OF_PAGE * window_pages
+        place = (code.device, layer.head_dim, group, rows, layer.kv_heads, queries)
+        if place not in self._spaces:
+            like = torch.empty(0, device=code.device)
+            needed = operators.decode_workspace_bytes(like, *place[1:])
+            self._spaces[place] = torch.zeros(needed, dtype=torch.uint8, device=code.device)
+        return self._spaces[place]
+
+    def workspace(self, like, head_dim, group, batch, kv_heads, queries=0):
+        """Workspace of one decode_attention on the current stream, zeroed once and kept. queries: from
+        support.page_queries() with rotated means, otherwise 0."""
+        if not like.is_cuda:
+            return torch.empty(0, dtype=torch.uint8)
+        place = (like.device, torch.cuda.current_stream(like.device).cuda_stream)
+        needed = operators.decode_workspace_bytes(like, head_dim, group, batch, kv_heads, queries)
+        held = self._growing.get(place)
+        if held is None or held.numel() < needed:
+            needed += needed // 2 if queries else 0  # they grow with the sequences
+            held = self._growing[place] = torch.zeros(needed, dtype=torch.uint8, device=like.device)
+        return held

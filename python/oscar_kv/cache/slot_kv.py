@@ -1,0 +1,283 @@
+"""The 2-bit cache of one layer in a serving engine, on raw tensors. The engine owns the pages (its block tables
+assign them to requests). This class owns the BF16 windows: one set of rings per slot of the engine's request
+table.
+
+Page i of a request holds its tokens from sink + 64 i on, in the request's block i. A request of n tokens has ceil(n
+/ 64) blocks, and page i is written when it has more than sink + recent + 64 i tokens, so the block always exists.
+
+Requests whose first tokens are in another's blocks (prefix caching, KV transfer) are not supported, because the
+windows of those tokens are not in the request's slot; overlay_kv.py supports them. A restarted request, in any slot,
+counts as a new one."""
+import dataclasses
+import itertools
+
+import torch
+
+from . import chunk_pass
+from ..ops import operators
+from ..ops.rule import Rule
+from .chunk_plan import Chunk, ChunkWork
+from ..files.errors import InputError
+from ..format.windows import ring_pages
+from ..format.page_layout import PAGE_TOKENS
+from .shared import MOST_ITEMS
+from .step_rows import StepTables, sent
+from .tiers import Held, Tiers
+
+
+@dataclasses.dataclass
+class Rows:
+    """One forward pass over R requests (rows), some of them padding. The tensors belong to SlotTable, so that a
+    captured graph finds the next batch at the same addresses."""
+    lengths: torch.Tensor       # [R] int32 tokens, including new ones; 0: padding
+    table: torch.Tensor         # [R, P] int32 blocks
+    window_table: torch.Tensor  # [R, window pages of a slot] int32
+    steps: object = None        # step_rows.StepRows of requests with few new tokens, or None
+    chunks: tuple = ()          # [chunk_plan.Chunk] of the others
+    overlay: object = None      # overlay_table.Overlay, if windows are by block
+    flush: object = None        # step_flush.StepFlush of the layers; None: each layer flushes itself
+    # {(policy, room): ChunkWork}, made by the first layer that needs it
+    works: dict = dataclasses.field(default_factory=dict)
+
+    @property
+    def only_steps(self):
+        """Whether every token of the batch is one of steps, in order."""
+        return not self.chunks and self.steps is not None and isinstance(self.steps.tokens, slice)
+
+    def work(self, policy, room):
+        """The work on chunks, shared by all layers of one policy."""
+        if (policy, room) not in self.works:
+            overlay = self.overlay
+            tables = (self.table, self.window_table) if overlay is None else (self.table, overlay.before, overlay.blocks, self.window_table)
+            self.works[policy, room] = ChunkWork(policy, self.chunks, room, *tables)
+        return self.works[policy, room]
+
+
+@dataclasses.dataclass
+class Batch:
+    """New tokens of the requests in a pass, on the host."""
+    counts: list  # [R]
+    firsts: list  # [R] first token among the batch's tokens
+    few: list     # requests that are no chunk; empty if `each` tells all
+    each: int     # tokens of every request, None if they differ or there are chunks
+
+
+class SlotTable:
+    """Converts an engine's batches to Rows. slots: concurrent requests of the engine. One additional slot takes the
+    padding. most_new: new tokens of a request in a decode step; a request with more has a chunk of a prompt."""
+
+    def __init__(self, slots, window_pages, device, most_new=1):
+        device, self.slots, self.window_pages = torch.device(device), slots, window_pages
+        self._steps = StepTables(slots, window_pages, most_new, device)
+        pages = torch.arange((slots + 1) * window_pages, dtype=torch.int32, device=device)
+        self._pages = pages.view(slots + 1, window_pages)
+        self._window_table = self._pages[slots:].repeat(slots, 1)
+        self._lengths = torch.zeros(slots, dtype=torch.int32, device=device)
+        self._table = None
+
+    @property
+    def on_cuda(self):
+        return self._lengths.is_cuda
+
+    def rows(self, slots, starts, counts, lengths, table, slot_mapping):
+        """The batch whose row b is the request in slot slots[b], with counts[b] new tokens after starts[b]; tokens
+        of the rows are consecutive. Padding: rows beyond `slots`, slots of -1, counts of 0 and rows whose last
+        token has slot_mapping -1.
+        slots, starts, counts: sequences on the host; starts is read only for chunks. lengths [R], table [R, P] and
+        slot_mapping [tokens]: on the device, without waiting for it. slots may also be a tensor [R] on the device."""
+        made, batch = self._requests(slots, starts, counts, lengths, table, slot_mapping)
+        return self._with_steps(made, batch, slot_mapping)
+
+    def _requests(self, slots, starts, counts, lengths, table, slot_mapping):
+        """Rows without steps, and data about the batch for _with_steps()."""
+        count, device = lengths.shape[0], lengths.device
+        if count > self.slots:
+            raise InputError(f"a batch of {count} requests came to a cache of {self.slots}; start the engine with more "
+                             "(max_num_seqs)")
+        on_device, known = self._slots_of(slots, counts, count)
+        counts = list(counts) + [0] * (count - len(counts))
+        each = counts[0] if len(slots) > 0 else 1  # of a step without chunks
+        uniform = 1 <= each <= self._steps.most_new and all(c == each for c in counts[:len(slots)]) and slot_mapping.shape[0] >= count * each
+        firsts = [0, *itertools.accumulate(counts)][:count]
+        self._window_table[:count] = self._pages[on_device]
+        mapped = slot_mapping[each - 1:count * each:each] if uniform else \
+            slot_mapping[sent([max(0, f + c - 1) for f, c in zip(firsts, counts)], device)]
+        self._lengths[:count] = torch.where((on_device < self.slots) & (mapped >= 0), lengths, 0).int()
+        if not table.is_contiguous() or table.dtype != torch.int32:
+            if self._table is None or self._table.shape[1] != table.shape[1]:
+                self._table = torch.zeros((self.slots, table.shape[1]), dtype=torch.int32, device=device)
+            self._table[:count] = table
+            table = self._table[:count]
+        made = Rows(self._lengths[:count], table, self._window_table[:count])
+        few = []
+        if not uniform:
+            few = [b for b in range(count) if 1 <= counts[b] <= self._steps.most_new and known[b]]
+            made.chunks = tuple(Chunk(b, firsts[b], int(starts[b]), counts[b]) for b in range(count)
+                                if counts[b] > self._steps.most_new and known[b])
+        return made, Batch(counts, firsts, few, each if uniform else None)
+
+    def _with_steps(self, made, batch, slot_mapping):
+        if batch.each is not None:
+            made.steps = self._steps.uniform(made, batch.each, slot_mapping)
+        else:
+            made.steps = self._steps.mixed(made, batch.counts, batch.firsts, batch.few)
+        return made
+
+    def _slots_of(self, slots, counts, count):
+        """Slots [count] int64 on the device, where `self.slots` is padding, and whether the host takes a row for a request."""
+        if isinstance(slots, torch.Tensor):
+            return torch.where((slots >= 0) & (slots < self.slots), slots.long(), self.slots), [c > 0 for c in counts]
+        named = [s if 0 <= s < self.slots and c > 0 else self.slots for s, c in zip(slots, counts)]
+        named += [self.slots] * (count - len(named))
+        return sent(named, self._lengths.device), [n < self.slots for n in named]
+
+
+class SlotKV:
+    """The cache of one layer. code: paged_kv.LayerCode; slots: as in SlotTable; most_tokens: per request; group:
+    query heads per KV head; most_new: as in SlotTable. Everything that outlives a forward pass is allocated here."""
+
+    def __init__(self, code, slots, most_tokens, group, tiers=None, most_new=1):
+        if most_new > max(1, code.recent):
+            raise InputError(f"steps of {most_new} tokens do not fit into a recent window of {code.recent} tokens; speculate fewer tokens, or "
+                             "fit with a longer window (--windows)")
+        for codec in (code.key, code.value):
+            if codec.encoder not in ("minmax", "search"):
+                raise InputError(f"layer {code.layer.layer} is encoded with {codec.encoder}, which serving engines cannot do token "
+                                 "by token; fit with --encoder search")
+        self.code, self.tiers, self.group = code, tiers or Tiers(code, pages=ring_pages(code.recent, most_new)), group
+        self.places_of, self.engine_pages = None, 0  # Places of engines/vllm/pages.py by call, None: the engine's own numbers; pages in the engine
+        unsupported = self.tiers.step_unsupported or self.tiers.decode_unsupported(group)
+        if code.device.type == "cuda" and unsupported is not None:
+            raise InputError(f"layer {code.layer.layer} cannot be served: {unsupported}")
+        self.windows = self._new_windows(slots)
+        self.bad = torch.full((2,), operators.NO_FAULT, dtype=torch.int32, device=code.device)
+        self.space = torch.empty(0, dtype=torch.uint8, device=code.device)
+        if self.tiers.decode_unsupported(group) is None:
+            self.space = code.shared.space(code, group, slots * most_new, most_tokens, self.tiers.layout.pages)
+        code.transform.reserve(most_tokens, code.device)
+        self.policy, layer = self.tiers.policy(), code.layer
+        self.room = chunk_pass.room(layer.kv_heads, layer.head_dim, slots * most_tokens)
+        self.buffer = code.shared.buffer(code.device, layer.kv_heads, layer.head_dim, self.room) if code.device.type == "cuda" else None
+        # so that the engine's profile counts their memory
+        code.transform.products("key_forward", "value_forward", "key_back", "value_back")
+
+    def _new_windows(self, slots):
+        return self.tiers.new_windows(slots + 1)
+
+    @property
+    def window_pages(self):
+        """Per slot; the same in all layers of a bundle."""
+        return self.tiers.layout.pages
+
+    def pool(self, blocks):
+        """Views the engine's memory [blocks, Hkv, 64, bytes of a token] uint8 or int8 as pages [blocks, Hkv, page
+        bytes]. If layers with larger pages share the engine's blocks (Places of engines/vllm/pages.py), there are more pages."""
+        if blocks.dtype != torch.uint8:
+            blocks = blocks.view(torch.uint8)
+        code, places = self.code, None if self.places_of is None else self.places_of()
+        heads, page_bytes = code.layer.kv_heads, code.page_bytes
+        size = heads * max(page_bytes, PAGE_TOKENS) if places is None else places.block_bytes // places.pages
+        expected = (heads, PAGE_TOKENS, size // (heads * PAGE_TOKENS))
+        if tuple(blocks.shape[1:]) != expected or not blocks.is_contiguous():
+            raise InputError(f"layer {code.layer.layer}: the engine's cache is {list(blocks.shape)} with strides "
+                             f"{list(blocks.stride())}, expected contiguous blocks of {list(expected)} bytes")
+        self.engine_pages = blocks.shape[0]
+        flat = blocks.view(-1)
+        if page_bytes == 0:  # a layer without bits; any number of a page is in range
+            return flat.new_empty(len(flat), heads, 0)
+        return flat[:len(flat) // (heads * page_bytes) * heads * page_bytes].view(-1, heads, page_bytes)
+
+    def placed(self, numbers):
+        """The pages of the kernels for page numbers of the engine."""
+        return numbers if self.places_of is None else self.places_of()(numbers)
+
+    @torch.no_grad()
+    def forward(self, pool, rows, query, key, value, scale, output, sinks=None):
+        """New tokens attend and enter the cache. query [N, Hq, d], key and value [N, Hkv, d] of the model, after
+        RoPE. sinks: logits [Hq] or None (rule.Rule). Writes output [N, Hq, d]; rows of padding stay unchanged
+        or become meaningless.
+
+        Tokens of rows.steps are appended, then attend to the three tiers. All chunks attend in one call to their stored
+        tokens and to their own unquantized tokens, then they are appended."""
+        held = self._held(pool, rows)
+        if rows.chunks:
+            self._run_chunks(held, rows, query, key, value, scale, output, sinks)
+        if rows.steps is None:
+            return
+        token = rows.steps.tokens
+        query, key, value = query[token], key[token], value[token]
+        made = output[token] if isinstance(token, slice) else torch.empty_like(query)
+        self._step(held, rows, query, key, value, scale, made, sinks)
+        if not isinstance(token, slice):
+            output[token] = made.to(output.dtype)
+
+    def _step(self, held, rows, query, key, value, scale, output, sinks):
+        """Rows of steps: append, then attention that writes the engine's output. Sinks need the log-sum-exp, so they
+        take more launches."""
+        steps = rows.steps
+        self._flush(held, steps.after, rows.flush)
+        made = output
+        if self.buffer is not None and sinks is None and output.dtype != torch.bfloat16:
+            made = torch.empty(output.shape, dtype=torch.bfloat16, device=output.device)
+        most, count = max(1, MOST_ITEMS // self.code.layer.kv_heads), steps.lengths.shape[0]
+        if 0 < count <= most:
+            stored = Held(held.pool, steps.table, self.windows, steps.window_table, steps.lengths)
+            self._launch(stored, query, key, value, scale, made, sinks)
+        else:  # rows of a request are in order, so that later ones may follow in another launch
+            for part in (slice(first, first + most) for first in range(0, count, most)):
+                one = Held(held.pool, steps.table[part], self.windows, steps.window_table[part], steps.lengths[part])
+                self._launch(one, query[part], key[part], value[part], scale, made[part], sinks)
+        if made is not output:
+            output.copy_(made)
+        self._flush_after(held, steps.after, rows.flush)
+
+    def _launch(self, held, query, key, value, scale, output, sinks):
+        code, transform = self.code, self.code.transform
+        if sinks is not None:
+            output.copy_(self.tiers.step(held, query, key, value, scale, self.bad, Rule(sinks=sinks), self.space, flushes=False))
+            return
+        phases = transform.phase_table(code.device) if transform.rotated_mean else None
+        tile = transform.phases.tile(code.device) if transform.rotated_mean and self.space.is_cuda else None
+        operators.step_tokens(output, query, key, value, held.pool, held.table, held.windows, held.window_table, held.lengths, transform.query,
+                              transform.key_forward, transform.value_forward, transform.output, transform.key_mean, transform.value_mean, phases,
+                              tile, code.key.sigma, code.value.sigma, self.space, float(scale), code.sink, code.recent, self.tiers.flush,
+                              *code.numbers)
+
+    def _flush(self, held, after, flush):
+        """Flushes the tokens that the new ones will push out of the windows. The new ones are not written yet; the
+        ring has room for both. after: StepRows.after; two tokens of a launch may not go into one page."""
+        if flush is None or flush.first is self:
+            self._run_flush(held, after, flush)
+
+    def _run_flush(self, held, after, flush):
+        for lengths in after:
+            one = dataclasses.replace(held, lengths=lengths)
+            if flush is None:
+                self.tiers.flush_tokens(one, self.bad)
+            else:
+                flush.run(one)
+
+    def _flush_after(self, held, after, flush):
+        """Called after the new tokens were written."""
+
+    def flushed(self, held):
+        """lengths, table and window_table of flush_tokens()."""
+        return held.lengths, held.table, held.window_table
+
+    def _held(self, pool, rows):
+        """The storage of these rows' cache."""
+        return Held(pool, rows.table, self.windows, rows.window_table, rows.lengths)
+
+    def _run_chunks(self, held, rows, query, key, value, scale, output, sinks):
+        """All chunks attend before any is appended, because an overlay entry that one has finished with may be
+        assigned to another."""
+        work = rows.work(self.policy, self.room)
+        query, key, value = (x[work.tokens] for x in (query, key, value))
+        if self.buffer is not None:
+            query, key, value = (x.bfloat16() for x in (query, key, value))
+        direct = isinstance(work.tokens, slice) and output.dtype == query.dtype
+        out = output[work.tokens] if direct else torch.empty_like(query)
+        chunk_pass.attend(self.code, held, work, query, key, value, scale, out, self.buffer, sinks)
+        if not direct:
+            output[work.tokens] = out.to(output.dtype)
+        chunk_pass.append(self.code, held, work, key, value, self.bad, self.policy.sink)

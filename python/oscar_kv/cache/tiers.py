@@ -1,0 +1,226 @@
+"""The three tiers of one layer (sink, pages, recent window) on tensors that the caller owns: how rows enter them and
+how queries read them. The caller assigns pages and windows to sequences: PagedKV for a batch of sequences, SlotKV
+for the requests of a serving engine.
+
+Letters: B sequences, Hkv KV heads, Hq query heads, d head size, T tokens, N rows."""
+import dataclasses
+
+import torch
+
+from ..ops import operators, reference, support
+from ..ops.rule import ALL
+from ..files.errors import NumericalError
+from ..format.page_layout import PAGE_TOKENS
+from ..format.window_layout import WindowLayout
+from ..format.windows import Policy, quantized_end, ring_pages
+
+
+@dataclasses.dataclass
+class Held:
+    """The storage of B sequences in one layer."""
+    pool: torch.Tensor          # [pages, Hkv, bytes] uint8
+    table: torch.Tensor         # [B, P] int32: entry i is the page with tokens from sink + 64 i on
+    windows: torch.Tensor       # [window pages, Hkv, 128 d] BF16
+    window_table: torch.Tensor  # [B, window pages of a sequence] int32
+    lengths: torch.Tensor       # [B] int32 tokens; 0: the sequence is skipped
+
+
+class Plan:
+    """Where the new tokens of an append go, and which tokens become codes."""
+
+    def __init__(self):
+        self.runs, self.rows = [], 0  # (first row, count, sequence, page of the sequence, first slot, first position)
+        self.leaving = []  # (sequence, shift, positions from the window, positions of new rows)
+        self.kept = []     # (sequence, shift, spans of positions that go into the window)
+        self.starts, self.counts = [], []
+
+
+class Tiers:
+    """code: paged_kv.LayerCode. flush: number of tokens that leave the recent window together."""
+
+    def __init__(self, code, flush=1, pages=None):
+        """pages: in the ring, if the caller needs more than the minimum."""
+        self.code, self.flush = code, flush
+        self.layout = WindowLayout(code.layer.head_dim, code.sink, pages or ring_pages(code.recent, flush)).to(code.device)
+        self.step_unsupported = code.without_kernels or support.step_unsupported(code, flush)
+
+    def new_windows(self, sequences):
+        """Windows for this many sequences: [sequences * window pages, Hkv, 128 d]."""
+        shape = (sequences * self.layout.pages, self.code.layer.kv_heads, self.layout.elements)
+        return torch.zeros(shape, dtype=torch.bfloat16, device=self.code.device)
+
+    def decode_unsupported(self, group, rule=ALL):
+        return (self.code.without_kernels or support.decode_unsupported(self.code, self.flush, group, self.layout.pages)
+                or support.rule_unsupported(rule))
+
+    def quantized_end(self, tokens):
+        """Tokens [sink, end) of a sequence of `tokens` tokens are codes. tokens: an int, or a tensor of lengths."""
+        return quantized_end(tokens, self.code.sink, self.code.recent, self.flush)
+
+    def policy(self):
+        """The policy for planning chunks."""
+        return Policy(self.code.sink, self.code.recent, self.flush, self.layout.ring_pages)
+
+    def pages_of(self, tokens):
+        """Pages of a sequence of `tokens` tokens."""
+        return -(-(self.quantized_end(tokens) - self.code.sink) // PAGE_TOKENS)
+
+    def plan(self, starts, counts):
+        """The plan for appending counts[b] tokens to sequences of starts[b] tokens."""
+        plan, first = Plan(), 0
+        plan.starts, plan.counts = list(starts), list(counts)
+        for b, (start, count) in enumerate(zip(starts, counts)):
+            sink, end = self.code.sink, start + count
+            begin, until = self.quantized_end(start), self.quantized_end(end)
+            shift = first - start  # position + shift is the index among the new rows
+            if until > begin:
+                plan.leaving.append((b, shift, range(begin, min(until, start)), range(max(begin, start), until)))
+                at = begin
+                while at < until:
+                    slot = (at - sink) % PAGE_TOKENS
+                    step = min(PAGE_TOKENS - slot, until - at)
+                    plan.runs.append((plan.rows, step, b, (at - sink) // PAGE_TOKENS, slot, at))
+                    plan.rows += step
+                    at += step
+            spans = [range(start, min(end, sink)), range(max(start, until), end)]
+            plan.kept.append((b, shift, [s for s in spans if len(s) > 0]))
+            first += count
+        return plan
+
+    @torch.no_grad()
+    def append(self, held, plan, key, value, bad):
+        """key, value: [N, Hkv, d] of the model, after RoPE: the new tokens of each sequence, concatenated.
+        held.lengths is not read. bad: as in operators.quantize_rows. The ring is written after the tokens that leave it
+        were read."""
+        device, transform = self.code.device, self.code.transform
+        positions = torch.cat([torch.arange(n, n + c) for n, c in zip(plan.starts, plan.counts)]).to(device)
+        rows = transform.key_rows(key, positions), transform.value_rows(value)
+        self._quantize(held, plan, rows, bad)
+        # A ring holds only the newest tokens: older ones of a long chunk are in the sink or already codes.
+        kept = [(b, shift, p) for b, shift, spans in plan.kept for p in spans]
+        if kept:
+            sequence = torch.cat([torch.full((len(p),), b) for b, _, p in kept]).to(device)
+            position = torch.cat([torch.arange(p.start, p.stop) for _, _, p in kept]).to(device)
+            source = torch.cat([torch.arange(p.start + shift, p.stop + shift) for _, shift, p in kept]).to(device)
+            self.layout.write(held.windows, held.window_table, sequence, position, *(r[source] for r in rows))
+
+    def _quantize(self, held, plan, new, bad):
+        """Writes the leaving tokens of the plan into pages; new: rows of keys and values."""
+        if not plan.runs:
+            return
+        code, device = self.code, self.code.device
+        parts = ([], [])
+        for b, shift, old, fresh in plan.leaving:
+            if len(old) > 0:
+                position = torch.arange(old.start, old.stop, device=device)
+                stored = self.layout.rows(held.windows, held.window_table, torch.full_like(position, b), position)
+            for i, rows in enumerate(new):
+                if len(old) > 0:
+                    parts[i].append(stored[i])
+                parts[i].append(rows[fresh.start + shift:fresh.stop + shift] if len(fresh) > 0 else rows[:0])
+        rows = [torch.cat(p) for p in parts]
+        first, count, sequence, index, slot, position = torch.tensor(plan.runs, dtype=torch.int32).to(device).unbind(1)
+        page = held.table[sequence.long(), index.long()]
+        if code.encode_unsupported is None:
+            operators.quantize_rows(held.pool, *rows, torch.stack([first, count, page, slot, position], dim=1), code.key.sigma,
+                                    code.value.sigma, *code.clip, bad, code.key.encoder == "search", *code.numbers)
+            return
+        encoded = []
+        for codec, side in zip((code.key, code.value), rows):
+            try:
+                encoded += codec.encode(side.float())
+            except NumericalError as error:
+                raise NumericalError(f"layer {code.layer.layer}, {'key' if codec.key else 'value'}: {error}") from None
+        counts = torch.tensor([run[1] for run in plan.runs], device=device)
+        slots = torch.cat([torch.arange(run[4], run[4] + run[1]) for run in plan.runs]).to(device)
+        operators.write_rows(held.pool, page.long().repeat_interleave(counts, output_size=plan.rows), slots, *encoded, *code.numbers)
+
+    @torch.no_grad()
+    def step(self, held, query, key, value, scale, bad, rule=ALL, space=None, flushes=True):
+        """Appends one new token of every sequence, query [B, Hq, d], key and value [B, Hkv, d], then attends.
+        held.lengths already counts it. Reads nothing back, and no tensor outlives the call, so it may be captured
+        into a CUDA graph. flushes: false if the caller flushes. Returns output [B, Hq, d] FP32."""
+        code, transform = self.code, self.code.transform
+        mean = transform.key_mean
+        if transform.rotated_mean:
+            raw = query.float()
+            key = key.float() - transform.mean_at((held.lengths - 1).clamp(min=0))
+            query, value, mean = raw, value.float(), None
+        heads = code.layer.kv_heads
+        coded = operators.append_tokens(held.windows, held.window_table, query, key, value, held.lengths, transform.query,
+                                        transform.key_forward, transform.value_forward, mean, transform.value_mean, code.sink)
+        if flushes:
+            self.flush_tokens(held, bad)
+        coded = coded.view(coded.shape[0], heads, -1, coded.shape[-1])
+        raw = query.view(coded.shape)
+        output, lse = self.decode(held, coded, raw, scale, rule, rule.sinks is not None, space)
+        output = transform.outputs(output).view(query.shape)
+        if rule.sinks is None:
+            return output
+        lse = self._of_model(lse, raw, scale, rule).reshape(output.shape[:-1])
+        return rule.with_sinks(output.unsqueeze(2), lse.unsqueeze(2)).squeeze(2)
+
+    def flush_tokens(self, held, bad):
+        """Writes tokens that leave the windows into pages, for sequences that have just received one token."""
+        code = self.code
+        operators.flush_tokens(held.pool, held.windows, held.window_table, held.table, held.lengths, code.key.sigma, code.value.sigma,
+                               *code.clip, bad, *self.flushed_at(), code.key.encoder == "search", *code.numbers)
+
+    def flushed_at(self):
+        """sink, recent and flush of flush_tokens()."""
+        return self.code.sink, self.code.recent, self.flush
+
+    def _of_model(self, lse, raw, scale, rule):
+        """Log-sum-exp of the model's own logits, which the mean key shifts. The shift is equal for all keys, so it
+        changes no weight unless logits are capped; in that case it is already included."""
+        shift = None if rule.cap else self.code.transform.shift(raw)
+        return lse if shift is None else lse + shift * scale
+
+    def _by_reference(self, held, coded, raw, positions, scale, rule):
+        """reference.attention of query rows [B, Hkv, R, d] at positions [B, R]."""
+        code, transform, lengths = self.code, self.code.transform, held.lengths.long()
+        turned = transform.phase_queries(raw)
+        return reference.attention(
+            coded.float(), positions, held.pool, held.table, held.windows, held.window_table, lengths,
+            self.quantized_end(lengths), code.key.sigma, code.value.sigma, turned,
+            None if turned is None else transform.phase_table(code.device), float(scale), code.sink, rule, *code.numbers,
+            shift=transform.shift(raw) if rule.cap else None)
+
+    def decode(self, held, coded, raw, scale, rule, want_lse, space=None):
+        """Decode attention of queries [B, Hkv, g, d] in the cache basis, without the rule's sinks; raw: the model's
+        queries. space: the kernel's workspace, if the caller owns it."""
+        code, group = self.code, raw.shape[2]
+        if support.rule_unsupported(rule) is not None:
+            return self._by_reference(held, coded, raw, (held.lengths.long() - 1)[:, None].expand(-1, group), scale, rule)
+        unsupported = self.decode_unsupported(group)
+        turned = code.transform.phase_queries(raw)
+        phases = None if turned is None else code.transform.phase_table(code.device)
+        tile = code.transform.phases.tile(code.device) if turned is not None and unsupported is None else None
+        if unsupported is not None:
+            space = torch.empty(0, dtype=torch.uint8, device=code.device)
+        elif space is None:
+            space = code.shared.workspace(coded, coded.shape[-1], group, coded.shape[0], coded.shape[1],
+                                      0 if turned is None else support.page_queries(held))
+        decode = operators.decode_attention if unsupported is None or not raw.is_cuda else reference.decode_attention
+        if decode is operators.decode_attention and raw.is_cuda:
+            coded = coded.bfloat16()
+        return decode(coded, held.pool, held.table, held.windows, held.window_table, held.lengths, code.key.sigma, code.value.sigma,
+                      turned, phases, tile, space, float(scale), code.sink, code.recent, self.flush, rule.window, want_lse, *code.numbers)
+
+    @torch.no_grad()
+    def attend(self, held, query, scale, new=None, rule=ALL):
+        """query [B, Hq, T, d] of the model, after RoPE, attends to everything that the sequences hold.
+
+        new: None if the query belongs to the last appended token (T = 1). Otherwise query i of sequence b has
+        position lengths[b] + i, and its token is not yet appended. Returns output [B, Hq, T, d] FP32 and log-sum-exp
+        [B, Hq, T], both without the rule's sinks. Sinks count once over all parts of a softmax (rule.with_sinks())."""
+        code, (batch, heads, tokens, d) = self.code, query.shape
+        kv_heads, transform = code.layer.kv_heads, code.transform
+        q = query.reshape(batch, kv_heads, -1, d)  # query head h reads KV head h / group
+        if new is None:
+            output, lse = self.decode(held, transform.queries(q), q, scale, rule, True)
+        else:
+            lengths = held.lengths.long()
+            positions = (lengths[:, None] + torch.arange(tokens, device=code.device)).repeat(1, heads // kv_heads)
+            output, lse = self._by_reference(held, transform.queries(q), q, positions, scale, rule)
+        return transform.outputs(output).view(query.shape), self._of_model(lse, q, scale, rule).view(query.shape[:-1])

@@ -1,0 +1,1 @@
+"""Serving engines: what they share, and a folder for each."""

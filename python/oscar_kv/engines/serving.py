@@ -1,0 +1,178 @@
+"""State shared by the layers of one worker of a serving engine: the bundle, or the worker's heads of it, and the cache of
+each layer. Imports no engine: engines/vllm/serving.py and engines/sglang/serving.py check the settings of theirs and fill it."""
+import contextlib
+import warnings
+
+import torch
+
+from ..ops.load import rocm_unsupported
+from ..format.codec import side_codec
+from ..files.errors import InputError
+from ..files.fingerprint import checkpoint_fingerprint
+from ..format.bundle import check_geometry
+from ..cache.overlay_kv import OverlayKV
+from ..cache.overlay_table import OverlayTable, blocks_of_window
+from ..format.page_layout import PAGE_TOKENS, PageLayout
+from ..format.windows import ring_pages, sink_pages
+from ..cache.paged_kv import LayerCode
+from . import self_check
+from .port import LayerCache, Table
+from .rope import phases_of
+from ..cache.shared import Shared
+from ..cache.slot_kv import SlotKV, SlotTable
+from ..cache.step_flush import StepFlush
+
+
+@contextlib.contextmanager
+def plain_torch():
+    """Engines build models under their own default device and dtype, which must not apply to bundles."""
+    dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch.device("cpu"):
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
+
+
+def head_range(kv_heads, rank, ranks, option):
+    """KV heads [begin, end) of a tensor-parallel rank. With fewer heads than ranks, several ranks have the same
+    head. option: the engine's, for the message."""
+    if kv_heads >= ranks:
+        if kv_heads % ranks:
+            raise InputError(f"{kv_heads} KV heads cannot be divided among {ranks} GPUs; choose {option} accordingly")
+        return rank * (kv_heads // ranks), (rank + 1) * (kv_heads // ranks)
+    return rank * kv_heads // ranks, rank * kv_heads // ranks + 1
+
+
+def _check(bundle, settings):
+    """InputError unless the bundle fits the engine's settings. Warns if the calibration contexts were shorter than the served ones,
+    which costs quality at long contexts."""
+    if settings.shares and bundle.sink % PAGE_TOKENS:
+        raise InputError(f"requests share prefixes, which needs a sink of whole blocks of {PAGE_TOKENS} tokens, and the bundle has "
+                         f"{bundle.sink}; fit with --windows 64,256, or pass {settings.no_sharing_option}")
+    if settings.proposed > 0 and settings.proposed >= bundle.recent:
+        raise InputError(f"{settings.proposed} speculated tokens do not fit into the bundle's recent window of {bundle.recent} tokens; "
+                         "speculate fewer, or fit with a longer window (--windows)")
+    check_geometry(bundle, settings.text.num_hidden_layers, settings.kv_heads, settings.head_size,
+                   checkpoint_fingerprint(settings.checkpoint()) if bundle.fingerprint else None)
+    seen, option = bundle.longest_distance + 1, settings.length_option
+    if bundle.longest_distance and seen < settings.most_tokens:
+        warnings.warn(f"{bundle.path}: the calibration saw contexts of up to {seen} tokens, and {option} is {settings.most_tokens}; quality "
+                      f"beyond {seen} tokens was not fitted for: collect with longer --seq-len, or serve a smaller {option}", stacklevel=4)
+
+
+def is_set(value):
+    """Whether an engine's argument that stands for an unsupported feature is in use."""
+    return value is not None and not (isinstance(value, (int, float)) and value == 0)
+
+
+def unserved(words, values):
+    """One sentence for the first feature of a layer that is not served, or None. words: {name: "a sliding window"}; values:
+    {name: the engine's argument}."""
+    return next((f"layers with {text} are not served" for name, text in words.items() if is_set(values.get(name))), None)
+
+
+def layer_numbers(indices):
+    """"layers 0 to 4, 6"; "layer 5"."""
+    runs = []
+    for index in indices:
+        if runs and index == runs[-1][1] + 1:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    text = ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in runs)
+    return f"layer{'s' if len(indices) != 1 else ''} {text}"
+
+
+def layers_by_reason(reasons):
+    """"layers 0 to 4, 6 (it has a sliding window); layer 5 (...)", or empty. reasons: {layer index: why it stays in BF16}."""
+    by_reason = {}
+    for index, reason in sorted(reasons.items()):
+        by_reason.setdefault(reason, []).append(index)
+    return "; ".join(f"{layer_numbers(indices)} ({reason})" for reason, indices in by_reason.items())
+
+
+class EngineServing:
+    """bundle: of the full model, loaded under plain_torch(). InputError if it does not fit the engine's settings."""
+
+    def __init__(self, bundle, settings):
+        if reason := rocm_unsupported():
+            raise InputError(f"the 2-bit cache cannot be served: {reason}")
+        with plain_torch():
+            _check(bundle, settings)
+            heads = head_range(settings.kv_heads, settings.rank, settings.ranks, settings.rank_option)
+            self.bundle = bundle if settings.ranks == 1 else bundle.slice_heads(*heads)
+            rotated = any(layer.key.rotated_mean for layer in bundle.layers)
+            self.phases = phases_of(settings.text, settings.head_size) if rotated else None
+            self.layers = {layer.layer: layer for layer in self.bundle.layers}
+            self.cells = {index: self._cell(layer) for index, layer in self.layers.items()}
+        self.by_block, self.slots, self.most_tokens = settings.shares, settings.slots, settings.most_tokens
+        self.most_new = 1 + settings.proposed  # tokens of a request in a decode step
+        self._caches, self.shared, self._checked = {}, Shared(settings.flash), False
+
+    def _cell(self, layer):
+        """Bytes per token and head in a page: an engine's block is [Hkv, 64, cell], this package's is [Hkv, page bytes]. A layer without
+        bits has a byte that nobody reads, because engines know no pages without bytes."""
+        codes = [side_codec(layer, key, self.bundle.encoder, self.bundle.group).code for key in (True, False)]
+        return max(1, PageLayout(*codes).bytes // PAGE_TOKENS)
+
+    @property
+    def one_size(self):
+        """Whether all layers have pages of the same size."""
+        return len(set(self.cells.values())) == 1
+
+    def cell(self, index):
+        """InputError if the layer is not in the bundle."""
+        if index not in self.cells:
+            raise InputError(f"{self.bundle.path}: the bundle lacks layer {index} of the model; fit all layers")
+        return self.cells[index]
+
+    def new_table(self, device, blocks=None) -> Table:
+        """Converts the engine's batches to rows. blocks: in the engine's memory, if known."""
+        sinks, recent, new = sink_pages(self.bundle.sink), self.bundle.recent, self.most_new
+        if self.by_block:
+            return OverlayTable(self.slots, sinks, blocks_of_window(recent + new - 1), device, blocks=blocks, most_new=new, recent=recent)
+        return SlotTable(self.slots, sinks + ring_pages(recent, new), device, new)
+
+    def blocks(self, layers):
+        """Blocks in the engine's memory, as seen by these layers; 0: not yet known."""
+        return max((kv.engine_pages for i, kv in self._caches.items() if i in layers), default=0)
+
+    def flush_of(self, layers, memory):
+        """The StepFlush of layers that share block tables, None if kernels do not support them. memory: {layer
+        index: the engine's memory}."""
+        if any(i not in self._caches or self._caches[i].code.without_kernels for i in layers):
+            return None
+        caches = {i: self._caches[i] for i in layers}
+        return StepFlush(caches, {i: caches[i].pool(memory[i]) for i in layers})
+
+    def fill(self, layers, blocks, entries):
+        """Fills the overlays of these layers with the codes of blocks."""
+        for index in layers:
+            self._caches[index].fill(blocks, entries)
+
+    def caches(self):
+        """{layer index: SlotKV} of the layers that were made."""
+        return self._caches
+
+    def check(self, log):
+        """The self-check, once, on a GPU. InputError if it fails."""
+        if not self._checked and any(kv.code.device.type == "cuda" for kv in self._caches.values()):
+            self._checked = True
+            self_check.passed(self, log)
+
+    def room(self):
+        """Tokens that the table of a request may have."""
+        return self.most_tokens
+
+    def cache(self, index, group, device) -> LayerCache:
+        """The SlotKV or OverlayKV of a layer, made at the first call, before or while the engine measures its memory."""
+        if index not in self._caches:
+            self.cell(index)
+            layer = self.layers[index]
+            with plain_torch():
+                code = LayerCode(self.bundle, layer, self.phases, device, self.shared)
+                kv = (OverlayKV if self.by_block else SlotKV)(code, self.slots, self.room(), group, most_new=self.most_new)
+            self._caches[index] = kv
+        return self._caches[index]

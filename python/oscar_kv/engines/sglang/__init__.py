@@ -1,0 +1,1 @@
+"""The plugin for SGLang 0.5.23."""

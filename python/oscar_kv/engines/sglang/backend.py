@@ -1,0 +1,141 @@
+"""SGLang's attention backend `oscar`: SlotKV or OverlayKV with the interfaces of SGLang 0.5.23
+(srt/layers/attention/base_attn_backend.py there). A request's slot is its row of SGLang's ReqToTokenPool; row 0 is
+padding. SGLang maps tokens to memory one by one, and with pages of 64 tokens every 64th entry names a block."""
+import logging
+
+import torch
+from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
+
+from . import hooks
+from ..serving import is_set
+from ...files.errors import InputError
+from ...format.page_layout import PAGE_TOKENS
+from .limits import LAYERS
+from ..names import BUNDLE_VARIABLE, SGLANG_BACKEND
+from .pool import OscarPool
+
+
+class OscarAttentionBackend(AttentionBackend):
+    """One runner of SGLang. Everything that a captured graph reads is written by init_forward_metadata_out_graph(), before
+    its replay."""
+    extend_dummy_seqs_capped_by_req_pool = True  # tables have a row for each request that may run
+
+    def __init__(self, runner):
+        pool = runner.token_to_kv_pool
+        left = hooks.missing()
+        if not isinstance(pool, OscarPool) or left:
+            raise InputError(f"--attention-backend {SGLANG_BACKEND} found SGLang's own memory pool" + (f" ({', '.join(left)} unchanged)" if left else "")
+                             + f"; name the bundle's folder in {BUNDLE_VARIABLE} for all processes")
+        self.pool, self.serving = pool, pool.serving
+        self.serving.check(logging.getLogger("sglang.oscar_kv"))
+        self.req_to_token = runner.req_to_token_pool.req_to_token
+        device, slots = self.req_to_token.device, self.serving.slots
+        self.table = self.serving.new_table(device, pool.blocks)
+        self._blocks = torch.zeros((slots, -(-self.req_to_token.shape[1] // PAGE_TOKENS)), dtype=torch.int32, device=device)
+        self._indices = sorted(self.serving.attention)
+        self._flush = self.serving.flush_of(self._indices, pool.memory) if self.table.on_cuda else None
+        heads = {layer.tp_q_head_num * layer.head_dim for layer in self.serving.attention.values()}
+        self._output = torch.zeros((slots, max(heads)), dtype=torch.bfloat16, device=device)
+        self._mapped = torch.zeros(slots, dtype=torch.int64, device=device)
+        self._ends = {}  # {slot: tokens after its last chunk}, where windows are by slot
+        self.beside = None  # SGLang's backend of layers that stay in BF16
+        if self.serving.beside:
+            from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS
+            self.beside = ATTENTION_BACKENDS["torch_native" if torch.device(runner.device).type == "cpu" else "triton"](runner)
+
+    def init_cuda_graph_state(self, max_bs, max_num_tokens):
+        if max_bs > self.serving.slots:
+            raise InputError(f"graphs of {max_bs} requests are asked for, and windows are kept for {self.serving.slots}; pass "
+                             f"--cuda-graph-max-bs-decode {self.serving.slots} or a larger --max-running-requests")
+
+        if self.beside is not None:
+            self.beside.init_cuda_graph_state(max_bs, max_num_tokens)
+
+    def get_cuda_graph_seq_len_fill_value(self):
+        return 1  # rows of padding are known by their slot
+
+    def init_forward_metadata(self, forward_batch):
+        self._prepare(forward_batch, False)
+        if self.beside is not None:
+            self.beside.init_forward_metadata(forward_batch)
+
+    def init_forward_metadata_out_graph(self, forward_batch, in_capture=False):
+        self._prepare(forward_batch, in_capture)
+        if self.beside is not None:
+            self.beside.init_forward_metadata_out_graph(forward_batch, in_capture=in_capture)
+
+    def init_forward_metadata_in_graph(self, forward_batch):
+        if self.beside is not None:
+            self.beside.init_forward_metadata_in_graph(forward_batch)
+
+    def on_after_cuda_graph_warmup(self):
+        if self.beside is not None:
+            self.beside.on_after_cuda_graph_warmup()
+
+    def _prepare(self, forward_batch, in_capture):
+        batch, mode = forward_batch, forward_batch.forward_mode
+        if mode.is_idle():
+            return
+        count = batch.batch_size
+        if mode.is_decode():
+            starts, counts = [0] * count, [1] * count  # only extending passes hold requests that begin
+        elif mode.name in ("EXTEND", "MIXED") and batch.extend_prefix_lens_cpu is not None:
+            starts, counts = list(batch.extend_prefix_lens_cpu), list(batch.extend_seq_lens_cpu)
+            self._check_starts(batch, starts, counts)
+        else:
+            raise InputError(f"SGLang asks for a pass of the kind {mode.name}, which the 2-bit cache of oscar-kv does not serve")
+        if is_set(getattr(batch, "multi_item_delimiter_indices", None)):
+            raise InputError("scoring of several items in one prompt has a mask of its own, which the 2-bit cache does not serve; leave "
+                             "--multi-item-scoring-delimiter out")
+        rows = batch.req_pool_indices[:count]
+        table = self._blocks[:count]
+        table.copy_(torch.div(self.req_to_token[:, ::PAGE_TOKENS][rows], PAGE_TOKENS, rounding_mode="floor"))
+        if self.serving.by_block:
+            self.table.exchanged = self.serving.exchanged
+            if not in_capture and (mode.is_decode() or mode.is_mixed()):  # these hold all running requests
+                self.serving.exchanged = False
+        # A replay has rows of padding and no places for their tokens.
+        places = self._mapped[:count] if mode.is_decode() else batch.out_cache_loc
+        made = self.table.rows(rows - 1, starts, counts, batch.seq_lens[:count], table, places)
+        if made.overlay is not None and made.overlay.fills is not None:
+            self.serving.fill(self._indices, *made.overlay.fills)
+        made.flush = self._flush
+        self.forward_metadata = made
+
+    def _check_starts(self, batch, starts, counts):
+        """Windows by slot: a chunk may only follow what its slot has seen, because no other slot's windows are known."""
+        if self.serving.by_block or batch.req_pool_indices_cpu is None:
+            return
+        for slot, start, count in zip(batch.req_pool_indices_cpu.tolist(), starts, counts):
+            if count > 1 and start > 0 and self._ends.get(slot) != start and slot > 0:
+                raise InputError(f"a request begins with {start} tokens that its slot has not seen; the radix cache is off, so this feature of "
+                                 "SGLang is not served with oscar-kv")
+            self._ends[slot] = start + count
+
+    def forward(self, q, k, v, layer, forward_batch, save_kv_cache=True, **kwargs):
+        backend = super() if layer.layer_id in self.serving.attention else self.beside
+        return backend.forward(q, k, v, layer, forward_batch, save_kv_cache=save_kv_cache, **kwargs)
+
+    def forward_decode(self, q, k, v, layer, forward_batch, save_kv_cache=True, **kwargs):
+        return self._attend(q, k, v, layer, save_kv_cache, kwargs)
+
+    def forward_extend(self, q, k, v, layer, forward_batch, save_kv_cache=True, **kwargs):
+        return self._attend(q, k, v, layer, save_kv_cache, kwargs)
+
+    def _attend(self, q, k, v, layer, save_kv_cache, extra):
+        """q [N, Hq d], k and v [N, Hkv, d] after RoPE. Returns [N, Hq d]."""
+        asked = next((name for name, value in extra.items() if is_set(value)), None)
+        if asked is not None or k is None or not save_kv_cache:
+            words = LAYERS["shared_layer"] if asked is None else LAYERS.get(asked, f"the argument {asked}")
+            raise InputError(f"layer {layer.layer_id} of the model has {words}, which the 2-bit cache does not serve")
+        heads, d = layer.tp_q_head_num, layer.head_dim
+        query, key, value = q.view(-1, heads, d), k.view(-1, layer.tp_k_head_num, d), v.view(-1, layer.tp_v_head_num, d)
+        rows, count = self.forward_metadata, query.shape[0]
+        kept = rows.only_steps and count <= self._output.shape[0] and q.dtype == self._output.dtype
+        # A decode step's output stays finite in rows of padding, and needs no fill, because layers run one after another.
+        output = self._output[:count, :heads * d] if kept else q.new_zeros(count, heads * d)
+        if not output.is_contiguous():
+            output = q.new_zeros(count, heads * d)
+        self.serving.kv(layer.layer_id).forward(self.pool.pages[layer.layer_id], rows, query, key, value, layer.scaling,
+                                                output.view(count, heads, d))
+        return output

@@ -1,0 +1,1 @@
+"""The plugin for vLLM 0.33."""

@@ -1,0 +1,282 @@
+"""vLLM's attention backend OSCAR: SlotKV with the interfaces of vLLM 0.33 (v1/attention/backend.py there). vLLM owns
+the pages, in blocks of 64 tokens and the layout LBHNC, in which a layer's block is [Hkv, page bytes]. The BF16
+windows are in rings by request slot, or with prefix caching in an overlay by block. Only vLLM's second model
+runner gives slots to a backend."""
+import dataclasses
+import logging
+
+import torch
+import vllm
+
+from ..names import CACHE_DTYPE, VLLM_BACKEND, check_version
+from .limits import RELEASE
+
+check_version("vLLM", vllm.__version__, RELEASE)
+
+from vllm.config import get_current_vllm_config  # noqa: E402
+from vllm.v1.attention.backend import (  # noqa: E402
+    AttentionBackend, AttentionCGSupport, AttentionImpl, AttentionMetadata, AttentionMetadataBuilder, AttentionType)
+from vllm.v1.kv_cache_interface import KVCacheLayout  # noqa: E402
+
+from . import states  # noqa: E402
+from ...ops.load import capability_unsupported  # noqa: E402
+from ...files.errors import InputError  # noqa: E402
+from ...format.limits import HEAD_SIZES  # noqa: E402
+from ...format.page_layout import PAGE_TOKENS  # noqa: E402
+from ...cache.slot_kv import Rows  # noqa: E402
+from .serving import Serving, layer_refusal  # noqa: E402
+
+SERVING = "oscar_kv_serving"  # of the part of an engine's configuration that configurations derived from it share
+
+
+def _rank():
+    from vllm.distributed.parallel_state import get_tensor_model_parallel_rank, model_parallel_is_initialized
+    return get_tensor_model_parallel_rank() if model_parallel_is_initialized() else 0
+
+
+def serving_of(config):
+    """The Serving of a vLLM configuration, made at the first call: a worker makes it when its model is built. Wrappers of several
+    models build the language model with a configuration of its own, which shares the table of layers."""
+    held = vars(config.compilation_config)
+    if SERVING not in held:
+        held[SERVING] = Serving(config, _rank(), config.parallel_config.tensor_parallel_size)
+    return held[SERVING]
+
+
+def current_config():
+    return get_current_vllm_config()
+
+
+def layer_index(name):
+    from vllm.model_executor.models.utils import extract_layer_index
+    return extract_layer_index(name)
+
+
+class OscarBackend(AttentionBackend):
+    supported_dtypes = [torch.bfloat16]
+    supported_kv_cache_dtypes = [CACHE_DTYPE]
+    forward_includes_kv_cache_update = True  # a chunk attends to its past before its tokens push others out of the ring
+
+    @staticmethod
+    def get_name():
+        return VLLM_BACKEND
+
+    @staticmethod
+    def get_impl_cls():
+        return OscarImpl
+
+    @staticmethod
+    def get_builder_cls():
+        return OscarMetadataBuilder
+
+    @staticmethod
+    def get_supported_kernel_block_sizes(kv_cache_spec=None):
+        return [PAGE_TOKENS]
+
+    @classmethod
+    def get_supported_head_sizes(cls):
+        return list(HEAD_SIZES)
+
+    @classmethod
+    def supports_kv_cache_dtype(cls, kv_cache_dtype):
+        return kv_cache_dtype == CACHE_DTYPE
+
+    @classmethod
+    def supported_kv_cache_layouts(cls):
+        return (KVCacheLayout.LBHNC,)
+
+    @classmethod
+    def supports_sink(cls):
+        return True
+
+    @classmethod
+    def supports_kv_connector(cls):
+        return False
+
+    @classmethod
+    def supports_device_cpu_query_lens_mismatch(cls):
+        return False
+
+    @classmethod
+    def supports_compute_capability(cls, capability):
+        return capability_unsupported(capability.major, capability.minor) is None
+
+    @classmethod
+    def customize_spec(cls, spec):
+        """A layer tells its bytes per token and head (layers.layer_spec)."""
+        if spec.state_content_bytes is None:
+            raise InputError(f"vLLM asks for the pages of {VLLM_BACKEND} without a layer; this release is not one that oscar-kv was written for")
+        return spec
+
+
+def backend_of(serving):
+    """OscarBackend where vLLM asks it for the pages of a model: those of the widest layer."""
+    def customize_spec(cls, spec):
+        return dataclasses.replace(spec, state_content_bytes=serving.cell())
+
+    return type(OscarBackend.__name__, (OscarBackend,), {"customize_spec": classmethod(customize_spec)})
+
+
+@dataclasses.dataclass
+class OscarMetadata(AttentionMetadata):
+    rows: Rows
+    # {Places: Rows} of layers whose pages have other numbers than vLLM's; the others use `rows`
+    placed: dict = dataclasses.field(default_factory=dict)
+
+    def of(self, places):
+        return self.placed.get(places, self.rows)
+
+
+class OscarMetadataBuilder(AttentionMetadataBuilder):
+    """One forward pass as SlotTable sees it. Everything that a captured graph reads is written here, before its
+    replay."""
+    _cudagraph_support = AttentionCGSupport.UNIFORM_BATCH  # of as many tokens a request as a decode step has
+
+    def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
+        super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+        self.serving = serving_of(vllm_config)
+        self.serving.check(logging.getLogger("vllm.oscar_kv"))
+        hybrid = vllm_config.model_config.is_hybrid
+        if hybrid:
+            states.install()
+        self._tells_new = not hybrid  # vLLM says of each request whether it may be new; in hybrid models, of its own kernels
+        self.reorder_batch_threshold = self.serving.most_new
+        self.table, self.layers = self.serving.table(device), [layer_index(name) for name in layer_names]
+        self.names, self.members, self._flush, self._tables = dict(zip(self.layers, layer_names)), [self], {}, {}
+        by_places = {}  # layers with the same page numbers; None: vLLM's own
+        for index in self.layers:
+            places = self.serving.places(index)
+            by_places.setdefault(None if places.direct else places, []).append(index)
+        self.by_places = by_places
+
+    def build(self, common_prefix_len, common_attn_metadata, fast_build=False):
+        plan = self.serving.plan
+        if plan is None or plan.common is not common_attn_metadata or self in plan.builders:
+            plan = self.serving.plan = Plan(common_attn_metadata, self._rows(common_attn_metadata), [])
+        rows = plan.join(self)
+        # before the forward, which may be a graph replay
+        if rows.overlay is not None and rows.overlay.fills is not None:
+            self.serving.fill(self.layers, *rows.overlay.fills)
+        return OscarMetadata(rows, {places: self._placed(rows, places, self._step_flush(places, {i: self.names[i] for i in layers}))
+                                    for places, layers in self.by_places.items() if places is not None})
+
+    def _rows(self, common):
+        """The batch as SlotTable sees it, for all builders that vLLM gives the same metadata."""
+        count = common.num_reqs
+        slots = states.slots() if common.req_idx is None else common.req_idx
+        if slots is None:
+            raise InputError("vLLM did not tell the slots of the requests (req_idx), which its second model runner does; unset "
+                             "VLLM_USE_V2_MODEL_RUNNER")
+        if common.causal is not True:
+            raise InputError("attention that is not causal was asked for, which the 2-bit cache does not have")
+        ends = common.query_start_loc_cpu[:count + 1].tolist()
+        counts = [end - begin for begin, end in zip(ends, ends[1:])]
+        slots = slots[:count].tolist()
+        counts = counts[:len(slots)]  # further rows are padding
+        upper = common.seq_lens_cpu_upper_bound  # exact for chunks, and for requests that are new
+        starts = [0] * len(slots) if upper is None else [n - c for n, c in zip(upper[:len(slots)].tolist(), counts)]
+        if upper is None and (self.serving.by_block or any(c > self.serving.most_new for c in counts)):
+            raise InputError("vLLM did not tell the lengths of prompts on the host (seq_lens_cpu_upper_bound)")
+        if self.serving.by_block:
+            self.table.cover(self.serving.blocks(self.layers))
+            if self._tells_new and common.is_prefilling is not None:  # a request that decodes goes on with its own blocks
+                starts = [start if new else 0 for start, new in zip(starts, common.is_prefilling.tolist())]
+        return self.table.rows(slots, starts, counts, common.seq_lens[:count], common.block_table_tensor[:count], common.slot_mapping)
+
+    def _placed(self, rows, places, flush):
+        """The rows with the kernels' page numbers, in tables at fixed addresses."""
+        def placed(name, table):
+            held = self._tables.get((places, name))
+            if held is None or held.shape[1] != table.shape[1]:
+                most = self.serving.slots * self.serving.most_new
+                held = self._tables[places, name] = table.new_zeros(most, table.shape[1])
+            held[:table.shape[0]] = places(table)
+            return held[:table.shape[0]]
+
+        overlay = rows.overlay
+        if overlay is not None:
+            overlay = dataclasses.replace(overlay, blocks=placed("blocks", overlay.blocks))
+        table, steps = placed("table", rows.table), rows.steps
+        if steps is not None:
+            steps = dataclasses.replace(steps, table=table if steps.table is rows.table else placed("steps", steps.table))
+        return dataclasses.replace(rows, table=table, steps=steps, overlay=overlay, flush=flush, works={})
+
+    def shared_flush(self):
+        """The StepFlush of all layers with vLLM's page numbers whose builders share this one's rows."""
+        names = {}
+        for one in self.members:
+            names.update((i, one.names[i]) for i in one.by_places.get(None, ()))
+        return self._step_flush(None, names)
+
+    def _step_flush(self, places, names):
+        """Made when vLLM's memory is bound to the layers, and again when the memory changes, because graphs are
+        first recorded for a trial. names: {layer index: vLLM's name}."""
+        if not self.table.on_cuda or not names:
+            return None
+        layers = self.vllm_config.compilation_config.static_forward_context
+        memory = {i: layers[name].kv_cache for i, name in names.items()}
+        if not all(isinstance(m, torch.Tensor) and m.numel() > 0 for m in memory.values()):
+            return None
+        known = {i: m.data_ptr() for i, m in memory.items()}
+        if places not in self._flush or self._flush[places][0] != known:
+            self._flush[places] = known, self.serving.flush_of(list(memory), memory)
+        return self._flush[places][1]
+
+
+@dataclasses.dataclass
+class Plan:
+    """The rows of one pass, which all builders of a KV cache group share. vLLM makes a builder for every page size, so
+    for every pair of codes, and calls them one after another with the same metadata object."""
+    common: object  # vLLM's CommonAttentionMetadata
+    rows: Rows
+    builders: list  # that have asked for the rows, the one that made them first
+
+    def join(self, builder):
+        first = self.builders[0] if self.builders else builder
+        self.builders.append(builder)
+        if builder not in first.members:
+            first.members.append(builder)
+        elif builder is not first:  # known before, so the first one has counted its layers
+            return self.rows
+        self.rows.flush = first.shared_flush()
+        return self.rows
+
+
+class OscarImpl(AttentionImpl):
+    """One layer. vLLM gives its index with the first forward pass."""
+
+    def __init__(self, num_heads, head_size, scale, num_kv_heads=None, alibi_slopes=None, sliding_window=None, kv_cache_dtype="auto",
+                 logits_soft_cap=None, attn_type=AttentionType.DECODER, kv_sharing_target_layer_name=None, **extra):
+        self.num_heads, self.head_size, self.scale = num_heads, head_size, scale
+        self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        self.kv_cache_dtype = kv_cache_dtype
+        reason = layer_refusal(num_heads, self.num_kv_heads, head_size, alibi_slopes, sliding_window, logits_soft_cap,
+                               AttentionType(attn_type).value, kv_sharing_target_layer_name, extra)
+        if reason is not None:
+            raise InputError(f"a layer cannot be served with the 2-bit cache: {reason}")
+        self.sinks, self._index = extra.get("sinks"), None
+        self.serving = serving_of(get_current_vllm_config())
+        self._cache = self._pool = self._blocks = None
+
+    def cache(self, layer, device):
+        if self._cache is None:
+            self._index = layer_index(layer.layer_name)
+            self._cache = self.serving.cache(self._index, self.num_heads // self.num_kv_heads, device)
+        return self._cache
+
+    def pool(self, kv_cache):
+        """The pages in vLLM's memory; checked once."""
+        if self._blocks is None or self._blocks.data_ptr() != kv_cache.data_ptr():
+            self._blocks, self._pool = kv_cache, self._cache.pool(kv_cache)
+        return self._pool
+
+    def forward(self, layer, query, key, value, kv_cache, attn_metadata, output, output_scale=None, output_block_scale=None):
+        """query [N, Hq, d], key and value [N, Hkv, d]; writes output [N, Hq, d]."""
+        if output_scale is not None or output_block_scale is not None:
+            raise InputError("a quantized attention output was asked for, which the 2-bit cache does not write")
+        cache = self.cache(layer, query.device)
+        if attn_metadata is None:  # the profile run, which allocates and counts the windows of all layers
+            return output.zero_()
+        rows = attn_metadata.of(self.serving.places(self._index))
+        cache.forward(self.pool(kv_cache), rows, query, key, value, self.scale, output, self.sinks)
+        return output

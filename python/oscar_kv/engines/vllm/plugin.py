@@ -1,0 +1,74 @@
+"""The entry point vllm.general_plugins for vLLM: the cache type `oscar` and the attention backend `OSCAR`. vLLM
+calls register() in each of its processes, even if no one wants a 2-bit cache, so it reads, checks and wraps nothing. The
+first configuration with this cache type wraps what vLLM has no extension point for: its Attention (layers.py) and its
+manager of blocks (prefixes.py). An unsupported release is refused when the backend is requested.
+
+    OSCAR_KV_BUNDLE=bundle vllm serve MODEL --kv-cache-dtype oscar --attention-backend OSCAR"""
+import contextlib
+import copyreg
+import os
+
+from ..names import BUNDLE_VARIABLE, CACHE_DTYPE, VLLM_BACKEND, check_version, is_release
+from .limits import RELEASE
+
+
+class OscarCacheType:
+    """Answers vLLM's queries about --kv-cache-dtype oscar."""
+    name = CACHE_DTYPE
+
+    def torch_dtype(self):
+        import torch
+        return torch.uint8
+
+    def quant_mode(self):
+        """vLLM asks when it makes a configuration with this type."""
+        from vllm.v1.kv_cache_interface import KVQuantMode
+        install()
+        return KVQuantMode.CUSTOM
+
+
+def backend():
+    """The member OSCAR of vLLM's AttentionBackendEnum."""
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+    if VLLM_BACKEND not in AttentionBackendEnum.__members__:
+        register_backend(VLLM_BACKEND, "oscar_kv.engines.vllm.backend.OscarBackend")
+        copyreg.pickle(AttentionBackendEnum, reduced)
+    return AttentionBackendEnum[VLLM_BACKEND]
+
+
+def reduced(member):
+    """For pickle. vLLM hands its configuration to new processes, which read it before they load plugins."""
+    return (received, ()) if member.name == VLLM_BACKEND else (type(member), (member.value,))
+
+
+def received():
+    """The member in a process that reads the configuration of another."""
+    register()
+    install()
+    return backend()
+
+
+def install():
+    """Wraps vLLM's classes once. Other releases stay as they are; backend.py refuses them."""
+    from vllm import __version__
+    if is_release(__version__, RELEASE):
+        from . import prefixes
+        prefixes.install()
+        with contextlib.suppress(ImportError):  # a process without vLLM's kernels, which builds no model
+            from . import layers
+            layers.install()
+
+
+def register():
+    """The entry point. May be called any number of times."""
+    try:
+        from vllm.config.cache import is_known_kv_cache_dtype, register_kv_cache_dtype
+        backend()
+    except ImportError:  # another release: its users may not know that oscar-kv is installed
+        if os.environ.get(BUNDLE_VARIABLE):
+            from vllm import __version__
+            check_version("vLLM", __version__, RELEASE)
+            raise
+        return
+    if not is_known_kv_cache_dtype(CACHE_DTYPE):
+        register_kv_cache_dtype(CACHE_DTYPE)(OscarCacheType)

@@ -1,0 +1,32 @@
+"""Models that have states of linear attention beside attention (Qwen3-Next, Qwen3.5) in vLLM. Their model state prepares
+attention by a method of its own, which leaves out the slots of the requests (req_idx). So this module wraps that method
+and keeps the slots for the metadata builders that it calls."""
+import contextvars
+import functools
+
+MARK = "_oscar_slots"  # of the wrapped method
+_slots = contextvars.ContextVar(MARK, default=None)  # of the batch that is being prepared: request -> slot, as in req_idx
+
+
+def slots():
+    """The slots of the batch that vLLM prepares now, None outside."""
+    return _slots.get()
+
+
+def install():
+    """Wraps vLLM's model state once."""
+    from vllm.v1.worker.gpu.model_states.mamba_hybrid import MambaHybridModelState
+    prepare = MambaHybridModelState.prepare_attn
+    if hasattr(prepare, MARK):
+        return
+
+    @functools.wraps(prepare)
+    def prepare_attn(self, input_batch, *arguments, **named):
+        token = _slots.set(input_batch.idx_mapping_np)
+        try:
+            return prepare(self, input_batch, *arguments, **named)
+        finally:
+            _slots.reset(token)
+
+    setattr(prepare_attn, MARK, None)
+    MambaHybridModelState.prepare_attn = prepare_attn

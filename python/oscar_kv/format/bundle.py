@@ -1,0 +1,180 @@
+"""A bundle of oscar-fit as tensors, with the checks of the C++ reader, and its slices for tensor parallelism."""
+import dataclasses
+import os
+import pathlib
+import warnings
+
+import torch
+
+from . import manifest as manifest_file
+from ..files.errors import InputError, escaped, quoted
+from ..files.fingerprint import VERSION_1
+from ..files.foreign_files import RegularFile, is_present
+from .manifest import CARD, HASHES, NAME, ROTATIONS, left_out_layers, parse_manifest, tensor_name
+from ..files.safetensors_file import SafetensorsFile
+from ..files.strict_json import read_json
+
+MOST_MANIFEST = 64 << 20
+ORTHOGONALITY_LIMIT = 1e-4  # FP32 storage leaves about 1e-7
+
+
+@dataclasses.dataclass
+class Bundle:
+    path: pathlib.Path
+    method: str
+    scope: str
+    fingerprint: str  # of the fitted model; empty: unknown
+    model: dict       # name, architecture, ...: for messages
+    sink: int         # BF16 tokens at the start
+    recent: int       # BF16 tokens at the end
+    encoder: str      # minmax | search | feedback
+    group: int        # for layout uniform; 0: the full head
+    # [manifest.Layer], ascending layer ids; model["left_out"] lists layers that are intentionally missing
+    layers: list
+    longest_distance: int = 0  # longest key-query distance in the calibration, in tokens; 0: not recorded
+
+    def slice_heads(self, begin, end):
+        """The bundle of one rank: KV heads [begin, end) of every layer."""
+        layers = []
+        for layer in self.layers:
+            if not 0 <= begin < end <= layer.kv_heads:
+                raise InputError(f"{self.path}: KV heads {begin} to {end} are no part of the {layer.kv_heads} heads of "
+                                 f"layer {layer.layer}")
+            sides = []
+            for side in (layer.key, layer.value):
+                def part(tensor):
+                    shared = tensor is None or (tensor.shape[0] == 1 and side.heads == 1 and layer.kv_heads > 1)
+                    return tensor if shared else tensor[begin:end].clone()
+
+                own = {name: part(getattr(side, name)) for name in ("forward", "inverse", "mean", "sigma", "metric", "eigenvalues")}
+                clip = side.clip if len(side.clip) == 1 else side.clip[begin:end]
+                sides.append(dataclasses.replace(side, heads=own["forward"].shape[0], clip=clip, **own))
+            layers.append(dataclasses.replace(layer, kv_heads=end - begin, key=sides[0], value=sides[1]))
+        return dataclasses.replace(self, layers=layers)
+
+
+def _check_files(manifest, directory):
+    """Opens the rotations. The file stays open, so the data read is the data hashed."""
+    rotations = None
+    for name, (size, digest) in manifest.files.items():
+        path = directory / name
+        if name == CARD:
+            if not os.path.isfile(path) or RegularFile(path).sha256() != digest:
+                warnings.warn(f"{escaped(path)}: is not the model card that was written with this bundle", stacklevel=3)
+            continue
+        if not is_present(path):
+            if name == HASHES:  # may be deleted before a bundle is shared
+                continue
+            raise InputError(f"{path}: is missing; the manifest lists it")
+        file = RegularFile(path)
+        if file.size != size:
+            raise InputError(f"{path}: has {file.size} bytes, the manifest says {size}; copy or fit the bundle again")
+        found = file.sha256()
+        if found != digest:
+            raise InputError(f"{path}: sha256 is {found}, the manifest says {digest}; copy or fit the bundle again")
+        if name == ROTATIONS:
+            rotations = file
+    return rotations
+
+
+def _read_tensors(manifest, rotations):
+    file, path = SafetensorsFile(rotations.path, rotations), rotations.path
+    for name in file.entries:
+        if name not in manifest.tensors:
+            raise InputError(f"{path}: holds the tensor {quoted(name)}, which the manifest does not mention")
+    for layer in manifest.layers:
+        for key, side in ((True, layer.key), (False, layer.value)):
+            for field, part in (("forward", "forward"), ("inverse", "inverse_or_query"), ("mean", "mean"),
+                                ("eigenvalues", "eigenvalues"), ("sigma", "sigma"), ("metric", "metric")):
+                name = tensor_name(layer.layer, key, part)
+                shape = manifest.tensors.get(name)
+                if shape is None:
+                    continue
+                entry = file.entries.get(name)
+                if entry is None:
+                    raise InputError(f"{path}: the tensor {name} is missing")
+                if entry.dtype != "F32" or entry.shape != shape:
+                    raise InputError(f"{path}: {name} is {entry.dtype} {entry.shape_text()}, expected F32 "
+                                     f"[{', '.join(map(str, shape))}]")
+                setattr(side, field, file.float32(name))
+
+
+def _side_faults(side, key, name, head_dim, group):
+    """One sentence per fault in the numbers of a side."""
+    for tensor in (side.forward, side.inverse, side.mean, side.eigenvalues):
+        if tensor is not None and not bool(torch.isfinite(tensor).all()):
+            return [f"{name} rotation holds NaN or infinity"]
+    faults = []
+    if side.sigma is not None and not (bool(torch.isfinite(side.sigma).all()) and float(side.sigma.min()) > 0):
+        faults.append(f"{name} block deviations are not all positive numbers")
+    forward = side.forward.double()
+    eye = torch.eye(head_dim, dtype=torch.float64)
+    if side.orthogonal:
+        error = float((forward @ forward.transpose(1, 2) - eye).abs().max())
+        if not error <= ORTHOGONALITY_LIMIT:
+            faults.append(f"{name} rotation is not orthogonal (max |M M^T - I| = {error:.3g}, limit {ORTHOGONALITY_LIMIT})")
+    else:
+        back = side.inverse.double()
+        product = forward.transpose(1, 2) @ back if key else back @ forward
+        error = float((product - eye).abs().max())
+        if not error <= ORTHOGONALITY_LIMIT:
+            faults.append(f"{name} transform and its inverse do not cancel (error {error:.3g}, limit {ORTHOGONALITY_LIMIT})")
+    if side.metric is not None:
+        n = side.metric.shape[-1]
+        blocks = side.metric.double().view(-1, head_dim // n, n, n)
+        skew = float((blocks - blocks.transpose(-1, -2)).abs().max())
+        sound = bool(torch.isfinite(side.metric).all()) and skew <= 1e-4 * float(blocks.abs().max())
+        if not sound or float(blocks.diagonal(dim1=-2, dim2=-1).min()) < 0:
+            faults.append(f"{name} metric of encoder feedback is not symmetric and positive")
+    return faults
+
+
+def load_bundle(path):
+    """Reads and checks a bundle: manifest, files, hashes, shapes, numbers. InputError at the first fault."""
+    directory = pathlib.Path(path)
+    if not os.path.isdir(directory):
+        raise InputError(f"{directory}: is not a directory, expected a bundle written by oscar-fit")
+    path = directory / NAME
+    if not is_present(path):
+        raise InputError(f"{directory}: holds no {NAME}, expected a bundle written by oscar-fit")
+    document = read_json(path, MOST_MANIFEST)
+    manifest = parse_manifest(document, path)
+    _read_tensors(manifest, _check_files(manifest, directory))
+    faults = []
+    for layer in manifest.layers:
+        for key, side in ((True, layer.key), (False, layer.value)):
+            name = f"layer {layer.layer} {'key' if key else 'value'}"
+            faults += _side_faults(side, key, name, layer.head_dim, manifest.group)
+    if faults:
+        more = f" (and {len(faults) - 1} more faults)" if len(faults) > 1 else ""
+        raise InputError(f"{directory}: {faults[0]}{more}")
+    if manifest.numbers_sha256 and manifest.numbers_sha256 != manifest_file.numbers_sha256(document):
+        raise InputError(f"{path}: its clip ratios, windows, code or other numbers were changed after the fit (its "
+                         "numbers_sha256 does not fit them); copy or fit the bundle again")
+    return Bundle(directory, manifest.method, manifest.scope, manifest.fingerprint, manifest.model, manifest.sink,
+                  manifest.recent, manifest.encoder, manifest.group, manifest.layers, manifest.longest_distance)
+
+
+def check_geometry(bundle, layers, kv_heads, head_dim, fingerprint=None):
+    """InputError unless the bundle fits the model's geometry and, if both are known, its fingerprint."""
+    def differ(what, ours, theirs):
+        return InputError(f"{bundle.path}: the bundle has {what} {ours}, the model {theirs}; take the bundle of this model")
+
+    for layer in bundle.layers:
+        if layer.layer >= layers:
+            raise InputError(f"{bundle.path}: the bundle has layer {layer.layer}, the model only {layers} layers; take the "
+                             "bundle of this model")
+        if layer.head_dim != head_dim:
+            raise differ(f"head_dim of layer {layer.layer}", layer.head_dim, head_dim)
+        if layer.kv_heads != kv_heads:
+            raise differ(f"KV heads of layer {layer.layer}", layer.kv_heads, kv_heads)
+    present = {layer.layer for layer in bundle.layers} | set(left_out_layers(bundle.model))
+    missing = next((i for i in range(layers) if i not in present), None)
+    if missing is not None:
+        raise InputError(f"{bundle.path}: the bundle lacks layer {missing} of the model's {layers}; fit all layers")
+    if bundle.fingerprint.startswith(VERSION_1) and fingerprint:
+        raise InputError(f"{bundle.path}: the bundle has a fingerprint of version 1, which only the commands can compare with a "
+                         "checkpoint (oscar-verify --check-only --model DIR); collect and fit again with this release")
+    if bundle.fingerprint and fingerprint and bundle.fingerprint != fingerprint:
+        raise InputError(f"{bundle.path}: the bundle was fitted on another model (fingerprint {bundle.fingerprint}, found "
+                         f"{fingerprint}); fit a bundle for this one")

@@ -1,0 +1,248 @@
+"""oscar_bundle.json with every field checked: the data for bundle.py, and the names and shapes of its tensors.
+docs/format-bundle.md of the toolchain describes the format; errors match its C++ reader."""
+import dataclasses
+import hashlib
+import json
+import re
+
+import torch
+
+from ..files.canonical_json import canonical_json
+from .codec import MOST_HEAD_DIM, RowCode, validate
+from ..files.errors import InputError, quoted
+from ..files.strict_json import Fields
+
+NAME, ROTATIONS, CARD, HASHES = "oscar_bundle.json", "rotations.safetensors", "README.md", "calibration_hashes.json"
+NEWEST_VERSION = 3
+MOST_LAYERS, MOST_HEADS, LARGEST_HEAD_DIM = 10000, 4096, 4096
+NUMBERS = ("code", "files", "format_version", "global_clip", "hadamard_block", "layers", "method", "scope", "windows")
+
+
+@dataclasses.dataclass
+class Side:
+    """Keys or values of a layer. Row vectors: x' = (x - mean) forward; keys: q' = q back; values: o = o' back +
+    mean."""
+    heads: int                             # stored matrices: 1 (shared) or Hkv
+    orthogonal: bool
+    centered: bool
+    rotated_mean: bool                     # keys: the mean was taken before RoPE
+    clip: list                             # [1 or Hkv]; 0: off
+    widths: tuple | None                   # None: layout uniform; otherwise bits of the four groups
+    forward: torch.Tensor | None = None    # [heads, d, d] FP32
+    inverse: torch.Tensor | None = None    # [heads, d, d] FP32; None when orthogonal
+    mean: torch.Tensor | None = None       # [Hkv, d] FP32
+    sigma: torch.Tensor | None = None      # [Hkv, 4] FP32, with widths
+    metric: torch.Tensor | None = None     # [Hkv, d, n] FP32, encoder feedback
+    eigenvalues: torch.Tensor | None = None  # [heads, d]
+
+    def code(self, head_dim, group):
+        if self.widths is None:
+            return RowCode("uniform", head_dim, group=group or head_dim)
+        return RowCode("blocks", head_dim, widths=self.widths)
+
+    def back(self, key):
+        """The matrix that undoes `forward`: for queries (keys) or outputs (values). [heads, d, d]"""
+        if self.inverse is not None:
+            return self.inverse
+        return self.forward if key else self.forward.transpose(1, 2).contiguous()
+
+
+@dataclasses.dataclass
+class Layer:
+    layer: int
+    head_dim: int
+    kv_heads: int
+    key: Side
+    value: Side
+
+
+@dataclasses.dataclass
+class Manifest:
+    method: str
+    scope: str
+    fingerprint: str
+    model: dict
+    layers: list
+    encoder: str
+    group: int
+    sink: int
+    recent: int
+    files: dict
+    tensors: dict  # name -> shape
+    numbers_sha256: str
+    longest_distance: int = 0  # longest key-query distance in the calibration, in tokens; 0: not recorded
+
+
+def tensor_name(layer, key, part):
+    return f"layers.{layer}.{'k' if key else 'v'}.{part}"
+
+
+def _ratio(value, where):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise InputError(f"{where}: a clip ratio is {quoted(json.dumps(value))}, expected a number from 0 to 1")
+    return float(value)
+
+
+def _widths(values, where, d):
+    for w in values:
+        if type(w) is not int or w not in (0, 1, 2, 4):
+            raise InputError(f"{where}: a block width is {quoted(json.dumps(w))}, expected 0, 1, 2 or 4")
+    if len(values) != 4:
+        raise InputError(f"{where}: 'widths' has {len(values)} entries, expected 4")
+    if d % 32 != 0 or d > MOST_HEAD_DIM:
+        raise InputError(f"{where}: has block widths, which need a head_dim that 32 divides, up to {MOST_HEAD_DIM}; found {d}")
+    return tuple(values)
+
+
+def _side(fields, key, layer, d, kv_heads, tensors):
+    where = fields.where
+    heads = fields.integer("heads")
+    if heads not in (1, kv_heads):
+        raise InputError(f"{where}: 'heads' is {heads}, expected 1 or the layer's {kv_heads} KV heads")
+    side = Side(heads, fields.flag("orthogonal", True), fields.flag("centered", False), fields.flag("rotated_mean", False),
+                [_ratio(c, where) for c in fields.items("clip")], None)
+    if side.rotated_mean and (not key or not side.centered or d % 2):
+        raise InputError(f"{where}: 'rotated_mean' is for centered keys of an even head_dim")
+    if len(side.clip) not in (1, kv_heads):
+        raise InputError(f"{where}: 'clip' has {len(side.clip)} entries, expected 1 or {kv_heads}")
+    tensors[tensor_name(layer, key, "forward")] = (heads, d, d)
+    tensors[tensor_name(layer, key, "eigenvalues")] = (heads, d)
+    if not side.orthogonal:
+        tensors[tensor_name(layer, key, "inverse_or_query")] = (heads, d, d)
+    if side.centered:
+        tensors[tensor_name(layer, key, "mean")] = (kv_heads, d)
+    if "widths" in fields.value:
+        side.widths = _widths(fields.items("widths"), where, d)
+        tensors[tensor_name(layer, key, "sigma")] = (kv_heads, 4)
+    return side
+
+
+def _layers(fields, tensors):
+    entries, layers = fields.items("layers"), []
+    if not 1 <= len(entries) <= MOST_LAYERS:
+        raise InputError(f"{fields.where}: 'layers' has {len(entries)} entries, expected 1 to {MOST_LAYERS}")
+    for entry in entries:
+        layer = Fields(entry, fields.where).integer("layer", 0, MOST_LAYERS - 1)
+        here = Fields(entry, f"{fields.where}, layer {layer}")
+        if layers and layer <= layers[-1].layer:
+            raise InputError(f"{here.where}: layers are not in ascending order")
+        d, heads = here.integer("head_dim", 1, LARGEST_HEAD_DIM), here.integer("kv_heads", 1, MOST_HEADS)
+        sides = [_side(here.object(name), name == "key", layer, d, heads, tensors) for name in ("key", "value")]
+        layers.append(Layer(layer, d, heads, *sides))
+    return layers
+
+
+def left_out_layers(model):
+    """{layer: reason} of the layers that a bundle leaves out, from the model facts in its manifest."""
+    return {entry["layer"]: entry["reason"] for entry in model.get("left_out", [])}
+
+
+def _check_left_out(model, present, total):
+    """Checks that every layer is in the bundle or in its list of left-out layers, if there is one."""
+    if "left_out" not in model.value:
+        return
+    found = {}
+    for entry in model.items("left_out"):
+        item = Fields(entry, f"{model.where}, left_out")
+        layer, reason = item.integer("layer", max(found, default=-1) + 1, total - 1), item.text("reason")
+        if not reason:
+            raise InputError(f"{model.where}: layer {layer} is left out without a reason, expected one")
+        found[layer] = reason
+    for layer in range(total):
+        if (layer in present) == (layer in found):
+            where = "in 'layers' and in 'left_out'" if layer in found else "neither in 'layers' nor in 'left_out'"
+            raise InputError(f"{model.where}: layer {layer} is {where}, expected it in one of them")
+
+
+def _code(fields, layers, tensors):
+    code = fields.object("code", fields.where)
+    blocks = any(side.widths for layer in layers for side in (layer.key, layer.value))
+    layout, expected = code.text("layout"), "blocks" if blocks else "uniform"
+    encoder, group = code.text("encoder"), code.integer("group", 0, LARGEST_HEAD_DIM)
+    if layout != expected:
+        raise InputError(f"{fields.where}: code layout {quoted(layout)} is not known, or not that of the layers; "
+                         f"expected '{expected}'")
+    if not blocks and code.integer("bits") != 2:
+        raise InputError(f"{fields.where}: code layout 'uniform' with {code.integer('bits')} bits is not known to this "
+                         "version, expected 2 bits")
+    if encoder not in ("minmax", "search", "feedback"):
+        raise InputError(f"{fields.where}: encoder {quoted(encoder)} is not known to this version, expected 'minmax', "
+                         "'search' or 'feedback'")
+    for layer in layers:
+        if group and layer.head_dim % group:
+            raise InputError(f"{fields.where}: group {group} does not divide head_dim {layer.head_dim} of layer {layer.layer}")
+        for key, side in ((True, layer.key), (False, layer.value)):
+            row = side.code(layer.head_dim, group)
+            try:
+                validate(row)
+            except InputError as error:
+                raise InputError(f"{fields.where}, layer {layer.layer}: {error}") from None
+            if encoder == "feedback":
+                tensors[tensor_name(layer.layer, key, "metric")] = (layer.kv_heads, layer.head_dim, row.metric_channels())
+    return encoder, group
+
+
+def _files(fields):
+    files = {}
+    listed = fields.object("files", fields.where)
+    for name in listed.value:
+        if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", name):
+            raise InputError(f"{fields.where}: file name {quoted(name)} is not a plain name inside the bundle")
+        entry = listed.object(name, f"{fields.where}, files.{name}")
+        digest, size = entry.text("sha256"), entry.integer("bytes", 0, 1 << 50)
+        if not re.fullmatch(r"[0-9a-f]{64}", digest):
+            raise InputError(f"{fields.where}: sha256 of {name} is {quoted(digest)}, expected 64 hexadecimal digits")
+        files[name] = (size, digest)
+    if ROTATIONS not in files:
+        raise InputError(f"{fields.where}: 'files' does not list {ROTATIONS}")
+    return files
+
+
+def parse_manifest(document, where):
+    fields = Fields(document, where)
+    if fields.text("format") != "oscar-bundle":
+        raise InputError(f"{where}: 'format' is {quoted(fields.text('format'))}, expected 'oscar-bundle'")
+    version = fields.integer("format_version")
+    code = document.get("code")
+    if isinstance(code, dict) and code.get("layout") == "codebook":
+        raise InputError(f"{where}: holds learned codebooks, which this version does not read; fit a bundle with "
+                         "--method oscar or waterfill")
+    facts = document.get("model")
+    if isinstance(facts, dict) and "latent" in facts:
+        raise InputError(f"{where}: is a bundle for latent attention, which is not supported because no engine serves a 2-bit cache of it")
+    if version > NEWEST_VERSION:
+        raise InputError(f"{where}: format_version {version} is newer than the {NEWEST_VERSION} this package reads; "
+                         "update oscar-kv")
+    if version < 1:
+        raise InputError(f"{where}: format_version {version} does not exist")
+    method, scope = fields.text("method"), fields.text("scope")
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", method):
+        raise InputError(f"{where}: 'method' is {quoted(method)}, expected a word of letters, digits, '_' and '-'")
+    if scope not in ("layer", "head"):
+        raise InputError(f"{where}: 'scope' is {quoted(scope)}, expected 'layer' or 'head'")
+    model = fields.object("model")
+    fingerprint, tensors = model.text("fingerprint"), {}
+    layers = _layers(fields, tensors)
+    encoder, group = _code(fields, layers, tensors)
+    total = model.integer("layers", 1, MOST_LAYERS, default=MOST_LAYERS)
+    if layers[-1].layer >= total:
+        raise InputError(f"{where}: layer {layers[-1].layer} is beyond the model's {total} layers")
+    _check_left_out(model, {layer.layer for layer in layers}, total)
+    windows = fields.object("windows")
+    sink, recent = (windows.integer(name, 0, 1 << 32) for name in ("sink", "recent"))
+    fields.integer("hadamard_block", 0, LARGEST_HEAD_DIM)
+    clip = fields.object("global_clip")
+    for name in ("key", "value"):
+        _ratio(clip.number(name), clip.where)
+    provenance = fields.object("provenance")
+    fields.object("fit")
+    distance = provenance.value.get("longest_distance", 0)
+    distance = distance if isinstance(distance, int) and not isinstance(distance, bool) and 0 <= distance <= 1 << 40 else 0
+    return Manifest(method, scope, fingerprint, model.value, layers, encoder, group, sink, recent, _files(fields), tensors,
+                    fields.text("numbers_sha256", ""), distance)
+
+
+def numbers_sha256(document):
+    """SHA-256 of everything that affects the numbers of a bundle: docs/format-bundle.md, `numbers_sha256`."""
+    numbers = {key: document[key] for key in NUMBERS} | {"fingerprint": document["model"]["fingerprint"]}
+    return hashlib.sha256(canonical_json(numbers).encode()).hexdigest()

@@ -1,0 +1,73 @@
+"""The BF16 windows of a layer: pages of 64 tokens with rows in the operand order of the tensor-core kernels
+(kernels/common/fragment_pages.h of the toolchain), so that kernels can read a window written here. A sequence has
+pages for its first tokens (the sink), then a ring of R pages for its last ones. Token p is in slot p of the sink,
+or in slot p mod 64 R of the ring."""
+import torch
+
+from .page_layout import PAGE_TOKENS
+from .windows import sink_pages
+
+
+def element_places(head_dim):
+    """[2, 64, d] int64: the element of each (keys or values, token, channel) inside a page of one KV head."""
+    token, channel = torch.arange(PAGE_TOKENS)[:, None], torch.arange(head_dim)[None, :]
+    if head_dim % 16:  # no kernel has operands for such heads: plain order
+        key = token * head_dim + channel
+        return torch.stack([key, key + PAGE_TOKENS * head_dim])
+    places = []
+    for value in (False, True):
+        tile, row_token, step, c = token // 16, token % 16, channel // 16, channel % 16
+        row, column = (c, row_token) if value else (row_token, c)
+        lane = 4 * (row % 8) + column % 8 // 2
+        register = row // 8 + 2 * (column // 8)
+        place = tile * 32 * head_dim + value * 16 * head_dim + (step * 32 + lane) * 8 + register * 2 + column % 2
+        places.append(place)
+    return torch.stack(places)
+
+
+class WindowLayout:
+    """Windows of sequences: `sink` first tokens and a ring of `ring_pages` pages."""
+
+    def __init__(self, head_dim, sink, ring_pages):
+        self.head_dim, self.sink, self.ring_pages = head_dim, sink, ring_pages
+        self.sink_pages = sink_pages(sink)
+        self.pages = self.sink_pages + ring_pages  # per sequence
+        self.elements = 2 * PAGE_TOKENS * head_dim  # per page of one KV head
+        self._place = element_places(head_dim)
+
+    def to(self, device):
+        self._place = self._place.to(device)
+        return self
+
+    def _at(self, table, sequence, position):
+        """Pages [N] and places [2, N, d] of tokens."""
+        ring = self.sink_pages * PAGE_TOKENS + position % (self.ring_pages * PAGE_TOKENS)
+        slot = torch.where(position < self.sink, position, ring)
+        return table[sequence, slot // PAGE_TOKENS], self._place[:, slot % PAGE_TOKENS]
+
+    def write(self, windows, table, sequence, position, key, value):
+        """Writes rows [N, Hkv, d] BF16, at position [N] of sequences [N], into windows [pages, Hkv, 128 d]."""
+        page, place = self._at(table, sequence, position)
+        head = torch.arange(windows.shape[1], device=windows.device)[None, :, None]
+        for rows, at in zip((key, value), place):
+            windows[page[:, None, None], head, at[:, None, :]] = rows
+
+    def rows(self, windows, table, sequence, position):
+        """The inverse: keys and values [N, Hkv, d]."""
+        page, place = self._at(table, sequence, position)
+        head = torch.arange(windows.shape[1], device=windows.device)[None, :, None]
+        return tuple(windows[page[:, None, None], head, at[:, None, :]] for at in place)
+
+    def read(self, windows, table):
+        """All slots of sequences: keys and values [B, Hkv, 64 pages, d]."""
+        rows = windows[table][..., self._place.flatten()].unflatten(-1, self._place.shape)  # [B, pages, Hkv, 2, 64, d]
+        return tuple(rows.permute(3, 0, 2, 1, 4, 5).flatten(3, 4))
+
+    def positions(self, ends):
+        """[B, 64 pages]: the token in each slot if the ring holds tokens from ends [B] on; -1 for slots that cannot
+        have one."""
+        device, ring = ends.device, self.ring_pages * PAGE_TOKENS
+        slot = torch.arange(self.sink_pages * PAGE_TOKENS, device=device)
+        sink = torch.where(slot < self.sink, slot, -1).expand(ends.shape[0], -1)
+        body = ends[:, None]
+        return torch.cat([sink, body + (torch.arange(ring, device=device) - body) % ring], dim=1)

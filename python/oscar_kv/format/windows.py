@@ -1,0 +1,50 @@
+"""Which tokens of a sequence are BF16 and which are codes, and where the BF16 ones are: lib/layout/cache_windows.h of the
+toolchain."""
+import dataclasses
+
+import torch
+
+from .page_layout import PAGE_TOKENS
+
+RING_SLACK = 15  # slots beyond the ring's tokens that the kernel's last tile may read
+
+
+def quantized_end(tokens, sink, recent, flush):
+    """Tokens [sink, end) of a sequence of `tokens` tokens are read as codes. tokens: an int, or a tensor of lengths."""
+    leaving = tokens - sink - recent
+    leaving = leaving.clamp(min=0) if isinstance(leaving, torch.Tensor) else max(0, leaving)
+    return sink + leaving // flush * flush
+
+
+def sink_pages(sink):
+    """Window pages for the first tokens of a sequence."""
+    return -(-sink // PAGE_TOKENS)
+
+
+def ring_pages(recent, flush):
+    """Window pages for the last tokens of a sequence."""
+    return -(-(recent + flush + RING_SLACK) // PAGE_TOKENS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Policy:
+    """The windows of a layer. write_through: every token has a code in its block's page, and tokens in the windows are
+    also BF16."""
+    sink: int
+    recent: int
+    flush: int
+    ring_pages: int
+    write_through: bool = False
+
+    @property
+    def sink_pages(self):
+        return sink_pages(self.sink)
+
+    def quantized_end(self, tokens):
+        return quantized_end(tokens, self.sink, self.recent, self.flush)
+
+    def window_column(self, position):
+        """The column in a row of window_table; the slot is position mod 64."""
+        if position < self.sink:
+            return position // PAGE_TOKENS
+        return self.sink_pages + position % (self.ring_pages * PAGE_TOKENS) // PAGE_TOKENS

@@ -1,0 +1,60 @@
+"""Adapters (LoRA, IA3 ...) that are applied beside the weights of a model. Their layers are recognized by their
+attributes, not by a class of peft, which need not be installed. base_layer is the checkpoint's layer; an active
+adapter that is not merged changes its output. original_module is one that peft trains a copy of (modules_to_save)."""
+import warnings
+
+from ..files.errors import InputError, quoted
+
+# A bundle was fitted to the outputs of these.
+FITTED = ("q_proj", "k_proj", "v_proj", "qkv_proj", "q_norm", "k_norm")
+
+
+def base_of(module):
+    """The checkpoint's layer below any adapters."""
+    while hasattr(module, "base_layer"):
+        module = module.base_layer
+    return module
+
+
+def _applied(module):
+    """Names of the adapters that currently change a layer's output."""
+    copies = getattr(module, "modules_to_save", None)
+    if hasattr(module, "original_module") and hasattr(copies, "keys"):
+        active = getattr(module, "active_adapters", None) or getattr(module, "active_adapter", None) or []
+        active = [active] if isinstance(active, str) else list(active)
+        return [] if getattr(module, "disable_adapters", False) else [name for name in active if name in copies]
+    if not hasattr(module, "base_layer") or getattr(module, "merged", False) or getattr(module, "disable_adapters", False):
+        return []
+    active = getattr(module, "active_adapters", None) or getattr(module, "active_adapter", None) or ["default"]
+    active = [active] if isinstance(active, str) else list(active)
+    names = getattr(module, "adapter_layer_names", ())
+    held = [getattr(module, name) for name in names if hasattr(module, name)]
+    return [name for name in active if not held or any(hasattr(x, "keys") and name in x.keys() for x in held)]
+
+
+def applied(model, only=None):
+    """(layer name, adapter name) of the first applied adapter, or None. only: layer names to check."""
+    for name, module in model.named_modules():
+        if only is None or name.rpartition(".")[2] in only:
+            names = _applied(module)
+            if names:
+                return name, names[0]
+    return None
+
+
+def check_adapters(modules):
+    """InputError if queries, keys or values of an attention module have an adapter that is not merged. modules: by
+    layer."""
+    for index, module in modules.items():
+        found = applied(module, FITTED)
+        if found:
+            raise InputError(f"{found[0]} of layer {index} has the adapter {quoted(found[1])}, which is not merged, and the bundle was "
+                             "fitted without it; merge it (merge_and_unload), save the model and fit a bundle for that checkpoint")
+
+
+def warn_of_adapters(model):
+    """Warns if another layer has an adapter, which affects keys and values indirectly."""
+    found = applied(model)
+    if found:
+        warnings.warn(f"oscar-kv: {found[0]} has the adapter {quoted(found[1])}, which the bundle was fitted without; a bundle for the "
+                      "merged model may lose less", stacklevel=4)

@@ -1,0 +1,60 @@
+"""The implementation of the generate() that `oscar-export --format transformers` writes. transformers loads that
+function from a folder custom_generate, in a model or separate, and does not pass its path. The bundle is expected
+beside the model."""
+import os
+import pathlib
+import weakref
+
+from . import cache_use
+from ..files.errors import InputError, quoted
+from ..files.foreign_files import RegularFile
+from ..format.manifest import NAME
+from .attach import activate, detach, prepare
+
+FOLDER = "oscar_bundle"
+_prepared = weakref.WeakKeyDictionary()  # model -> (sha256 of the manifest, result of prepare())
+
+
+def _beside(model):
+    """The bundle's folder in the directory or hub repository that the model was loaded from; None if there is none."""
+    name = str(getattr(model, "name_or_path", "") or "")
+    if not name:
+        return None
+    if pathlib.Path(name).is_dir():
+        return pathlib.Path(name) / FOLDER
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, HfHubHTTPError, LocalEntryNotFoundError
+    try:
+        snapshot = snapshot_download(name, revision=getattr(model.config, "_commit_hash", None), allow_patterns=f"{FOLDER}/*")
+    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError):
+        return None
+    return pathlib.Path(snapshot) / FOLDER
+
+
+def find_bundle(model, manifest_sha256, folder=None):
+    """The folder of the bundle whose manifest has this digest. InputError if there is none, or a different one."""
+    place = pathlib.Path(folder) if folder is not None else _beside(model)
+    if place is None or not os.path.isfile(place / NAME):
+        raise InputError(f"{place or FOLDER}: holds no {NAME}; copy {FOLDER} of the export into the directory or repository of "
+                         f"the model ({quoted(str(getattr(model, 'name_or_path', '')))}), or pass oscar_bundle=DIR to generate()")
+    found = RegularFile(place / NAME).sha256()
+    if found != manifest_sha256:
+        raise InputError(f"{place / NAME}: is not the bundle that this generate() was exported with (sha256 {found}, expected "
+                         f"{manifest_sha256}); copy both folders from one export")
+    return place
+
+
+def generate_with(model, manifest_sha256, folder, inputs, arguments):
+    """model.generate(*inputs, **arguments) with the 2-bit cache during this call. The first call reads the bundle
+    and compares it with the model. folder: the bundle's folder, None if it is beside the model. InputError as in
+    find_bundle(), or if the bundle does not fit the model."""
+    key, ready = _prepared.get(model, (None, None))
+    if ready is None or key != (manifest_sha256, folder):
+        ready = prepare(model, find_bundle(model, manifest_sha256, folder))
+        _prepared[model] = (manifest_sha256, folder), ready
+    activate(model, ready)
+    try:
+        # Not model.generate, because from_pretrained() puts the exported function there.
+        return cache_use.checked(ready, type(model).generate)(model, *inputs, **arguments)
+    finally:
+        detach(model)

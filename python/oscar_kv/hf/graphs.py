@@ -1,0 +1,173 @@
+"""Captured steps inside generate(). A forward of one new token per sequence through the model is recorded once and
+replayed for later tokens, which removes Python's time between kernels. transformers controls the loop: stopping,
+sampling and streaming see the same logits. Steps that cannot be recorded run eagerly. Their results are equal bit for bit while the page
+tables are equally wide, because the decode kernel divides a sequence by that width.
+
+A recording is valid while the tensors that it reads do not move. After a move, the first step runs eagerly on the
+recorder's stream to allocate workspaces. The second step is recorded, and later ones are replayed."""
+import functools
+import inspect
+import warnings
+
+import torch
+
+from .cache import CACHE_NAME
+
+ROOM = 256  # steps for which pages are reserved at a time
+
+
+class Recorder:
+    """Records a function's launches on a CUDA device."""
+
+    def __init__(self, device):
+        self.stream = torch.cuda.Stream(device)
+
+    @staticmethod
+    def unsupported(attached, group):
+        """Why steps cannot be recorded, or None."""
+        if None in attached.codes:
+            return f"layer {attached.codes.index(None)} keeps states of its own"
+        devices = {code.device for code in attached.codes}
+        if len(devices) != 1 or next(iter(devices)).type != "cuda":
+            return "the layers are not on one CUDA device"
+        for code in attached.codes:
+            tiers = attached.tiers(code)
+            reason = tiers.step_unsupported or tiers.decode_unsupported(group, attached.rules[code.layer.layer])
+            if reason is not None:
+                return f"layer {code.layer.layer}: {reason}"
+        return None
+
+    def run(self, call):
+        """call() on the recorder's stream."""
+        current = torch.cuda.current_stream(self.stream.device)
+        self.stream.wait_stream(current)
+        with torch.cuda.stream(self.stream):
+            made = call()
+        current.wait_stream(self.stream)
+        return made
+
+    def record(self, call):
+        """(replay, result of call()): nothing is computed before the first replay(). Exceptions of call() propagate."""
+        graph = torch.cuda.CUDAGraph()
+        self.stream.wait_stream(torch.cuda.current_stream(self.stream.device))
+        with torch.cuda.stream(self.stream):
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                made = call()
+            except BaseException:
+                try:
+                    graph.capture_end()
+                except RuntimeError:  # the error raised here broke the capture
+                    pass
+                raise
+            graph.capture_end()
+        return graph.replay, made
+
+
+@functools.lru_cache(maxsize=None)
+def recorder_of(device):
+    """One per device, because workspaces belong to its stream."""
+    return Recorder(device)
+
+
+class Steps:
+    """The recorded step of one cache. forward: the model's, without recordings; recorder: as Recorder."""
+
+    def __init__(self, cache, forward, recorder):
+        self.cache, self.forward, self.recorder = cache, forward, recorder
+        self.key = self.replay = self.output = self.inputs = self.kept = None
+        self.room = 0  # steps until pages must be reserved again
+
+    def forget(self):
+        """Called if anything other than a recorded step used the cache."""
+        self.room = 0
+
+    def __call__(self, ids, positions, options, eager):
+        """One step. eager: arguments of the eager forward, if this step is not recorded."""
+        if self.room == 0:
+            self.room = self.cache.reserve_steps(ROOM)
+            if self.room == 0:  # the page table is full: the forward reports it
+                return self.forward(**eager)
+            key = (ids.shape, ids.dtype, positions.shape, positions.dtype, tuple(sorted(options.items())), torch.is_inference_mode_enabled(),
+                   self.cache.places())
+            if key != self.key:
+                self.key, self.replay, self.output, self.inputs, self.kept = key, None, None, None, None
+                made = self.recorder.run(lambda: self.forward(**eager))
+                self.room = 0  # pages and tables may have moved; the next step checks
+                return made
+        if self.replay is None:
+            self._record(ids, positions, options)
+        for to, of in zip(self.inputs, (ids, positions)):
+            to.copy_(of)
+        self.replay()
+        self.cache.count_steps(1)
+        self.room -= 1
+        return type(self.output)(logits=self.output.logits.clone(), **{CACHE_NAME: self.cache})
+
+    def _record(self, ids, positions, options):
+        self.inputs = ids.clone(), positions.clone()
+        with self.cache.recording():
+            self.replay, self.output = self.recorder.record(
+                lambda: self.forward(input_ids=self.inputs[0], position_ids=self.inputs[1], **{CACHE_NAME: self.cache}, **options))
+        extra = [name for name, value in self.output.items() if value is not None and name not in ("logits", CACHE_NAME)]
+        if extra:
+            raise RuntimeError(f"the model returns {', '.join(extra)} beside logits")
+        self.kept = self.cache.tensors()  # a recording reads them, even if a longer table has replaced one
+
+
+PLAIN = (bool, int, float, str, type(None))
+# steps with these arguments are not recorded
+BESIDE_LOGITS = ("labels", "output_attentions", "output_hidden_states", "output_router_logits")
+
+
+def _plan(attached, cache, arguments):
+    """(ids, positions, options) of a forward that may be recorded, or None. arguments: the forward's keywords."""
+    ids, positions, mask = (arguments.get(name) for name in ("input_ids", "position_ids", "attention_mask"))
+    if ids is None or ids.dim() != 2 or ids.shape[1] != 1 or torch.is_grad_enabled() or arguments.get("use_cache") is False:
+        return None
+    options = {k: v for k, v in arguments.items() if k not in ("input_ids", "position_ids", "attention_mask", CACHE_NAME)}
+    if not all(isinstance(v, PLAIN) for v in options.values()) or options.get("return_dict") is False:
+        return None
+    if any(options.get(name) not in (None, False) for name in BESIDE_LOGITS):
+        return None
+    if not cache.holds(ids.shape[0], mask):
+        return None
+    if positions is None:
+        positions = torch.full((1, 1), cache.get_seq_length(), device=ids.device)
+    return ids, positions, options
+
+
+def wrapped(model, attached, forward):
+    """The forward of a model with an attached bundle. forward: the model's own."""
+
+    names = tuple(inspect.signature(forward).parameters)
+
+    @functools.wraps(forward)
+    def call(*args, **kwargs):
+        kwargs = dict(zip(names, args)) | kwargs
+        if kwargs.get("past_key_values") is not None:
+            kwargs[CACHE_NAME] = kwargs.pop("past_key_values")
+        cache = kwargs.get(CACHE_NAME)
+        if attached.graphs is None or getattr(cache, "attached", None) is not attached:
+            return forward(**kwargs)
+        plan = _plan(attached, cache, kwargs)
+        if plan is None:
+            if cache.steps is not None:
+                cache.steps.forget()
+            return forward(**kwargs)
+        if cache.steps is None:
+            cache.steps = Steps(cache, forward, attached.graphs)
+        try:
+            return cache.steps(*plan, kwargs)
+        except Exception as error:
+            recording = cache.steps.inputs is not None and cache.steps.kept is None
+            cache.steps = None
+            if not recording:
+                raise
+            attached.graphs = None  # nothing was computed yet: this step and all others run eagerly
+            lines = str(error).splitlines() or [type(error).__name__]
+            warnings.warn(f"oscar-kv: steps of {type(model).__name__} cannot be recorded as a CUDA graph ({lines[0]}); generate() runs "
+                          "without, which is slower", stacklevel=2)
+            return forward(**kwargs)
+
+    return call

@@ -1,0 +1,180 @@
+"""The cache operators on plain tensors, declared to torch: schemas, fakes for torch.compile and export, and the
+torch reference (reference.py) for every device. If the CUDA operators (csrc/) are installed and a GPU is present,
+support.py loads them for CUDA tensors.
+
+Codes of a side come as RowCode.numbers(). pool [pages, Hkv, bytes] uint8 holds pages as described in format/page_layout.py,
+and windows [window pages, Hkv, 128 d] BF16 as in format/window_layout.py. Tables, lengths and runs are int32."""
+import torch
+
+from . import chunk_reference, reference
+from ..format.codec import code_of
+from ..format.page_layout import PAGE_TOKENS
+
+NO_FAULT = 2 ** 31 - 1  # of `bad`
+
+_library = torch.library.Library("oscar_kv", "FRAGMENT")
+
+
+def _declare(name, schema, implementation, fake):
+    _library.define(name + schema)
+    _library.impl(name, implementation, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"oscar_kv::{name}", fake, lib=_library)
+    return getattr(torch.ops.oscar_kv, name).default
+
+
+def _nothing(*arguments):
+    return None
+
+
+# Transforms rows [N, H, d] of keys or values to the cache basis, BF16: subtracts a mean [H, d] or [N, H, d], then
+# multiplies by matrices [1 or H, d, d].
+rotate_rows = _declare("rotate_rows", "(Tensor rows, Tensor? mean, Tensor? matrix) -> Tensor", reference.rotate_rows,
+                       lambda rows, mean, matrix: rows.new_empty(rows.shape, dtype=torch.bfloat16))
+
+# Writes codes [N, Hkv, d] and parameters [N, Hkv, bytes] of rows to token slot [N] of page [N].
+write_rows = _declare(
+    "write_rows", "(Tensor(a!) pool, Tensor page, Tensor slot, Tensor key_codes, Tensor key_params, Tensor value_codes, "
+    "Tensor value_params, int[] key_code, int[] value_code) -> ()", reference.write_rows, _nothing)
+
+# Writes rows [N, Hkv, d] BF16 in the cache basis into pages, as given by runs [R, 5] (tables.RUN): clips, encodes (minmax or
+# search) and packs them. clip [Hkv]; sigma [Hkv, 4]; bad [2]: the smallest position * Hkv + head that is not finite,
+# for keys and for values.
+quantize_rows = _declare(
+    "quantize_rows", "(Tensor(a!) pool, Tensor key, Tensor value, Tensor runs, Tensor key_sigma, Tensor value_sigma, "
+    "Tensor key_clip, Tensor value_clip, Tensor(b!) bad, bool search, int[] key_code, int[] value_code) -> ()",
+    reference.quantize_rows, _nothing)
+
+
+def _dequantize_fake(pool, runs, key_sigma, value_sigma, key_code, value_code):
+    shape = (runs.shape[0] * PAGE_TOKENS, pool.shape[1])
+    return tuple(pool.new_empty((*shape, code_of(code).head_dim), dtype=torch.float32) for code in (key_code, value_code))
+
+
+# Complete pages, one per run (page_runs()), as FP32 rows in the cache basis: keys, values [64 R, Hkv, d].
+dequantize_pages = _declare(
+    "dequantize_pages", "(Tensor pool, Tensor runs, Tensor key_sigma, Tensor value_sigma, int[] key_code, int[] value_code) -> "
+    "(Tensor, Tensor)", reference.dequantize_pages, _dequantize_fake)
+
+
+def _append_fake(windows, window_table, query, *rest):
+    return windows.new_empty((0,) if query is None else query.shape)
+
+
+# Transforms the newest row of each sequence to the cache basis and writes it into its window. key and value: [B, Hkv,
+# d] at position lengths[b] - 1. query [B, Hq, d] or none: returned in that basis, BF16. Matrices [1 or Hkv, d, d]
+# multiply rows from the right.
+append_tokens = _declare(
+    "append_tokens", "(Tensor(a!) windows, Tensor window_table, Tensor? query, Tensor key, Tensor value, Tensor lengths, "
+    "Tensor? query_matrix, Tensor? key_matrix, Tensor? value_matrix, Tensor? key_mean, Tensor? value_mean, int sink) -> Tensor",
+    reference.append_tokens, _append_fake)
+
+# Writes the tokens that leave the windows into pages, for sequences that have just received one token (lengths counts
+# it).
+flush_tokens = _declare(
+    "flush_tokens", "(Tensor(a!) pool, Tensor windows, Tensor window_table, Tensor table, Tensor lengths, Tensor key_sigma, "
+    "Tensor value_sigma, Tensor key_clip, Tensor value_clip, Tensor(b!) bad, int sink, int recent, int flush, bool search, "
+    "int[] key_code, int[] value_code) -> ()", reference.flush_tokens, _nothing)
+
+
+def _decode_fake(query, pool, table, windows, window_table, lengths, key_sigma, value_sigma, turned, phases,
+                 tile_phases, workspace, scale, sink, recent, flush, window, want_lse, key_code, value_code):
+    return (query.new_empty(query.shape, dtype=torch.float32),
+            query.new_empty(query.shape[:-1] if want_lse else (0,), dtype=torch.float32))
+
+
+# Softmax attention of each sequence's newest token over the three tiers, in the cache basis. query [B, Hkv, g, d] BF16
+# (the reference also takes FP32); table [B, P].
+# turned [B, Hkv, g, d], phases [positions, d] and tile_phases: phase logits of rotated means. window: sliding window, 0
+# for none. workspace: from kernels.workspace(), not used by the reference.
+# Returns output [B, Hkv, g, d] and, if requested, log-sum-exp [B, Hkv, g], FP32; 0 and -inf for a sequence of length 0.
+decode_attention = _declare(
+    "decode_attention", "(Tensor query, Tensor pool, Tensor table, Tensor windows, Tensor window_table, Tensor lengths, "
+    "Tensor key_sigma, Tensor value_sigma, Tensor? turned, Tensor? phases, Tensor? tile_phases, Tensor(a!) workspace, "
+    "float scale, int sink, int recent, int flush, int window, bool want_lse, int[] key_code, int[] value_code) -> (Tensor, Tensor)",
+    reference.decode_attention, _decode_fake)
+
+# A step of a serving engine. The newest row of each sequence, query [B, Hq, d], key and value [B, Hkv, d], enters its
+# window, then attends to the three tiers. Writes the model's output [B, Hq, d], 0 for a sequence of length 0. The
+# caller must first flush the tokens that leave the windows (flush_tokens(), flush_layers()). Arguments as in the
+# operators above; output_matrix, value_mean: for outputs.
+step_tokens = _declare(
+    "step_tokens", "(Tensor(a!) output, Tensor query, Tensor key, Tensor value, Tensor pool, Tensor table, Tensor(b!) windows, "
+    "Tensor window_table, Tensor lengths, Tensor query_matrix, Tensor key_matrix, Tensor value_matrix, Tensor output_matrix, "
+    "Tensor? key_mean, Tensor? value_mean, Tensor? phases, Tensor? tile_phases, Tensor key_sigma, Tensor value_sigma, "
+    "Tensor(c!) workspace, float scale, int sink, int recent, int flush, int[] key_code, int[] value_code) -> ()",
+    reference.step_tokens, _nothing)
+
+
+def _no_layers(*arguments):
+    raise RuntimeError("oscar_kv::flush_layers: the CUDA operators are not loaded; flush_tokens serves one layer")
+
+
+SIDE_BYTES = 256  # kLeavingSideBytes of kernels/quantize/leaving_tokens.h
+
+# Writes the descriptors of one layer, sides [2, SIDE_BYTES] uint8 on the CPU. They hold addresses, so pool, windows and
+# the other tensors must not move. bad [2]: as in quantize_rows. Returns the layer's `words` of flush_layers.
+describe_layer = _declare(
+    "describe_layer", "(Tensor(a!) sides, Tensor pool, Tensor windows, Tensor key_sigma, Tensor value_sigma, Tensor key_clip, "
+    "Tensor value_clip, Tensor bad, int[] key_code, int[] value_code) -> int", _no_layers, lambda *arguments: 0)
+
+# flush_tokens with flush = 1 for layers of any codes, in one launch. sides [2 L, SIDE_BYTES]: describe_layer() of all
+# layers, on the device; words: the most of them.
+flush_layers = _declare(
+    "flush_layers", "(Tensor lengths, Tensor table, Tensor window_table, Tensor sides, int words, int kv_heads, int head_dim, "
+    "int sink, int recent, bool search) -> ()", _no_layers, _nothing)
+
+
+def _no_device_code(like):
+    raise RuntimeError("oscar_kv::device_code: the CUDA operators are not loaded")
+
+
+# Whether the operators run on the device of `like`: CUDA's error or 0, the driver's version of CUDA (13000), and the version
+# that it must have to translate the operators' PTX.
+device_code = _declare("device_code", "(Tensor like) -> (int, int, int)", _no_device_code, lambda like: (0, 0, 0))
+
+# Bytes that decode_attention needs on the device of `like`. page_queries: from kernels.page_queries() with rotated
+# means, otherwise 0.
+decode_workspace_bytes = _declare(
+    "decode_workspace_bytes", "(Tensor like, int head_dim, int group, int batch, int kv_heads, int page_queries) -> int",
+    lambda like, head_dim, group, batch, kv_heads, page_queries: 0, lambda *arguments: 0)
+
+# Chunks of prompts (cache/chunk_pass.py). Writes stored tokens and new rows [N, Hkv, d], in the model's basis, into key_out
+# and value_out [M, Hkv, d], as given by tiles [T, 6] (tables.TILE). Matrices [1 or Hkv, d, d] undo the change of
+# basis. Kernels take them in two terms (chunk_reference.split_matrix()). phases [positions, d] if the mean was taken
+# before RoPE.
+past_rows = _declare(
+    "past_rows", "(Tensor pool, Tensor windows, Tensor tiles, Tensor key, Tensor value, Tensor key_matrix, Tensor value_matrix, "
+    "Tensor? key_mean, Tensor? value_mean, Tensor? phases, Tensor key_sigma, Tensor value_sigma, Tensor(a!) key_out, Tensor(b!) value_out, "
+    "int[] key_code, int[] value_code) -> ()", chunk_reference.past_rows, _nothing)
+
+# Writes new rows [N, Hkv, d] of the model into windows and pages, as given by runs [R, 6] (tables.NEW_RUN). Other
+# arguments as in quantize_rows.
+new_rows = _declare(
+    "new_rows", "(Tensor(a!) pool, Tensor(b!) windows, Tensor key, Tensor value, Tensor runs, Tensor key_matrix, Tensor value_matrix, "
+    "Tensor? key_mean, Tensor? value_mean, Tensor? phases, Tensor key_sigma, Tensor value_sigma, Tensor key_clip, Tensor value_clip, "
+    "Tensor(c!) bad, bool search, int[] key_code, int[] value_code) -> ()", chunk_reference.new_rows, _nothing)
+
+# Writes tokens of the window rings into pages. runs [R, 5] (tables.RUN): the first row is 64 ring pages times the row of
+# window_table, plus the slot in the ring.
+quantize_windows = _declare(
+    "quantize_windows", "(Tensor(a!) pool, Tensor windows, Tensor window_table, Tensor runs, Tensor key_sigma, Tensor value_sigma, "
+    "Tensor key_clip, Tensor value_clip, Tensor(b!) bad, int sink, bool search, int[] key_code, int[] value_code) -> ()",
+    chunk_reference.quantize_windows, _nothing)
+
+# Merges another part of a softmax into out [N, H, d] with log-sum-exp [H, N] FP32.
+merge_outputs = _declare("merge_outputs", "(Tensor(a!) out, Tensor(b!) lse, Tensor part, Tensor part_lse) -> ()",
+                         chunk_reference.merge_outputs, _nothing)
+
+
+def _no_tile_phases(frequencies):
+    raise RuntimeError("oscar_kv::tile_phases: the CUDA operators are not loaded; the reference needs no such table")
+
+
+PAGE_RANK = 32  # kPageRank of kernels/decode/tile_phases.h
+
+# The tables of kernels/decode/tile_phases.h that the kernel reads beside phases, FP16 bits, from frequencies [d / 2] on
+# the CPU.
+tile_phases = _declare("tile_phases", "(Tensor frequencies) -> Tensor", _no_tile_phases,
+                       lambda frequencies: frequencies.new_empty((2 * PAGE_RANK * (2 * frequencies.shape[0] + PAGE_TOKENS),), dtype=torch.int16))
+
+page_runs = reference.page_runs

@@ -1,0 +1,259 @@
+"""The operators in torch, on any device: slow, exact, and what the kernels are tested against. Earlier tokens are
+dequantized a block of pages at a time and merged by log-sum-exp, so that the buffer does not grow with the context."""
+import functools
+
+import torch
+
+from . import table_checks
+from .rule import Rule
+from ..format.codec import RowCodec, code_of, code_unsupported, decode_rows
+from ..format.page_layout import PAGE_TOKENS, PageLayout
+from .merge import Parts
+from ..format.window_layout import WindowLayout
+from ..format.windows import quantized_end, sink_pages
+
+BLOCK_PAGES = 16   # pages of every sequence that are dequantized at a time: 1024 tokens
+MOST_SCORES = 1 << 24  # that are held at a time
+
+
+@functools.lru_cache(maxsize=256)
+def _page_layout(key, value, device):
+    return PageLayout(code_of(key), code_of(value)).to(device)
+
+
+def page_layout(key_code, value_code, device):
+    return _page_layout(tuple(key_code), tuple(value_code), device)
+
+
+@functools.lru_cache(maxsize=64)
+def _window_layout(head_dim, sink, ring_pages, device):
+    return WindowLayout(head_dim, sink, ring_pages).to(device)
+
+
+def window_layout(windows, window_table, sink):
+    ring_pages = window_table.shape[1] - sink_pages(sink)
+    return _window_layout(windows.shape[-1] // (2 * PAGE_TOKENS), sink, ring_pages, windows.device)
+
+
+def page_runs(table, pages):
+    """Runs of complete pages, [B P, 5], of a table [B, P] that may name pages beyond the first `pages`. Layers share
+    a table, and another layer may have used pages for tokens that are not yet quantized here."""
+    page = table.flatten().clamp(max=max(pages - 1, 0)).int()
+    first, none = torch.arange(len(page), device=table.device, dtype=torch.int32) * PAGE_TOKENS, torch.zeros_like(page)
+    return torch.stack([first, none + PAGE_TOKENS, page, none, none], dim=1)
+
+
+def write_rows(pool, page, slot, key_codes, key_params, value_codes, value_params, key_code, value_code):
+    """The other tokens of the pages stay as they are."""
+    layout = page_layout(key_code, value_code, pool.device)
+    touched, index = torch.unique(page, return_inverse=True)
+    pages = pool[touched]
+    for side, codes, params in ((layout.key, key_codes, key_params), (layout.value, value_codes, value_params)):
+        page_codes, page_params = side.read(pages)
+        page_params = page_params.clone()  # it may be a view of pages, which write() does not take
+        page_codes[index, :, slot] = codes
+        page_params[index, :, slot] = params
+        side.write(pages, page_codes, page_params)
+    pool[touched] = pages
+
+
+def encode(rows, sigma, clip, bad, search, numbers, key):
+    """Codes and parameters of rows [N, Hkv, d]; rows that are not finite count as zeros and are noted in `bad`."""
+    heads = rows.shape[1]
+    finite = rows.isfinite().all(dim=-1)
+    if not bool(finite.all()):
+        bad[0 if key else 1] = min(int(bad[0 if key else 1]), int((~finite).flatten().nonzero()[0]))
+        rows = torch.where(finite.unsqueeze(-1), rows, torch.zeros_like(rows))
+    codec = RowCodec(code_of(numbers), key, heads, "search" if search else "minmax", clip.tolist(), sigma)
+    return codec.to(rows.device).encode(rows.float())
+
+
+def check_writes(op, heads, key_sigma, value_sigma, key_clip, value_clip, bad):
+    """What every operator that writes codes is given for its heads."""
+    table_checks.check_shapes(op, key_sigma=(key_sigma, (heads, 4)), value_sigma=(value_sigma, (heads, 4)), key_clip=(key_clip, (heads,)),
+                              value_clip=(value_clip, (heads,)), bad=(bad, (2,)))
+    table_checks.check_clips(op, key_clip=key_clip, value_clip=value_clip)
+
+
+def quantize_rows(pool, key, value, runs, key_sigma, value_sigma, key_clip, value_clip, bad, search, key_code, value_code):
+    if table_checks.enabled():
+        shape = (len(key), pool.shape[1], code_of(key_code).head_dim)
+        table_checks.check_shapes("quantize_rows", key=(key, shape), value=(value, shape), runs=(runs, (None, 5)))
+        check_writes("quantize_rows", pool.shape[1], key_sigma, value_sigma, key_clip, value_clip, bad)
+        table_checks.check_runs("quantize_rows", runs, len(key), len(pool))
+    row, page, slot = [], [], []
+    for first, count, page_id, first_slot, _ in runs.tolist():
+        row += range(first, first + count)
+        page += [page_id] * count
+        slot += range(first_slot, first_slot + count)
+    if not row:
+        return
+    row, page, slot = (torch.tensor(x, device=pool.device) for x in (row, page, slot))
+    write_rows(pool, page, slot, *encode(key[row], key_sigma, key_clip, bad, search, key_code, True),
+               *encode(value[row], value_sigma, value_clip, bad, search, value_code, False), key_code, value_code)
+
+
+def dequantize_pages(pool, runs, key_sigma, value_sigma, key_code, value_code):
+    if table_checks.enabled():
+        table_checks.check_shapes("dequantize_pages", runs=(runs, (None, 5)))
+        table_checks.check_runs("dequantize_pages", runs, None, len(pool))
+    layout = page_layout(key_code, value_code, pool.device)
+    pages, rows = pool[runs[:, 2].long()], []  # [R, Hkv, bytes]
+    for side, sigma in ((layout.key, key_sigma), (layout.value, value_sigma)):
+        codes, params = (x.transpose(1, 2).flatten(0, 1) for x in side.read(pages))  # [64 R, Hkv, ...]
+        rows.append(decode_rows(side.code, sigma, codes, params).contiguous())
+    return tuple(rows)
+
+
+def dequantize(pool, runs, key_sigma, value_sigma, key_code, value_code):
+    """dequantize_pages by the kernel of the device, where one reads these codes."""
+    served = all(code_unsupported(code_of(numbers)) is None for numbers in (key_code, value_code))
+    read = torch.ops.oscar_kv.dequantize_pages if served else dequantize_pages
+    return read(pool, runs, key_sigma, value_sigma, key_code, value_code)
+
+
+def multiply(rows, matrices):
+    """rows [N, H, ..., d] times matrices [1 or H, d, d]."""
+    return rows if matrices is None else torch.matmul(rows.transpose(0, 1), matrices).transpose(0, 1)
+
+
+def rotated(mean, phases):
+    """A mean [H, d] before RoPE as it stands where the phases are [N, d]: [N, H, d]."""
+    half, phases = mean.shape[-1] // 2, phases.unsqueeze(1)
+    first, second, cos, sin = mean[:, :half], mean[:, half:], phases[..., :half], phases[..., half:]
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
+def phase_queries(q, mean):
+    """u(q) [B, Hkv, R, d] with <q, RoPE_p(mean)> = <u(q), c_p>."""
+    half, q = q.shape[-1] // 2, q.float()
+    q1, q2, m1, m2 = q[..., :half], q[..., half:], mean[:, None, :half], mean[:, None, half:]
+    return torch.cat([q1 * m1 + q2 * m2, q2 * m1 - q1 * m2], dim=-1)
+
+
+def rotate_rows(rows, mean, matrix):
+    rows = rows.float() if mean is None else rows.float() - mean
+    return multiply(rows, matrix).bfloat16().contiguous()
+
+
+def append_tokens(windows, window_table, query, key, value, lengths, query_matrix, key_matrix, value_matrix, key_mean, value_mean,
+                  sink):
+    if table_checks.enabled():
+        shape = (len(lengths), windows.shape[1], windows.shape[2] // (2 * PAGE_TOKENS))
+        table_checks.check_shapes("append_tokens", key=(key, shape), value=(value, shape))
+        for name, mean in (("key_mean", key_mean), ("value_mean", value_mean)):  # one for each token where RoPE turns it
+            table_checks.check_shapes("append_tokens", **{name: (mean, shape if mean is not None and mean.dim() == 3 else shape[1:])})
+        table_checks.check_step("append_tokens", lengths, window_table, len(windows), sink, newest_only=True)
+    sides = rotate_rows(key, key_mean, key_matrix), rotate_rows(value, value_mean, value_matrix)
+    sequence = (lengths > 0).nonzero().flatten()
+    window_layout(windows, window_table, sink).write(windows, window_table, sequence, lengths[sequence].long() - 1,
+                                                     *(rows[sequence] for rows in sides))
+    if query is None:
+        return windows.new_empty((0,))
+    matrix = query_matrix
+    if matrix is not None and matrix.shape[0] > 1:  # query head h reads KV head h / group
+        matrix = matrix.repeat_interleave(query.shape[1] // matrix.shape[0], dim=0)
+    return multiply(query.float(), matrix).bfloat16().contiguous()
+
+
+def flush_tokens(pool, windows, window_table, table, lengths, key_sigma, value_sigma, key_clip, value_clip, bad, sink, recent,
+                 flush, search, key_code, value_code):
+    if table_checks.enabled():
+        check_writes("flush_tokens", pool.shape[1], key_sigma, value_sigma, key_clip, value_clip, bad)
+        table_checks.check_step("flush_tokens", lengths, window_table, len(windows), sink, table, len(pool), recent, flush, flushing=True)
+    begin, end = (quantized_end(n.clamp(min=0), sink, recent, flush) for n in (lengths.long() - 1, lengths.long()))
+    leaving = [(b, p) for b, (first, last) in enumerate(zip(begin.tolist(), end.tolist())) for p in range(first, last)]
+    if not leaving:
+        return
+    sequence, position = torch.tensor(leaving, device=pool.device).unbind(1)
+    rows = window_layout(windows, window_table, sink).rows(windows, window_table, sequence, position)
+    body = position - sink
+    write_rows(pool, table[sequence, body // PAGE_TOKENS].long(), body % PAGE_TOKENS,
+               *encode(rows[0], key_sigma, key_clip, bad, search, key_code, True),
+               *encode(rows[1], value_sigma, value_clip, bad, search, value_code, False), key_code, value_code)
+
+
+class _Attention:
+    """Queries [B, Hkv, R, d] against parts of the cache, some rows at a time."""
+
+    def __init__(self, query, positions, turned, phases, shift, scale, rule):
+        self.query, self.first, self.turned = query, rule.first(positions), turned
+        self.phases, self.shift, self.scale, self.rule = phases, shift, scale, rule
+        rows = max(1, MOST_SCORES // (query.shape[0] * query.shape[1] * BLOCK_PAGES * PAGE_TOKENS))
+        self.blocks = [(slice(r, r + rows), Parts()) for r in range(0, query.shape[2], rows)]
+
+    def add(self, key, value, positions, held):
+        """key, value [B, Hkv, N, d] at positions [B, N]; held [B, N]: the token exists."""
+        phases = None
+        if self.turned is not None:
+            phases = self.phases[positions.clamp(0, self.phases.shape[0] - 1)].transpose(-1, -2).unsqueeze(1)
+        for rows, parts in self.blocks:
+            logits = torch.matmul(self.query[:, :, rows], key.transpose(-1, -2))
+            if phases is not None:
+                logits = logits + torch.matmul(self.turned[:, :, rows], phases)
+            if self.shift is not None:
+                logits = logits + self.shift[:, :, rows, None]
+            visible = held[:, None, :]
+            if self.rule.hides:
+                visible = visible & (positions[:, None, :] >= self.first[:, rows, None])
+            parts.add(self.rule.capped(logits * self.scale).masked_fill(~visible.unsqueeze(1), -torch.inf), value)
+
+    def result(self):
+        output = torch.zeros_like(self.query)
+        lse = self.query.new_full(self.query.shape[:-1], -torch.inf)
+        for rows, parts in self.blocks:
+            if parts.output is not None:  # else there was nothing to see
+                output[:, :, rows], lse[:, :, rows] = parts.output, parts.lse
+        return output, lse
+
+
+def attention(query, positions, pool, table, windows, window_table, lengths, ends, key_sigma, value_sigma, turned, phases, scale,
+              sink, rule, key_code, value_code, shift=None):
+    """As operators.decode_attention, for query rows [B, Hkv, R, d] FP32 of tokens at any positions [B, R] and any rule.Rule, but
+    its sinks; ends [B]: the first token of each sequence that is no code; shift [B, Hkv, R]: added to logits before the scale."""
+    device, batch = query.device, query.shape[0]
+    one = _Attention(query, positions, turned, phases, shift, scale, rule)
+    layout = window_layout(windows, window_table, sink)
+    held = layout.positions(ends)
+    one.add(*(w.float() for w in layout.read(windows, window_table)), held, (held >= 0) & (held < lengths[:, None]))
+    body = (ends - sink)[:, None]
+    most, least = int(body.max()), 0
+    if rule.hides and one.first.numel() > 0:  # pages that no query sees any longer
+        least = max(0, int(one.first.min()) - sink) // PAGE_TOKENS
+    count = -(-most // PAGE_TOKENS)
+    for begin in range(least, count, BLOCK_PAGES):
+        end = min(begin + BLOCK_PAGES, count)
+        rows = dequantize(pool, page_runs(table[:, begin:end], pool.shape[0]), key_sigma, value_sigma, key_code, value_code)
+        index = torch.arange(begin * PAGE_TOKENS, end * PAGE_TOKENS, device=device).expand(batch, -1)
+        one.add(*(r.unflatten(0, (batch, -1)).transpose(1, 2) for r in rows), sink + index, index < body)
+    return one.result()
+
+
+def decode_attention(query, pool, table, windows, window_table, lengths, key_sigma, value_sigma, turned, phases,
+                     tile_phases, workspace, scale, sink, recent, flush, window, want_lse, key_code, value_code):
+    if table_checks.enabled():
+        table_checks.check_step("decode_attention", lengths, window_table, len(windows), sink, table, len(pool), recent, flush,
+                                0 if phases is None else len(phases))
+    lengths = lengths.long()
+    positions = (lengths - 1)[:, None].expand(-1, query.shape[2])
+    output, lse = attention(query.float(), positions, pool, table, windows, window_table, lengths,
+                            quantized_end(lengths, sink, recent, flush), key_sigma, value_sigma, turned, phases, scale, sink,
+                            Rule(window), key_code, value_code)
+    return output, lse if want_lse else lse.new_empty(0)
+
+
+def step_tokens(output, query, key, value, pool, table, windows, window_table, lengths, query_matrix, key_matrix, value_matrix,
+                output_matrix, key_mean, value_mean, phases, tile_phases, key_sigma, value_sigma, workspace, scale, sink, recent, flush,
+                key_code, value_code):
+    turned, heads = None, key.shape[1]
+    if phases is not None:
+        raw = query.float().unflatten(1, (heads, -1))
+        turned, mean = phase_queries(raw, key_mean), rotated(key_mean, phases[(lengths.long() - 1).clamp(min=0)])
+    else:
+        mean = key_mean
+    coded = append_tokens(windows, window_table, query, key, value, lengths, query_matrix, key_matrix, value_matrix, mean, value_mean, sink)
+    found, _ = decode_attention(coded.unflatten(1, (heads, -1)), pool, table, windows, window_table, lengths, key_sigma, value_sigma, turned,
+                                phases, tile_phases, workspace, scale, sink, recent, flush, 0, False, key_code, value_code)
+    found = torch.matmul(found, output_matrix)
+    found = found if value_mean is None else found + value_mean[:, None, :]
+    output.copy_(torch.where((lengths > 0)[:, None, None], found.flatten(1, 2), 0))

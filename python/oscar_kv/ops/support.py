@@ -1,0 +1,76 @@
+"""Which caches the CUDA operators support. Unsupported cases use the torch reference; functions return the reason."""
+from ..format.codec import code_unsupported
+from ..format.page_layout import PAGE_TOKENS
+from ..format.limits import HEAD_SIZES, MOST_GROUP, MOST_WINDOW
+
+MOST_WINDOW_PAGES, TILES_OF_PAGE = MOST_WINDOW // PAGE_TOKENS, 4
+
+
+def encode_unsupported(codec):
+    """Why the kernels cannot encode for this codec, or None."""
+    if codec.encoder not in ("minmax", "search"):
+        return f"kernels encode with minmax and search, not with {codec.encoder}"
+    return code_unsupported(codec.code)
+
+
+def step_unsupported(layer_code, flush):
+    """Why a step of one token in this layer cannot append and flush with kernels, or None. layer_code: LayerCode."""
+    d = layer_code.key.code.head_dim
+    if d not in HEAD_SIZES:
+        return f"the append kernel has head sizes 64, 128 and 256, not {d}"
+    if flush & (flush - 1):
+        return f"kernels flush powers of two, not {flush} tokens"
+    return encode_unsupported(layer_code.key) or encode_unsupported(layer_code.value)
+
+
+def decode_unsupported(layer_code, flush, group, window_pages):
+    """Why the kernel does not support decode attention over this layer, or None. group: query heads per KV head."""
+    key, value = layer_code.key.code, layer_code.value.code
+    if key.head_dim not in HEAD_SIZES:
+        return f"the decode kernel has head sizes 64, 128 and 256, not {key.head_dim}"
+    if group > MOST_GROUP:
+        return f"the decode kernel has at most {MOST_GROUP} query heads on a KV head, not {group}"
+    if key.layout != value.layout:
+        return f"the decode kernel reads one layout, not {key.layout} keys and {value.layout} values"
+    for side in (key, value):
+        if side.layout == "uniform" and (side.group != side.head_dim or side.params != "float16"):
+            return "of layout uniform the decode kernel reads one FP16 scale and zero for each head"
+    if layer_code.transform.rotated_mean and key.layout != "blocks":
+        return f"the decode kernel has no term of keys centered before RoPE in layout {key.layout}"
+    if layer_code.transform.rotated_mean and layer_code.transform.phases.inverse.abs().max() > 1:
+        return "the decode kernel has no term of keys centered before RoPE with frequencies above one radian a token"
+    if flush & (flush - 1):
+        return f"kernels flush powers of two, not {flush} tokens"
+    if window_pages > MOST_WINDOW_PAGES:
+        return f"the decode kernel has windows of at most {MOST_WINDOW_PAGES * PAGE_TOKENS} tokens"
+    return None
+
+
+def chunks_unsupported(layer_code):
+    """Why the chunk kernels do not support this layer, or None."""
+    key, value = layer_code.key.code, layer_code.value.code
+    if layer_code.without_kernels is not None:
+        return layer_code.without_kernels
+    if key.head_dim not in HEAD_SIZES:
+        return f"the chunk kernels have head sizes 64, 128 and 256, not {key.head_dim}"
+    if key.layout != value.layout:
+        return f"the chunk kernels read one layout, not {key.layout} keys and {value.layout} values"
+    if any(side.layout == "uniform" and (side.group != side.head_dim or side.params != "float16") for side in (key, value)):
+        return "of layout uniform the chunk kernels read one FP16 scale and zero for each head"
+    return encode_unsupported(layer_code.key) or encode_unsupported(layer_code.value)
+
+
+def rule_unsupported(rule):
+    """Why the decode kernel does not support a rule.Rule, or None. Sink logits are applied with its
+    log-sum-exp."""
+    if rule.cap:
+        return f"the decode kernel has no soft cap of logits (at {rule.cap:g})"
+    if rule.chunk:
+        return f"the decode kernel has no chunks of the sequence (of {rule.chunk} tokens)"
+    return None
+
+
+def page_queries(held):
+    """Number of entries per sequence that decode_attention stores for pages and tiles of 16 tokens with rotated
+    means."""
+    return held.table.shape[1] + TILES_OF_PAGE * held.window_table.shape[1]
