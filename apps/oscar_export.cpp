@@ -14,8 +14,8 @@ namespace oscar {
 namespace {
 
 constexpr const char* kExample =
-    "oscar-export bundle --format sglang --report report.json -o serving\n"
-    "oscar-export bundle --format sglang-v2 -o serving --model Qwen/Qwen3-8B\n"
+    "oscar-export bundle --format vllm --model Qwen/Qwen3-8B --report report.json -o serving\n"
+    "oscar-export bundle --format sglang-branch-v2 -o serving --model Qwen/Qwen3-8B\n"
     "oscar-export bundle --format transformers --report report.json -o serving\n"
     "oscar-export bundle --format absorbed -o checkpoint --model Qwen/Qwen3-8B";
 
@@ -48,10 +48,10 @@ void check_roles(const Arguments& a, const Checkpoint* model) {
 }
 
 // Warns once if the export differs from the fit, and names the fit that is lossless.
-void warn_of_changes(const ServedForm& form, bool judged) {
+void warn_of_changes(const ServedForm& form, bool evaluated) {
   if (form.changes.empty()) return;
   log_warning("format " + form.format + " changes the bundle: " + changes_text(form) + "; " +
-              (judged ? "" : "evaluate what will be served with oscar-verify --as " + form.format + ", or ") +
+              (evaluated ? "" : "evaluate what will be served with oscar-verify --as " + form.format + ", or ") +
               "fit what the format carries without loss with oscar-fit --for " + form.format);
 }
 
@@ -67,13 +67,13 @@ std::optional<Checkpoint> open_model(Arguments& a, const Bundle& bundle, const E
   Checkpoint checkpoint = Checkpoint::open(locate_model(a.common.model, a.common.revision));
   if (format.rewrites_model) {
     check_roles(a, &checkpoint);
-    format.check_model(checkpoint, bundle);
+    format.check_model(format, checkpoint, bundle);
     return checkpoint;
   }
   const auto faults =
       check_bundle_model(bundle, checkpoint.config(), checkpoint.fingerprint_like(bundle.model_fingerprint));
   if (!faults.empty()) throw InputError(a.bundle + " does not belong to the model: " + faults.front());
-  if (format.check_model != nullptr) format.check_model(checkpoint, bundle);
+  if (format.check_model != nullptr) format.check_model(format, checkpoint, bundle);
   // A folder name is valid only on the author's machine, and cards are shared.
   const ModelLocation& location = checkpoint.location();
   if (!location.revision.empty()) a.options.model_path = location.name;
@@ -107,7 +107,7 @@ int run_export(Arguments& a) {
   return 0;
 }
 
-// "sglang (one rotation a layer), ... or absorbed (...)": the writable formats.
+// "sglang-branch (...), ... or absorbed (...)": the writable formats.
 std::string format_help() {
   std::vector<std::string> parts;
   for (const ExportFormat& format : export_formats()) {
@@ -137,7 +137,7 @@ int main_export(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--model", a.common.model,
                  "The model: checked against the bundle, and named in the serve command (required for absorbed, vllm "
-                 "and sglang-plugin)")
+                 "and sglang)")
       ->type_name("DIR|org/name");
   app.add_option("--revision", a.common.revision, "Branch, tag or commit in the Hugging Face cache");
   add_output_options(app, a.common, true);

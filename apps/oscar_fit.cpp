@@ -19,7 +19,7 @@ constexpr const char* kExample =
     "oscar-fit --model Qwen/Qwen3-8B -o bundle                  (the model writes its own calibration text)\n"
     "oscar-fit --model Qwen/Qwen3-8B --prompts prompts.jsonl -o bundle --preset balanced   (quality in place of bits)\n"
     "oscar-fit stats.safetensors -o bundle\n"
-    "oscar-fit stats.safetensors -o bundle --for sglang          (what that format carries without loss)\n"
+    "oscar-fit stats.safetensors -o bundle --for sglang-branch          (what that format carries without loss)\n"
     "oscar-fit stats.safetensors -o bundle --scope head --clip search\n"
     "oscar-fit stats.safetensors -o bundle --clip 0.96,0.92     (the published pair)\n"
     "oscar-fit stats.safetensors -o bundle --method waterfill --model Qwen/Qwen3-8B --text "

@@ -28,7 +28,7 @@ namespace {
 
 constexpr const char* kExample =
     "oscar-verify --model Qwen/Qwen3-8B --bundle bundle --text heldout.txt --html report.html\n"
-    "oscar-verify --model Qwen/Qwen3-8B --bundle bundle --as sglang --text heldout.txt --report report.json\n"
+    "oscar-verify --model Qwen/Qwen3-8B --bundle bundle --as sglang-branch --text heldout.txt --report report.json\n"
     "oscar-verify --bundle bundle --check-only --model Qwen/Qwen3-8B\n"
     "oscar-verify methods\n"
     "oscar-verify plan --model Qwen/Qwen3-8B --memory 24GiB";
@@ -188,15 +188,15 @@ int run_verify(VerifyArguments& a, const CLI::App& app, Ranks* ranks) {
   }
   choose_decoder(a, ranks);
   const LazyTokenizer tokenizer(model->location().directory / "tokenizer.json");
-  std::vector<JudgedBundle> judged;
-  for (const VerifySource& source : sources) judged.push_back({&*source.bundle, source.facts});
+  std::vector<EvaluatedBundle> evaluated;
+  for (const VerifySource& source : sources) evaluated.push_back({&*source.bundle, source.facts});
   DecoderOptions& decoder = a.request.decoder;
   std::unique_ptr<ByteGather> gather;
   if (!decoder.stream_layers && !a.common.dry_run) {
     gather = gather_of(ranks, decoder.device, checkpoint->weight_bytes());
   }
   decoder.gather = gather.get();
-  Verification verification(*model, tokenizer, std::move(judged), a.request);
+  Verification verification(*model, tokenizer, std::move(evaluated), a.request);
   phase.reset();
   if (!a.common.dry_run) return measure(a, verification, outputs, told);
   if (told) print_result(verification.plan_text());

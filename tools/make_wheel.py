@@ -63,7 +63,7 @@ def platform_tag(prefix):
 def metadata(version, torch):
     major, minor = torch.split(".")
     return (f"Metadata-Version: 2.1\nName: oscar-toolchain\nVersion: {version}\n"
-            "Summary: Calibrate, fit, judge and export a 2-bit key/value cache\n"
+            "Summary: Calibrate, fit, evaluate and export a 2-bit key/value cache\n"
             f"Requires-Python: >=3.10\nRequires-Dist: torch>={torch},<{major}.{int(minor) + 1}\n"
             "Classifier: Operating System :: POSIX :: Linux\nClassifier: Environment :: GPU :: NVIDIA CUDA :: 13\n"
             "Description-Content-Type: text/markdown\n\n"

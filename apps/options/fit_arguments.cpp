@@ -46,7 +46,7 @@ void choose_for_format(FitArguments& a) {
   a.fit.one_clip = true;
 }
 
-// Defaults of a method: the published method as published, Fisher-weighted ones at their best.
+// Defaults of a method: the published method as published, error-weighted ones at their best.
 void choose_defaults(FitArguments& a, const MethodRow& method) {
   const auto choose = [](std::string& option, const char* value) {
     if (option == "auto") option = value;
@@ -102,7 +102,7 @@ bool measures_by_default(const FitArguments& a, const ModelConfig& model) {
   if (model.state_width() != model.hidden) return false;  // refuse_carried_rows()
   if (!a.collect.prompts.empty() || !a.curves.text.empty() || !a.curves.file.empty()) return true;
   if (budgets_of(a).front() < kOwnTextMisleads) return true;
-  log_info("widths are chosen by the closed form, as curves on text that the model writes itself would mislead");
+  log_info("widths are analytic, because curves on text that the model writes itself would mislead");
   return false;
 }
 
@@ -113,7 +113,7 @@ void choose_for_model(FitArguments& a, const ModelConfig& model) {
   const ExportFormat* format = find_export_format(a.form);
   if (!a.method_given && (format == nullptr || !format->published())) a.fit.method = preferred_method().id;
   if (a.curves.allocate == "auto" && fitted_method(a.fit.method).allocates_bits) {
-    a.curves.allocate = a.target.given() || measures_by_default(a, model) ? "measured" : "closed";
+    a.curves.allocate = a.target.given() || measures_by_default(a, model) ? "measured" : "analytic";
   }
   a.statistics = statistics_beside(a.common.output).string();
   if (!a.far_pairs_given) a.collect.far_pairs = a.window_text;
@@ -179,7 +179,7 @@ FitRequest complete_fit(const CLI::App& app, FitArguments a) {
   }
   parse_options(a);
   const bool curves = uses_curves(a.curves, a.common, a.fit.method);
-  a.fit.allocate = curves ? "measured" : "closed";
+  a.fit.allocate = curves ? "measured" : "analytic";
   const bool measures = a.measures();
   if (config && measures) refuse_carried_rows(*config, "measuring curves");
   check_target(app, a.target, a.fit.method, fitted_method(a.fit.method).allocates_bits, curves);

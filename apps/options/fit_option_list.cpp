@@ -83,10 +83,10 @@ void add_statistics_options(CLI::App& app, FitArguments& a) {
 void add_curve_options(CLI::App& app, FitArguments& a) {
   app.add_option(
          "--allocate", a.curves.allocate,
-         "Waterfill: widths by the closed form, or by KL measured for each layer and side, on --model and "
+         "Waterfill: widths from the statistics (analytic), or by KL measured for each layer and side, on --model and "
          "--text (default: measured with --text or --curves, where statistics are collected from prompts, and below "
-         "1.5 bits; else closed)")
-      ->check(CLI::IsMember({"auto", "closed", "measured"}));
+         "1.5 bits; else analytic)")
+      ->check(CLI::IsMember({"auto", "analytic", "measured"}));
   app.add_option("--model", a.common.model,
                  "The model: without a statistics file they are collected from it first and kept as "
                  "OUTPUT.statistics.safetensors; else the model that they are of, to measure curves on")

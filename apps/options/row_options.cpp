@@ -18,7 +18,7 @@ void add_row_options(CLI::App& app, RowSettings& rows) {
          "or as transformers takes them")
       ->check(CLI::IsMember({"server", "transformers"}))
       ->default_str("server");
-  app.add_option("--date", rows.date, "The day that chat templates are told which ask for it (default: today)")
+  app.add_option("--date", rows.date, "Date given to chat templates that use one (default: today)")
       ->type_name("YYYY-MM-DD");
 }
 

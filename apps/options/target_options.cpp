@@ -41,8 +41,8 @@ void check_target(const CLI::App& app, const TargetArguments& a, const std::stri
   }
   if (uses_curves) return;
   throw UsageError(option +
-                   " needs measured curves, because the closed form predicts no KL: give --model and --text, or "
-                   "--curves with curves.json of an earlier bundle, and not --allocate closed");
+                   " needs measured curves, because analytic allocation predicts no KL: give --model and --text, or "
+                   "--curves with curves.json of an earlier bundle, and not --allocate analytic");
 }
 
 }  // namespace oscar

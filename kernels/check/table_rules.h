@@ -42,8 +42,8 @@ OSCAR_HOST_DEVICE constexpr bool leaves(std::int32_t first, std::int32_t count, 
   return first < 0 || count < 0 || std::int64_t{first} + count > limit;
 }
 
-// Tables of a decode step. Of the windows those pages are asked for that hold a token which is read or written; of the
-// table those of codes: another layer may have taken further ones.
+// Tables of a decode step. Checks only window pages that hold a token that is read or written, and table entries of
+// quantized pages: another layer may have taken further ones.
 struct StepTables {
   const std::int32_t* lengths;                         // [batch], the newest token included
   const std::int32_t* table;                           // [batch, max_pages], or null: no codes are read

@@ -17,13 +17,13 @@ std::size_t profile_index(const Widths& widths) {
 // The profiles of a side that may be chosen, with their KL.
 std::vector<ProfilePoint> candidates(const SideCurve& curve, int head_dim) {
   std::vector<ProfilePoint> out;
-  if (curve.closed_form.empty()) {
+  if (curve.analytic.empty()) {
     for (const CurvePoint& point : curve.points) out.push_back({point.widths, point.kl});
     return out;
   }
   std::vector<MeasuredKl> measured;
   for (const CurvePoint& point : curve.points) measured.push_back({profile_index(point.widths), point.kl, point.error});
-  const std::vector<double> kl = estimated_kl(curve.closed_form, measured, head_dim);
+  const std::vector<double> kl = estimated_kl(curve.analytic, measured, head_dim);
   for (std::size_t i = 0; i < kl.size(); ++i) out.push_back({falling_profiles()[i], kl[i]});
   return out;
 }
@@ -74,16 +74,16 @@ CurveAllocation allocate_estimates(const Curves& c, double bits) {
   return as_chosen(c, places, allocate_profiles(places, static_cast<int>(c.head_dim), bits));
 }
 
-CurveAllocation allocate_closed_form(const Curves& c, double bits) {
+CurveAllocation allocate_analytic(const Curves& c, double bits) {
   const std::vector<std::vector<ProfilePoint>> estimates = all_candidates(c);
-  std::vector<std::vector<ProfilePoint>> closed;
+  std::vector<std::vector<ProfilePoint>> analytic;
   for (const SideCurve& curve : c.curves) {
-    std::vector<ProfilePoint>& place = closed.emplace_back();
+    std::vector<ProfilePoint>& place = analytic.emplace_back();
     for (std::size_t i = 0; i < falling_profiles().size(); ++i) {
-      place.push_back({falling_profiles()[i], curve.closed_form.at(i)});
+      place.push_back({falling_profiles()[i], curve.analytic.at(i)});
     }
   }
-  return as_chosen(c, estimates, allocate_profiles(closed, static_cast<int>(c.head_dim), bits));
+  return as_chosen(c, estimates, allocate_profiles(analytic, static_cast<int>(c.head_dim), bits));
 }
 
 // Measured over six models, seven budgets and calibration text of two kinds. Allocations whose end-to-end KL was lower
@@ -101,19 +101,19 @@ double clearly_better(std::size_t sequences) {
 }
 
 CurveAllocation allocate_curves(const Curves& c, double bits) {
-  const WholePoint *curves = nullptr, *closed = nullptr;
-  for (const WholePoint& whole : c.wholes) {
-    if (std::abs(whole.bits - bits) < 1e-9) (whole.from == "curves" ? curves : closed) = &whole;
+  const EndToEndPoint *measured = nullptr, *analytic = nullptr;
+  for (const EndToEndPoint& point : c.end_to_end) {
+    if (std::abs(point.bits - bits) < 1e-9) (point.from == "measured" ? measured : analytic) = &point;
   }
-  if (curves == nullptr && closed == nullptr) return allocate_estimates(c, bits);
-  const WholePoint* best = curves == nullptr ? closed : curves;
-  if (curves != nullptr && closed != nullptr) {
+  if (measured == nullptr && analytic == nullptr) return allocate_estimates(c, bits);
+  const EndToEndPoint* best = measured == nullptr ? analytic : measured;
+  if (measured != nullptr && analytic != nullptr) {
     std::vector<double> gain;
-    for (std::size_t s = 0; s < closed->sequences.size(); ++s) {
-      gain.push_back(closed->sequences[s] - curves->sequences[s]);
+    for (std::size_t s = 0; s < analytic->sequences.size(); ++s) {
+      gain.push_back(analytic->sequences[s] - measured->sequences[s]);
     }
     const CurvePoint mean = curve_point({}, gain);
-    best = mean.kl > clearly_better(gain.size()) * mean.error ? curves : closed;
+    best = mean.kl > clearly_better(gain.size()) * mean.error ? measured : analytic;
   }
   return {best->key, best->value, {best->kl, best->error, c.context, c.sink, c.recent}};
 }

@@ -20,7 +20,7 @@ struct CurveAllocation {
 std::optional<double> estimate_of(const SideCurve& curve, const Widths& widths, int head_dim);
 
 // Least total of the analytic costs; curve_estimate.h turns it into `predicted`. Needs analytic costs.
-CurveAllocation allocate_closed_form(const Curves& curves, double bits);
+CurveAllocation allocate_analytic(const Curves& curves, double bits);
 
 // Least total KL: over the estimates of all profiles (curve_estimate.h), or only over the measured points in curves
 // without analytic costs. `predicted` is the sum of these KLs.

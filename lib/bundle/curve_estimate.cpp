@@ -36,11 +36,11 @@ std::optional<double> ratio_near(const std::vector<Ratio>& ratios, double bits, 
 
 }  // namespace
 
-std::vector<double> estimated_kl(const std::vector<double>& closed_form, const std::vector<MeasuredKl>& measured,
+std::vector<double> estimated_kl(const std::vector<double>& analytic, const std::vector<MeasuredKl>& measured,
                                  int head_dim, const EstimateOptions& options) {
-  const double largest = *std::max_element(closed_form.begin(), closed_form.end());
+  const double largest = *std::max_element(analytic.begin(), analytic.end());
   const auto log_closed = [&](std::size_t i) {
-    return largest > 0.0 ? std::log(std::max(closed_form[i] / largest, kLeastShare)) : 0.0;
+    return largest > 0.0 ? std::log(std::max(analytic[i] / largest, kLeastShare)) : 0.0;
   };
   std::vector<Ratio> ratios;
   for (const MeasuredKl& m : measured) {
@@ -49,7 +49,7 @@ std::vector<double> estimated_kl(const std::vector<double>& closed_form, const s
                       std::log(kl) - log_closed(m.profile), std::min(m.error / kl, 1.0)});
   }
   std::vector<double> estimate;
-  for (std::size_t i = 0; i < closed_form.size(); ++i) {
+  for (std::size_t i = 0; i < analytic.size(); ++i) {
     const auto own = std::find_if(ratios.begin(), ratios.end(), [&](const Ratio& r) { return r.profile == i; });
     const bool known = own != ratios.end();
     const double bits = profile_bits(falling_profiles()[i], head_dim);

@@ -27,9 +27,9 @@ struct EstimateOptions {
   double reach = 0.6;   // distance in bits over which the factor is about constant
 };
 
-// closed_form: [35] analytic costs in any unit, not negative. Needs at least one measured profile. Returns [35] in
+// analytic: [35] analytic costs in any unit, not negative. Needs at least one measured profile. Returns [35] in
 // nats, finite, not negative.
-std::vector<double> estimated_kl(const std::vector<double>& closed_form, const std::vector<MeasuredKl>& measured,
+std::vector<double> estimated_kl(const std::vector<double>& analytic, const std::vector<MeasuredKl>& measured,
                                  int head_dim, const EstimateOptions& options = {});
 
 }  // namespace oscar

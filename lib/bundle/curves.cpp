@@ -53,17 +53,17 @@ Widths read_profile(const Json& json, const std::string& where) {
   return widths;
 }
 
-std::vector<double> read_closed_form(const Json& json, const std::string& where) {
+std::vector<double> read_analytic(const Json& json, const std::string& where) {
   std::vector<double> errors;
   for (const Json& value : json) {
     const double error = value.is_number() ? value.get<double>() : -1.0;
     if (!(error >= 0.0 && std::isfinite(error))) {
-      throw InputError(where + ": 'closed_form' holds " + shown(value) + ", expected numbers that are not negative");
+      throw InputError(where + ": 'analytic' holds " + shown(value) + ", expected numbers that are not negative");
     }
     errors.push_back(error);
   }
   if (errors.size() != falling_profiles().size()) {
-    throw InputError(where + ": 'closed_form' has " + std::to_string(errors.size()) +
+    throw InputError(where + ": 'analytic' has " + std::to_string(errors.size()) +
                      " numbers, expected one for each of " + std::to_string(falling_profiles().size()) + " profiles");
   }
   return errors;
@@ -92,7 +92,7 @@ SideCurve read_curve(const Json& json, const std::string& where, std::int64_t se
     curve.points.push_back(curve_point(widths, std::move(kl)));
   }
   if (curve.points.empty()) throw InputError(here + ": has no points");
-  if (json.contains("closed_form")) curve.closed_form = read_closed_form(json_array(json, "closed_form", here), here);
+  if (json.contains("analytic")) curve.analytic = read_analytic(json_array(json, "analytic", here), here);
   return curve;
 }
 
@@ -107,17 +107,17 @@ std::vector<Widths> read_profiles(const Json& json, const char* key, const std::
   return profiles;
 }
 
-WholePoint read_whole(const Json& json, const std::string& where, const Curves& c) {
-  WholePoint whole;
+EndToEndPoint read_end_to_end(const Json& json, const std::string& where, const Curves& c) {
+  EndToEndPoint point;
   json_number(json, "bits", where);
-  whole.bits = json.at("bits").get<double>();
-  whole.from = json_string(json, "from", where);
-  if (whole.from != "closed_form" && whole.from != "curves") {
-    throw InputError(where + ": 'from' is " + quote_name(whole.from) + ", expected 'closed_form' or 'curves'");
+  point.bits = json.at("bits").get<double>();
+  point.from = json_string(json, "from", where);
+  if (point.from != "analytic" && point.from != "measured") {
+    throw InputError(where + ": 'from' is " + quote_name(point.from) + ", expected 'analytic' or 'measured'");
   }
   const auto layers = static_cast<std::size_t>(c.layers());
-  whole.key = read_profiles(json, "key", where, layers);
-  whole.value = read_profiles(json, "value", where, layers);
+  point.key = read_profiles(json, "key", where, layers);
+  point.value = read_profiles(json, "value", where, layers);
   std::vector<double> kl;
   for (const Json& value : json_array(json, "sequences", where)) kl.push_back(kl_value(value, where));
   if (static_cast<std::int64_t>(kl.size()) != c.sequences) {
@@ -125,14 +125,14 @@ WholePoint read_whole(const Json& json, const std::string& where, const Curves& 
                      std::to_string(c.sequences));
   }
   const CurvePoint mean = curve_point({}, std::move(kl));
-  whole.kl = mean.kl, whole.error = mean.error, whole.sequences = mean.sequences;
-  return whole;
+  point.kl = mean.kl, point.error = mean.error, point.sequences = mean.sequences;
+  return point;
 }
 
-Json whole_json(const WholePoint& whole) {
-  return {{"bits", whole.bits},          {"from", whole.from}, {"key", whole.key},
-          {"value", whole.value},        {"kl", whole.kl},     {"standard_error", whole.error},
-          {"sequences", whole.sequences}};
+Json end_to_end_json(const EndToEndPoint& point) {
+  return {{"bits", point.bits},          {"from", point.from}, {"key", point.key},
+          {"value", point.value},        {"kl", point.kl},     {"standard_error", point.error},
+          {"sequences", point.sequences}};
 }
 
 Json point_json(const CurvePoint& point, std::int64_t head_dim) {
@@ -174,12 +174,12 @@ Json curves_to_json(const Curves& c) {
     for (const CurvePoint& point : curve.points) points.push_back(point_json(point, c.head_dim));
     Json side = {
         {"layer", curve.layer}, {"side", curve.side == Side::kKey ? "key" : "value"}, {"points", std::move(points)}};
-    if (!curve.closed_form.empty()) side["closed_form"] = curve.closed_form;
+    if (!curve.analytic.empty()) side["analytic"] = curve.analytic;
     curves.push_back(std::move(side));
   }
   json["curves"] = std::move(curves);
-  if (!c.wholes.empty()) json["wholes"] = Json::array();
-  for (const WholePoint& whole : c.wholes) json["wholes"].push_back(whole_json(whole));
+  if (!c.end_to_end.empty()) json["end_to_end"] = Json::array();
+  for (const EndToEndPoint& point : c.end_to_end) json["end_to_end"].push_back(end_to_end_json(point));
   return json;
 }
 
@@ -223,9 +223,9 @@ Curves curves_from_json(const Json& json, const std::string& where) {
   if (c.curves.empty() || c.curves.size() % 2 != 0) {
     throw InputError(where + ": 'curves' lacks the curve of a side");
   }
-  if (json.contains("wholes")) {
-    for (const Json& entry : json_array(json, "wholes", where))
-      c.wholes.push_back(read_whole(entry, where + ", wholes", c));
+  if (json.contains("end_to_end")) {
+    for (const Json& entry : json_array(json, "end_to_end", where))
+      c.end_to_end.push_back(read_end_to_end(entry, where + ", end_to_end", c));
   }
   return c;
 }

@@ -16,7 +16,7 @@
 namespace oscar {
 
 inline constexpr const char* kCurvesName = "curves.json";
-inline constexpr std::int64_t kCurvesFormatVersion = 1;
+inline constexpr std::int64_t kCurvesFormatVersion = 2;
 
 struct CurvePoint {
   Widths widths{};
@@ -31,13 +31,13 @@ struct SideCurve {
   std::vector<CurvePoint> points;  // ascending bits
   // [35] analytic cost of each of falling_profiles(), in a unit that all sides share; empty in files of earlier
   // versions.
-  std::vector<double> closed_form;
+  std::vector<double> analytic;
 };
 
 // End-to-end KL, measured with all sides quantized, for one of the allocations of a budget.
-struct WholePoint {
+struct EndToEndPoint {
   double bits = 0.0;               // the budget
-  std::string from;                // closed_form | curves: the allocation that chose the widths
+  std::string from;                // analytic | measured: the allocation that chose the widths
   std::vector<Widths> key, value;  // [L]
   double kl = 0.0, error = 0.0;    // nats, including activation rounding; standard error over the sequences
   std::vector<double> sequences;   // [S]
@@ -51,10 +51,10 @@ struct Curves {
   // stored in calibration_hashes.json of the bundle, not in curves.json; empty if none are kept.
   Json text_hashes = Json::object();
   std::int64_t head_dim = 0, sink = 0, recent = 0, context = 0, sequences = 0;
-  std::string dtype;               // of the activations: float32, bfloat16, or mixed (products in BF16, others FP32)
-  double rounding_kl = 0.0;        // KL caused only by the rounding of activations; 0 in FP32 and mixed
-  std::vector<SideCurve> curves;   // layer by layer, keys before values
-  std::vector<WholePoint> wholes;  // by ascending budget
+  std::string dtype;              // of the activations: float32, bfloat16, or mixed (products in BF16, others FP32)
+  double rounding_kl = 0.0;       // KL caused only by the rounding of activations; 0 in FP32 and mixed
+  std::vector<SideCurve> curves;  // layer by layer, keys before values
+  std::vector<EndToEndPoint> end_to_end;  // by ascending budget
 
   std::int64_t layers() const { return static_cast<std::int64_t>(curves.size() / 2); }
 };

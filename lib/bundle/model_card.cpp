@@ -1,6 +1,7 @@
 #include "bundle/model_card.h"
 
 #include <algorithm>
+#include <set>
 #include <sstream>
 
 #include "base/foreign_text.h"
@@ -46,6 +47,24 @@ std::string prompt_set_text(const Json& part) {
          text_of(part, "sequences") + " sequences, set " + printable(text_of(prompts, "sha256"), 12);
 }
 
+// "groups of 0, 1, 2, 4 bits" or "2 bits, one scale for 64 channels".
+std::string code_text(const Bundle& bundle) {
+  std::set<int> widths;
+  bool uniform = false;
+  for (const LayerTransform& layer : bundle.layers) {
+    for (const SideTransform* side : {&layer.key, &layer.value}) {
+      widths.insert(side->widths.begin(), side->widths.end());
+      uniform = uniform || !side->blocks();
+    }
+  }
+  std::string text;
+  for (const int width : widths) text += (text.empty() ? "groups of " : ", ") + std::to_string(width);
+  if (!text.empty()) text += " bits";
+  if (!uniform) return text;
+  const std::string scales = bundle.quant_group > 0 ? std::to_string(bundle.quant_group) + " channels" : "a head";
+  return text + (text.empty() ? "" : "; ") + "2 bits, one scale for " + scales;
+}
+
 }  // namespace
 
 double bundle_bits_per_element(const Bundle& bundle) {
@@ -82,16 +101,17 @@ std::string card_head(const Bundle& bundle, const std::string& title) {
   row(out, "not in the bundle", markdown_text(left_out_text(read_left_out(bundle.model, layers, "the bundle"))));
   row(out, "method", bundle.method + ", one rotation for each " + (bundle.scope == "head" ? "KV head" : "layer"));
   row(out, "code",
-      "2 bits, group " + (bundle.quant_group > 0 ? std::to_string(bundle.quant_group) : std::string("whole head")) +
-          ", " + formatted("%.3f", bundle_bits_per_element(bundle)) + " bits per quantized element, encoder " +
-          bundle.encoder);
+      code_text(bundle) + ", " + formatted("%.3f", bundle_bits_per_element(bundle)) +
+          " bits per quantized element, encoder " + bundle.encoder);
   row(out, "windows",
       "first " + std::to_string(bundle.windows.sink) + " and last " + std::to_string(bundle.windows.recent) +
           " tokens in BF16");
   row(out, "Hadamard block", bundle.hadamard_block > 0 ? std::to_string(bundle.hadamard_block) : "");
-  row(out, "one clip pair for all layers",
-      "keys " + formatted("%.3f", bundle.global_key_clip) + ", values " + formatted("%.3f", bundle.global_value_clip) +
-          " (0: off)");
+  if (bundle.global_key_clip > 0.0f || bundle.global_value_clip > 0.0f) {
+    row(out, "one clip pair for all layers",
+        "keys " + formatted("%.3f", bundle.global_key_clip) + ", values " +
+            formatted("%.3f", bundle.global_value_clip) + " (0: off)");
+  }
   out << "\n";
   return out.str();
 }

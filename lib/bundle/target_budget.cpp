@@ -11,9 +11,9 @@ namespace {
 constexpr double kStep = 0.125, kLeast = 0.25;  // bits
 constexpr double kLeastKl = 1e-9;               // nats: what a ratio is taken of
 
-bool has_whole(const Curves& curves, double bits) {
-  return std::any_of(curves.wholes.begin(), curves.wholes.end(),
-                     [&](const WholePoint& whole) { return std::abs(whole.bits - bits) < 1e-9; });
+bool was_measured(const Curves& curves, double bits) {
+  return std::any_of(curves.end_to_end.begin(), curves.end_to_end.end(),
+                     [&](const EndToEndPoint& point) { return std::abs(point.bits - bits) < 1e-9; });
 }
 
 // Nothing for bits that no allocation takes: of a file that is wrong, or below what was measured of every side.
@@ -25,19 +25,19 @@ std::optional<PredictedKl> sum_of_sides(const Curves& curves, double bits) {
   }
 }
 
-// Measured whole over the sum of the estimates, at a budget of which the whole was measured.
+// Measured end-to-end KL over the sum of the estimates, at a budget where both are known.
 struct KnownRatio {
   double bits, ratio;
 };
 
 std::vector<KnownRatio> known_ratios(const Curves& curves) {
   std::vector<KnownRatio> known;
-  for (const WholePoint& whole : curves.wholes) {
-    if (!known.empty() && known.back().bits == whole.bits) continue;
-    const std::optional<PredictedKl> sum = sum_of_sides(curves, whole.bits);
+  for (const EndToEndPoint& point : curves.end_to_end) {
+    if (!known.empty() && known.back().bits == point.bits) continue;
+    const std::optional<PredictedKl> sum = sum_of_sides(curves, point.bits);
     if (!sum) continue;
-    const double measured = allocate_curves(curves, whole.bits).predicted.kl;
-    known.push_back({whole.bits, std::max(measured, kLeastKl) / std::max(sum->kl, kLeastKl)});
+    const double measured = allocate_curves(curves, point.bits).predicted.kl;
+    known.push_back({point.bits, std::max(measured, kLeastKl) / std::max(sum->kl, kLeastKl)});
   }
   return known;
 }
@@ -67,8 +67,8 @@ std::vector<BudgetRow> predict_budgets(const Curves& curves) {
   for (const double bits : target_budgets(curves.head_dim)) {
     const std::optional<PredictedKl> sum = sum_of_sides(curves, bits);
     if (!sum) continue;
-    BudgetRow row{bits, *sum, has_whole(curves, bits)};
-    if (row.whole) {
+    BudgetRow row{bits, *sum, was_measured(curves, bits)};
+    if (row.measured) {
       row.predicted = allocate_curves(curves, bits).predicted;
     } else {
       const double ratio = nearest_ratio(known, bits);
@@ -93,10 +93,10 @@ std::size_t best_budget(const std::vector<BudgetRow>& rows) {
   return static_cast<std::size_t>(best - rows.begin());
 }
 
-std::optional<std::size_t> next_whole(const Curves& curves, double kl) {
+std::optional<std::size_t> next_budget(const Curves& curves, double kl) {
   const std::vector<BudgetRow> rows = predict_budgets(curves);
   const std::size_t candidate = smallest_budget(rows, kl).value_or(best_budget(rows));
-  if (rows[candidate].whole) return std::nullopt;
+  if (rows[candidate].measured) return std::nullopt;
   return candidate + target_budgets(curves.head_dim).size() - rows.size();  // rows that are missing are the lowest
 }
 

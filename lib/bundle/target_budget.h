@@ -1,10 +1,10 @@
 // The smallest budget of bits whose predicted quality meets a target, from measured curves.
 //
 // With S(b) the total of allocate_estimates() at b bits, the predicted KL of a budget is
-//   KL(b) = whole(b)                     where the whole was measured at b bits (allocate_curves() says which),
-//   KL(b) = S(b) whole(n) / S(n)         elsewhere, n being the nearest budget whose whole was measured,
-//   KL(b) = S(b)                         where no whole was measured,
-// because KL of sides that are quantized alone add up up to a factor that hardly changes with bits.
+//   KL(b) = E(b)                         where end-to-end KL E was measured at b bits (allocate_curves() says which),
+//   KL(b) = S(b) E(n) / S(n)             elsewhere, n being the nearest budget where E was measured,
+//   KL(b) = S(b)                         if E was not measured,
+// because the KLs of single sides add up, except for a factor that hardly changes with bits.
 //
 // Perplexity: let p be the model's predictions with the exact cache and q those with the quantized one. The mean of
 // ln p - ln q over tokens that p draws is the mean KL by its definition, so
@@ -27,10 +27,10 @@ std::vector<double> target_budgets(std::int64_t head_dim);
 struct BudgetRow {
   double bits = 0.0;
   PredictedKl predicted;
-  bool whole = false;  // measured as a whole, at exactly these bits
+  bool measured = false;  // end-to-end KL was measured at exactly these bits
 };
 
-// A row for each of target_budgets() that widths can be allocated for: all of them, where every side has a closed form.
+// A row for each of target_budgets() that widths can be allocated for: all of them, if every side has analytic costs.
 std::vector<BudgetRow> predict_budgets(const Curves& curves);
 
 // The first row whose KL is at most `kl`; nothing where no row's is.
@@ -38,9 +38,9 @@ std::optional<std::size_t> smallest_budget(const std::vector<BudgetRow>& rows, d
 // The row of least KL; the first of equal ones. Needs a row.
 std::size_t best_budget(const std::vector<BudgetRow>& rows);
 
-// The budget whose whole is to be measured next, as an index into target_budgets(): the smallest that meets the target,
-// or the best where none does, unless its whole is known. Nothing then: the choice is settled.
-std::optional<std::size_t> next_whole(const Curves& curves, double kl);
+// The budget whose end-to-end KL is to be measured next, as an index into target_budgets(): the smallest that meets the
+// target, or the best if none does. Nothing if it is known: then the choice is settled.
+std::optional<std::size_t> next_budget(const Curves& curves, double kl);
 
 double perplexity_ratio(double kl);     // e^kl
 double kl_of_perplexity(double ratio);  // ln ratio

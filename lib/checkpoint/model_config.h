@@ -65,7 +65,7 @@ struct ExpertConfig {
   double gate_gain = 1.702, gate_limit = 7.0;  // for the clamped gate (gpt-oss)
   std::vector<bool> layers;                    // [layers]; empty: none
 
-  static constexpr std::int64_t kGroupJudges = 2;  // a group's score is the sum of this many of its best experts
+  static constexpr std::int64_t kBestOfGroup = 2;  // a group's score is the sum of this many of its best experts
 };
 
 // Layers with a fixed-size state instead of keys and values: gated delta nets (model/gated_delta_net.h).

@@ -95,7 +95,7 @@ void check_finished_layer(const LayerMoments& moments, const StateFacts& run, co
   one.left_out.clear();  // the file name gives the layer
   one.layers[0].row_priority = run.row_priority;
   one.layers[0].row_position = run.row_position;
-  if (run.far_pairs != moments.far_count.defined()) damaged(where, "fisher_count", "is not there as the run has it");
+  if (run.far_pairs != moments.far_count.defined()) damaged(where, "far_count", "is not there as the run has it");
   if (!moments.residual_energy.defined()) damaged(where, "residual_energy", "is missing");
   if (!moments.rows_q.defined()) damaged(where, "rows_q", "is missing");
   try {

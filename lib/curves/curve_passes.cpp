@@ -166,7 +166,7 @@ const std::vector<double>& CurvePasses::rounding(const WidthMethods& methods, st
   return rounding_[layer] = std::move(kl);
 }
 
-std::vector<double> CurvePasses::measure_whole(const KvMethod& method) {
+std::vector<double> CurvePasses::measure_end_to_end(const KvMethod& method) {
   SimulatedPrefillAttention attention(method);
   std::vector<double> kl;
   for (std::size_t s = 0; s < sequences_.size(); ++s) {

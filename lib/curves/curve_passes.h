@@ -41,7 +41,7 @@ class CurvePasses {
 
   // Mean KL of each sequence with all sides of all layers quantized as the method does; includes the rounding of
   // activations. InterruptedError on SIGINT; NumericalError.
-  std::vector<double> measure_whole(const KvMethod& method);
+  std::vector<double> measure_end_to_end(const KvMethod& method);
 
   // KL of each sequence from rounding in this layer and those after it: keys are transformed, which moves their last
   // bits, but not coded. Zeros if the decoder rounds nothing. Measured once for a layer; errors as measure().

@@ -170,7 +170,7 @@ class CurveRun {
         measure_round(log, round, next);
       }
       sort_points();
-      measure_wholes(log);
+      measure_allocations(log);
     } catch (const InterruptedError&) {
       throw InterruptedError(log.kept() ? "interrupted; the curves so far are in " + request_.work_dir.string() +
                                               ". Resume with: " + request_.resume_command
@@ -215,7 +215,7 @@ class CurveRun {
   }
 
   void keep_batch(std::size_t place, const std::vector<std::size_t>& wanted, const PassResult& result) {
-    require_whole(result, wanted.size());
+    require_complete(result, wanted.size());
     SideCurve& curve = curves_.curves[place];
     for (std::size_t p = 0; p < wanted.size(); ++p) {
       curve.points.push_back(curve_point(falling_profiles()[wanted[p]], result.kl[p]));
@@ -256,27 +256,27 @@ class CurveRun {
     return *passes_;
   }
 
-  struct Whole {
+  struct Allocation {
     std::size_t index;
     double bits;
     const char* from;
     CurveAllocation widths;
   };
 
-  // Errors of sides nearly add up, but not always, and the closed form knows what few tokens do not show: of the two
-  // allocations the one is taken that is better as a whole.
-  void measure_wholes(PointLog& log) {
+  // Errors of sides nearly add up, but not always. So both allocations are measured end to end: the analytic one stays
+  // unless the measured one has a significantly lower KL.
+  void measure_allocations(PointLog& log) {
     std::vector<NumberedBudget> budgets;
     for (std::size_t i = 0; i < request_.budgets.size(); ++i) budgets.push_back({i, request_.budgets[i]});
     measure_budgets(log, budgets);
     if (!request_.target_kl) return;
     // Numbered by their place among all, so that what one target has measured serves another.
     const std::vector<double> all = target_budgets(curves_.head_dim);
-    while (const std::optional<std::size_t> next = next_whole(curves_, *request_.target_kl)) {
+    while (const std::optional<std::size_t> next = next_budget(curves_, *request_.target_kl)) {
       measure_budgets(log, {{*next, all[*next]}});
     }
-    std::stable_sort(curves_.wholes.begin(), curves_.wholes.end(),
-                     [](const WholePoint& a, const WholePoint& b) { return a.bits < b.bits; });
+    std::stable_sort(curves_.end_to_end.begin(), curves_.end_to_end.end(),
+                     [](const EndToEndPoint& a, const EndToEndPoint& b) { return a.bits < b.bits; });
   }
 
   struct NumberedBudget {
@@ -285,40 +285,40 @@ class CurveRun {
   };
 
   void measure_budgets(PointLog& log, const std::vector<NumberedBudget>& budgets) {
-    std::vector<Whole> wholes;
+    std::vector<Allocation> allocations;
     for (const auto& [i, bits] : budgets) {
-      const CurveAllocation curves = allocate_estimates(curves_, bits), closed = allocate_closed_form(curves_, bits);
-      wholes.push_back({2 * i, bits, "curves", curves});
-      if (closed.key != curves.key || closed.value != curves.value) {
-        wholes.push_back({2 * i + 1, bits, "closed_form", closed});
+      const CurveAllocation measured = allocate_estimates(curves_, bits), analytic = allocate_analytic(curves_, bits);
+      allocations.push_back({2 * i, bits, "measured", measured});
+      if (analytic.key != measured.key || analytic.value != measured.value) {
+        allocations.push_back({2 * i + 1, bits, "analytic", analytic});
       }
     }
-    // Batches of wholes stand behind those of the sides.
+    // These batches are numbered after those of the sides.
     const std::vector<PassResult> results =
-        measure_shared(std::vector<std::uint64_t>(wholes.size(), 1), 0, sides_.size(),
-                       [&](std::size_t i) { return measure_whole(log, wholes[i]); });
-    for (std::size_t i = 0; i < wholes.size(); ++i) {
-      require_whole(results[i], 1);
+        measure_shared(std::vector<std::uint64_t>(allocations.size(), 1), 0, sides_.size(),
+                       [&](std::size_t i) { return measure_end_to_end(log, allocations[i]); });
+    for (std::size_t i = 0; i < allocations.size(); ++i) {
+      require_complete(results[i], 1);
       const CurvePoint mean = curve_point({}, results[i].kl.front());
-      const CurveAllocation& widths = wholes[i].widths;
-      curves_.wholes.push_back(
-          {wholes[i].bits, wholes[i].from, widths.key, widths.value, mean.kl, mean.error, mean.sequences});
+      const CurveAllocation& widths = allocations[i].widths;
+      curves_.end_to_end.push_back(
+          {allocations[i].bits, allocations[i].from, widths.key, widths.value, mean.kl, mean.error, mean.sequences});
     }
   }
 
-  PassResult measure_whole(PointLog& log, const Whole& whole) {
-    progress_.set_note("all layers at " + bits_text(whole.bits) + " bits");
-    const std::size_t place = sides_.size() + whole.index;
+  PassResult measure_end_to_end(PointLog& log, const Allocation& allocation) {
+    progress_.set_note("all layers at " + bits_text(allocation.bits) + " bits");
+    const std::size_t place = sides_.size() + allocation.index;
     if (const std::optional<PassResult> found = log.find(0, place)) {
       progress_.advance(static_cast<std::uint64_t>(decoder_.config().layers * curves_.sequences));
       return *found;
     }
     Bundle narrow = bundle_;
     for (std::size_t l = 0; l < narrow.layers.size(); ++l) {
-      set_block_widths(narrow.layers[l], whole.widths.key[l], whole.widths.value[l]);
+      set_block_widths(narrow.layers[l], allocation.widths.key[l], allocation.widths.value[l]);
     }
     const KvMethod method = make_method(narrow.method, decoder_.config(), &narrow, request_.windows);
-    PassResult result{{passes().measure_whole(method)}, {}};
+    PassResult result{{passes().measure_end_to_end(method)}, {}};
     if (decoder_.options().narrow_products()) {
       const std::vector<double>& rounding = passes().rounding(methods_, 0);
       for (std::size_t s = 0; s < rounding.size(); ++s) result.kl[0][s] = std::max(result.kl[0][s] - rounding[s], 0.0);
@@ -328,9 +328,9 @@ class CurveRun {
   }
 
   // A batch in a work directory may belong to another run.
-  void require_whole(const PassResult& result, std::size_t profiles) const {
-    const auto whole = [&](const std::vector<double>& kl) { return std::ssize(kl) == curves_.sequences; };
-    if (result.kl.size() != profiles || !std::all_of(result.kl.begin(), result.kl.end(), whole)) {
+  void require_complete(const PassResult& result, std::size_t profiles) const {
+    const auto complete = [&](const std::vector<double>& kl) { return std::ssize(kl) == curves_.sequences; };
+    if (result.kl.size() != profiles || !std::all_of(result.kl.begin(), result.kl.end(), complete)) {
       throw InputError("the work directory holds other batches than this run makes; delete it to start anew");
     }
   }

@@ -20,8 +20,9 @@ namespace oscar {
 struct CurveRequest {
   std::vector<std::vector<std::int32_t>> sequences;  // of calibration text, of equal length
   CacheWindows windows;
-  std::vector<double> budgets;  // bits: of each, the closed form's widths and the curves' are measured as wholes
-  // In place of budgets: wholes are measured until the smallest budget of this KL is known (bundle/target_budget.h).
+  std::vector<double> budgets;  // bits: the analytic and the measured widths of each are measured end to end
+  // In place of budgets: end-to-end KL is measured until the smallest budget of this KL is known
+  // (bundle/target_budget.h).
   std::optional<double> target_kl;
   fs::path work_dir;           // where the state of the run is kept; empty: nowhere
   bool resume = false;         // go on with the run in work_dir

@@ -264,7 +264,7 @@ std::set<std::string> recorded_files(const fs::path& directory) {
 
 }  // namespace
 
-void check_absorb(const Checkpoint& source, const Bundle& bundle) {
+void check_absorb(const ExportFormat&, const Checkpoint& source, const Bundle& bundle) {
   const auto faults = check_bundle_model(bundle, source.config(), source.fingerprint_like(bundle.model_fingerprint));
   if (!faults.empty()) throw InputError("the bundle does not belong to the model: " + faults.front());
   if (!family_of(source).qkv.empty()) {
@@ -297,11 +297,11 @@ std::string absorbed_plan(const ServedForm& form, const ExportOptions& options) 
          std::to_string(form.bundle.layers.size()) + " layers changed,";
 }
 
-std::vector<std::string> write_absorbed(const ExportFormat&, const ServedForm& form, const fs::path& directory,
+std::vector<std::string> write_absorbed(const ExportFormat& format, const ServedForm& form, const fs::path& directory,
                                         const ExportOptions& options) {
   const Checkpoint& source = *options.model;
   const Bundle& bundle = form.bundle;
-  check_absorb(source, bundle);
+  check_absorb(format, source, bundle);
   AtomicDirectory target(directory, options.overwrite, {kAbsorbedName, recorded_files});
   const std::string fingerprint = source.fingerprint();
   const std::vector<std::string> modules = plain_modules(source, bundle);

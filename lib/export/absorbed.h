@@ -20,7 +20,7 @@ inline constexpr const char* kAbsorbedBundle = "oscar_bundle";       // folder o
 // The functions of the row `absorbed` of export_formats(); the last two use options.model.
 // Checks before any writing. InputError for a value mean if the architecture has no bias at o_proj, or for a bundle of
 // another model.
-void check_absorb(const Checkpoint& source, const Bundle& bundle);
+void check_absorb(const ExportFormat&, const Checkpoint& source, const Bundle& bundle);
 
 // Writes the directory atomically: shards as in the source (unchanged tensors byte for byte), config.json, tokenizer
 // and other small files. config.json gets attention_bias if biases are new. It also writes a bundle for the new

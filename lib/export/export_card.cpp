@@ -30,8 +30,8 @@ void measured(std::ostringstream& out, const Json& report) {
   if (!report.contains("methods") || !report["methods"].is_array()) return;
   std::size_t shown = 0, left_out = 0;
   for (const Json& method : report["methods"]) {
-    const bool judged = method.is_object() && method.contains("judged") && method["judged"] == true;
-    if (shown >= (judged ? kMostRows : kMostOthers)) {
+    const bool evaluated = method.is_object() && method.contains("evaluated") && method["evaluated"] == true;
+    if (shown >= (evaluated ? kMostRows : kMostOthers)) {
       ++left_out;
       continue;
     }
@@ -58,7 +58,7 @@ std::string engine_text(int version) {
       "0.5.23 knows `--kv-cache-dtype int2`.";
   if (version == 1) return "These files are read by " + fork;
   return "These files are read by " + fork + " They need its `sglang-rebase` branch of August 2026 or later: " +
-         "earlier builds read only version 1 (`oscar-export --format sglang`).";
+         "earlier builds read only version 1 (`oscar-export --format sglang-branch`).";
 }
 
 }  // namespace
@@ -76,7 +76,7 @@ std::string unknown_folder_note(const std::string& model) {
   return std::string("`") + kUnknownFolder + "` stands for the folder that holds the model on your machine.\n\n";
 }
 
-std::string sglang_serve_command(const Bundle& bundle, const ExportCard& card) {
+std::string branch_serve_command(const Bundle& bundle, const ExportCard& card) {
   const LayerTransform& layer = bundle.layers.front();
   const std::int64_t group = bundle.quant_group > 0 ? bundle.quant_group : layer.head_dim;
   std::ostringstream out;
@@ -118,7 +118,7 @@ std::string export_card(const Bundle& bundle, const ExportCard& card, const Json
          "`calibration` records where the matrices come from; loaders ignore it.\n\n";
   out << "## Serve\n\n"
       << engine_text(card.version) << " In this directory:\n\n```sh\n"
-      << sglang_serve_command(bundle, card) << "```\n\n";
+      << branch_serve_command(bundle, card) << "```\n\n";
   out << unknown_folder_note(served_model(bundle, card.model_path));
   for (const std::string& change : card.changes)
     out << "Changed from the bundle as fitted: " << markdown_text(change) << ".\n\n";

@@ -30,6 +30,6 @@ std::string measured_section(const std::string& format, const Json* report);
 std::string export_card(const Bundle& bundle, const ExportCard& card, const Json* report);
 
 // Environment variables and command line for SGLang with the INT2 cache (names as in its OSCAR branch).
-std::string sglang_serve_command(const Bundle& bundle, const ExportCard& card);
+std::string branch_serve_command(const Bundle& bundle, const ExportCard& card);
 
 }  // namespace oscar

@@ -4,35 +4,50 @@
 
 #include "base/errors.h"
 #include "export/absorbed.h"
-#include "export/sglang_export.h"
+#include "export/branch_export.h"
+#include "export/engine_export.h"
+#include "export/engine_limits.h"
 #include "export/transformers_export.h"
-#include "export/vllm_export.h"
-#include "export/vllm_limits.h"
 
 namespace oscar {
 namespace {
 
 constexpr const char* kServeNote = "README.md there has the serve command.";
 
-ExportFormat sglang_format(int version, std::string id, std::string summary) {
+ExportFormat branch_format(int version, std::string id, std::string summary) {
   return {.id = std::move(id),
           .summary = std::move(summary),
           .version = version,
           .window_step = 8,  // published: windows are counted in quantization pages of 8 tokens
           .has_card = true,
           .note = kServeNote,
-          .unsupported = sglang_unsupported,
-          .form = sglang_form,
-          .plan = sglang_plan,
-          .write = write_sglang};
+          .unsupported = branch_unsupported,
+          .form = branch_form,
+          .plan = branch_plan,
+          .write = write_branch};
+}
+
+ExportFormat engine_format(std::string id, const PluginEngine& (*engine)()) {
+  const std::string name = engine().name;
+  return {.id = std::move(id),
+          .summary = "the bundle, and the commands for " + name + "'s releases with oscar-kv",
+          .has_card = true,
+          .note = kServeNote,
+          .model_use = "whose layers the adapter for " + name + " must serve",
+          .engine = engine,
+          .unsupported = engine_unsupported,
+          .check_model = engine_check_model,
+          .bf16_reason = engine_bf16_reason,
+          .plan = engine_plan,
+          .write = write_engine};
 }
 
 std::vector<ExportFormat> build() {
-  ExportFormat layers = sglang_format(1, "sglang", "one rotation a layer");
+  ExportFormat layers = branch_format(1, "sglang-branch", "the OSCAR branch of SGLang, one rotation a layer");
   layers.method = "oscar", layers.scopes = {"layer"};
-  ExportFormat heads = sglang_format(2, "sglang-v2", "one for each KV head");
+  ExportFormat heads = branch_format(2, "sglang-branch-v2", "the same, one for each KV head");
   heads.method = "oscar", heads.scopes = {"head", "layer"};
-  ExportFormat general = sglang_format(3, "sglang-v3", "method balanced");
+  ExportFormat general = branch_format(3, "sglang-branch-v3", "the same, method balanced");
   general.method = "balanced", general.general = true;
   return {layers,
           heads,
@@ -44,26 +59,8 @@ std::vector<ExportFormat> build() {
            .unsupported = transformers_unsupported,
            .plan = transformers_plan,
            .write = write_transformers},
-          {.id = "vllm",
-           .summary = "the bundle, and the command for vLLM with oscar-kv",
-           .has_card = true,
-           .note = kServeNote,
-           .model_use = "whose layers the adapter for vLLM must serve",
-           .unsupported = vllm_unsupported,
-           .check_model = vllm_check_model,
-           .bf16_reason = vllm_bf16_reason,
-           .plan = vllm_plan,
-           .write = write_vllm},
-          {.id = "sglang-plugin",
-           .summary = "the bundle, and the command for SGLang's releases with oscar-kv",
-           .has_card = true,
-           .note = kServeNote,
-           .model_use = "whose layers the adapter for SGLang must serve",
-           .unsupported = vllm_unsupported,
-           .check_model = sglang_plugin_check_model,
-           .bf16_reason = sglang_bf16_reason,
-           .plan = sglang_plugin_plan,
-           .write = write_sglang_plugin},
+          engine_format("vllm", vllm_engine),
+          engine_format("sglang", sglang_engine),
           {.id = "absorbed",
            .summary = "a Hugging Face checkpoint with the value transform inside; needs --model",
            .note = "oscar_bundle there goes with the new checkpoint: its values need no transform.",

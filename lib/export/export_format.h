@@ -26,6 +26,8 @@ struct ExportOptions {
   bool overwrite = false;
 };
 
+struct PluginEngine;
+
 struct ExportFormat {
   std::string id{};                   // value of --format, --as and --for
   std::string summary{};              // for oscar-export --help; empty if it writes nothing
@@ -40,16 +42,19 @@ struct ExportFormat {
   std::string note{};                 // shown to the user after writing
   std::string model_use{};            // why it needs --model: "the checkpoint to rewrite"; empty: it does not
   bool rewrites_model = false;        // writes a separate checkpoint
+  // The engine that the Python package is a plugin of (engine_limits.h). Null: none.
+  const PluginEngine& (*engine)() = nullptr;
 
   // Why it cannot carry a bundle: one sentence with the nearest solution. Null: it carries every bundle.
   std::optional<std::string> (*unsupported)(const ExportFormat& format, const Bundle& bundle) = nullptr;
   // The form that an engine computes with. Null: the bundle unchanged.
   ServedForm (*form)(const ExportFormat& format, const Bundle& bundle) = nullptr;
   // InputError for a model that it cannot rewrite or that its engine does not support. Null: any model of the bundle.
-  void (*check_model)(const Checkpoint& model, const Bundle& bundle) = nullptr;
+  void (*check_model)(const ExportFormat& format, const Checkpoint& model, const Bundle& bundle) = nullptr;
   // Why an engine keeps a layer of the model in BF16; empty: it does not. Null: it quantizes all layers of the bundle.
-  std::optional<std::string> (*bf16_reason)(const ModelConfig& model, std::int64_t layer) = nullptr;
-  // "format sglang of 4 layers": describes the planned output.
+  std::optional<std::string> (*bf16_reason)(const ExportFormat& format, const ModelConfig& model,
+                                            std::int64_t layer) = nullptr;
+  // "format sglang-branch of 4 layers": describes the planned output.
   std::string (*plan)(const ServedForm& form, const ExportOptions& options) = nullptr;
   // Writes the directory atomically and returns its file names. Null: engines read the bundle itself.
   std::vector<std::string> (*write)(const ExportFormat& format, const ServedForm& form, const fs::path& directory,

@@ -3,13 +3,14 @@
 #include "base/errors.h"
 #include "base/foreign_text.h"
 #include "base/hash.h"
+#include "bundle/report_format.h"
 
 namespace oscar {
 namespace {
 
 // The entry in the report's `bundles` for exactly these files; null if there is none.
-const Json* find_judged(const Json& report, const std::string& where,
-                        const std::map<std::string, std::string>& bundle_sha256) {
+const Json* find_evaluated(const Json& report, const std::string& where,
+                           const std::map<std::string, std::string>& bundle_sha256) {
   for (const Json& entry : json_array(report, "bundles", where)) {
     const Json& found = json_object(entry, "sha256", where + ", bundles");
     bool same = true;
@@ -19,14 +20,14 @@ const Json* find_judged(const Json& report, const std::string& where,
   return nullptr;
 }
 
-void check_form(const Json& judged, const std::string& where, const ServedForm& form) {
-  if (!judged.contains("served_as")) {
+void check_form(const Json& evaluated, const std::string& where, const ServedForm& form) {
+  if (!evaluated.contains("served_as")) {
     throw InputError(where +
                      ": does not say in which form the bundle was evaluated, as reports of older versions do not; "
                      "evaluate it again with oscar-verify --as " +
                      form.format);
   }
-  const std::string found = json_string(json_object(judged, "served_as", where), "format", where + ", served_as");
+  const std::string found = json_string(json_object(evaluated, "served_as", where), "format", where + ", served_as");
   if (found == form.format) return;
   std::string reason = where + ": evaluates the bundle as " + quote_name(found) + ", and format " + form.format;
   if (form.changes.empty()) {
@@ -48,8 +49,8 @@ void check_windows(const Json& report, const std::string& where, const CacheWind
                    "; evaluate it without --windows, or fit it with --windows " + text(sink, recent));
 }
 
-void check_verdicts(const Json& report, const Json& judged, const std::string& where) {
-  const std::string row = json_string(judged, "row", where + ", bundles");
+void check_verdicts(const Json& report, const Json& evaluated, const std::string& where) {
+  const std::string row = json_string(evaluated, "row", where + ", bundles");
   for (const Json& gate : json_array(report, "gates", where)) {
     if (json_string(gate, "method", where + ", gates") != row || json_bool(gate, "pass", where + ", gates", false)) {
       continue;
@@ -75,6 +76,11 @@ std::map<std::string, std::string> bundle_hashes(const fs::path& directory) {
 
 void check_export_report(const Json& report, const std::string& where, const ServedForm& form,
                          const std::map<std::string, std::string>& bundle_sha256) {
+  if (const std::int64_t version = json_int(report, "format_version", where); version != kReportFormatVersion) {
+    throw InputError(where + ": has report format " + std::to_string(version) + ", this program reads format " +
+                     std::to_string(kReportFormatVersion) + "; evaluate the bundle again with oscar-verify --as " +
+                     form.format);
+  }
   const std::string fingerprint = json_string(json_object(report, "model", where), "fingerprint", where, "");
   // A newer report about a bundle with a version 1 fingerprint. oscar-verify has compared the two, and the hashes below
   // identify the bundle.
@@ -83,16 +89,16 @@ void check_export_report(const Json& report, const std::string& where, const Ser
     throw InputError(where + ": is the report of another model (fingerprint " + quote_name(fingerprint) +
                      ", the bundle has " + form.bundle.model_fingerprint + ")");
   }
-  const Json* judged = find_judged(report, where, bundle_sha256);
-  if (judged == nullptr) {
+  const Json* evaluated = find_evaluated(report, where, bundle_sha256);
+  if (evaluated == nullptr) {
     throw InputError(where +
                      ": evaluates another bundle (the hashes of its files differ from this one's); evaluate this "
                      "bundle with oscar-verify --as " +
                      form.format);
   }
-  check_form(*judged, where, form);
+  check_form(*evaluated, where, form);
   check_windows(report, where, form.bundle.windows);
-  check_verdicts(report, *judged, where);
+  check_verdicts(report, *evaluated, where);
 }
 
 }  // namespace oscar

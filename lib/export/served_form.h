@@ -1,9 +1,9 @@
 // The target form of a bundle: the content that a format carries, and the engine's defaults for the rest. oscar-verify
 // evaluates and oscar-export writes this same form.
 //
-//   sglang        one orthogonal matrix per layer, one pair of clip ratios for the model, encoder minmax
-//   sglang-v2     the same with one matrix per KV head
-//   sglang-v3     transforms that are not orthogonal, centered keys; one pair of clip ratios, encoder minmax
+//   sglang-branch        one orthogonal matrix per layer, one pair of clip ratios for the model, encoder minmax
+//   sglang-branch-v2     the same with one matrix per KV head
+//   sglang-branch-v3     transforms that are not orthogonal, centered keys; one pair of clip ratios, encoder minmax
 //   transformers  the bundle unchanged: clip ratios per layer and head, its encoder and layout
 //   absorbed      the bundle unchanged, its value transform inside the weights of a checkpoint
 //

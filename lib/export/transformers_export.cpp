@@ -69,7 +69,8 @@ std::optional<std::string> transformers_unsupported(const ExportFormat& format, 
   if (others.empty()) return std::nullopt;
   return "what format " + format.id +
          " makes is served by oscar_kv, which does not compute layers that read the cache of another one, but the " +
-         "bundle leaves out " + left_out_text(others) + ": export it as sglang, or evaluate it with oscar-verify";
+         "bundle leaves out " + left_out_text(others) +
+         ": export it as sglang-branch, or evaluate it with oscar-verify";
 }
 
 std::string transformers_plan(const ServedForm& form, const ExportOptions&) {

@@ -17,9 +17,9 @@
 namespace oscar {
 
 enum class ClipMode { kSearch, kFixed, kNone };
-// Which means are subtracted. kNone: none. kKey: the mean of each head from keys (the format sglang-v3 can hold it).
-// kMean: the means of keys and of values. kRope: from keys the mean of keys before RoPE, rotated to their position, and
-// from values their mean. kAuto: kMean, and kRope in layers in which it removes more (key_center.h).
+// Which means are subtracted. kNone: none. kKey: the mean of each head from keys (the format sglang-branch-v3 can hold
+// it). kMean: the means of keys and of values. kRope: from keys the mean of keys before RoPE, rotated to their
+// position, and from values their mean. kAuto: kMean, and kRope in layers in which it removes more (key_center.h).
 enum class Center { kNone, kKey, kMean, kRope, kAuto };
 
 struct FitOptions {
@@ -45,7 +45,7 @@ struct FitOptions {
   double damping = 1e-3;                               // damping of the diagonals
   double exponent = 1.0;                               // 0: orthogonal, 1: fully balanced
   std::vector<Widths> key_profiles, value_profiles;    // waterfill: [L] widths chosen elsewhere (measured allocation)
-  std::string allocate = "closed";                     // waterfill: the source of the widths; only recorded
+  std::string allocate = "analytic";                   // waterfill: the source of the widths; only recorded
   double bits = 2.25;                                  // waterfill: budget in bits per element, parameters included
   std::vector<std::uint8_t> key_widths, value_widths;  // balanced: [4] for layout blocks, the same in all layers
   std::function<void()> on_step;                       // progress, called fit_steps() times, by one thread at a time

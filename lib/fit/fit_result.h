@@ -29,7 +29,7 @@ struct CapturedEnergy {
   double fit = 0.0;       // the d/16 last eigenvectors
 };
 
-// Predictions for a Fisher-weighted side (methods balanced and waterfill).
+// Predictions for an error-weighted side (methods balanced and waterfill).
 struct SideSpectrum {
   std::vector<double> lambda;          // [4] mean of each block over heads; [1] for head sizes without blocks
   double gain = 1.0;                   // AM/GM of lambda^2 over the channels

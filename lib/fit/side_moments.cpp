@@ -49,7 +49,7 @@ at::Tensor plain_metric(const Statistics& s, std::size_t layer, Side side, Value
 }  // namespace
 
 const char* metric_name(MetricSource source) {
-  constexpr const char* kNames[] = {"auto", "fisher", "moments"};
+  constexpr const char* kNames[] = {"auto", "far_pairs", "moments"};
   return kNames[static_cast<std::size_t>(source)];
 }
 

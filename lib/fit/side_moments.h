@@ -1,4 +1,4 @@
-// The input of a Fisher-weighted transform: how the rows of a side vary, and the cost of an error in them.
+// The input of an error-weighted transform: how the rows of a side vary, and the cost of an error in them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,7 +17,7 @@ namespace oscar {
 // the token is quantized). kMoments: the plain metrics (keys Q^T Q, values W_O^T W_O or the chosen value target).
 enum class MetricSource { kAuto, kFarPairs, kMoments };  // kAuto: kFarPairs if the statistics have it
 
-const char* metric_name(MetricSource source);  // "auto", "fisher", "moments"
+const char* metric_name(MetricSource source);  // "auto", "far_pairs", "moments"
 
 // The metric that a choice selects, never kAuto. InputError for a requested but absent metric.
 MetricSource used_metric(const Statistics& statistics, MetricSource source);

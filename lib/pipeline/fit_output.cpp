@@ -78,7 +78,7 @@ std::string widths_text(const SideTransform& side) {
   return text;
 }
 
-// Fisher-weighted methods: where the error is, and how bits were allocated.
+// Error-weighted methods: where the error is, and how bits were allocated.
 std::string spectrum_table(const FitResult& result) {
   std::string text = "predicted error of each layer and side, in ";
   switch (result.metric) {
@@ -231,7 +231,7 @@ void print_fit_result(const Bundle& bundle, const FitResult& result, const std::
   const std::string form = lossless_form(bundle).format;
   text << (form == kSimulatedForm
                ? "no engine serves it in this model without a change: evaluate it with oscar-verify\n"
-               : "format " + form + " carries it unchanged; oscar-verify tells its quality\n");
+               : "format " + form + " carries it unchanged; measure its quality with oscar-verify\n");
   print_summary(text.str());
 }
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/columns.h"
+#include "base/files.h"
 #include "base/formatted.h"
 #include "bundle/model_card.h"
 
@@ -22,6 +23,23 @@ std::string memory_line(const Bundle& bundle) {
   }
   return text + " smaller than BF16, windows of " + std::to_string(bundle.windows.sink) + "/" +
          std::to_string(bundle.windows.recent) + " included\n";
+}
+
+// "cache     8K 5.5 MiB (BF16 32.0 MiB), ... a sequence": of the layers in the bundle.
+std::string cache_line(const Bundle& bundle) {
+  double elements = 0.0;  // of a token
+  for (const LayerTransform& layer : bundle.layers)
+    elements += 2.0 * static_cast<double>(layer.kv_heads * layer.head_dim);
+  std::string text = "cache     ";
+  for (const std::int64_t context : {8192, 32768, 131072}) {
+    const double bits = bits_with_windows(bundle_bits_per_element(bundle), bundle.windows, context);
+    const auto bytes = [&](double each) {
+      return format_bytes(static_cast<std::uint64_t>(elements * static_cast<double>(context) * each / 8.0));
+    };
+    text += std::to_string(context / 1024) + "K " + bytes(bits) + " (BF16 " + bytes(16.0) + ")" +
+            (context < 131072 ? ", " : " a sequence\n");
+  }
+  return text;
 }
 
 struct SideDamage {
@@ -59,7 +77,7 @@ std::string worst_line(const FitResult& result) {
 }  // namespace
 
 std::string fit_summary(const Bundle& bundle, const FitResult& result) {
-  return memory_line(bundle) + worst_line(result);
+  return memory_line(bundle) + cache_line(bundle) + worst_line(result);
 }
 
 }  // namespace oscar

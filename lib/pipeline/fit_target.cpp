@@ -16,11 +16,11 @@ std::string target_text(const TargetArguments& a) {
   return a.perplexity > 0.0 ? "perplexity ratio of at most " + formatted("%.4g", a.perplexity) + ", " + kl : kl;
 }
 
-// Every half bit, what was measured as a whole, and the choice with its neighbors.
+// Every half bit, what was measured end to end, and the choice with its neighbors.
 bool shown(const TargetChoice& choice, std::size_t i) {
   const double halves = 2.0 * choice.rows[i].bits;
   const bool near = i + 1 >= choice.chosen && i <= choice.chosen + 1;
-  return near || choice.rows[i].whole || halves == std::floor(halves) || i + 1 == choice.rows.size();
+  return near || choice.rows[i].measured || halves == std::floor(halves) || i + 1 == choice.rows.size();
 }
 
 }  // namespace
@@ -69,8 +69,8 @@ std::string target_table(const TargetArguments& a, const TargetChoice& choice) {
     const BudgetRow& row = choice.rows[i];
     text += formatted("%7s  %12.3g  %8.2g  %16.4f", bits_text(row.bits).c_str(), row.predicted.kl, row.predicted.error,
                       perplexity_ratio(row.predicted.kl));
-    text += row.whole ? "  measured as a whole" : "";
-    text += i == choice.chosen ? std::string(row.whole ? "," : " ") + " chosen: " + target_text(a) + "\n" : "\n";
+    text += row.measured ? "  measured end to end" : "";
+    text += i == choice.chosen ? std::string(row.measured ? "," : " ") + " chosen: " + target_text(a) + "\n" : "\n";
   }
   return text;
 }
@@ -82,7 +82,7 @@ Json target_json(const TargetArguments& a, const TargetChoice& choice) {
                     {"predicted_kl", row.predicted.kl},
                     {"standard_error", row.predicted.error},
                     {"perplexity_ratio", perplexity_ratio(row.predicted.kl)},
-                    {"measured_whole", row.whole}});
+                    {"measured", row.measured}});
   }
   return {{"option", a.option()}, {"kl", a.kl_target()}, {"bits", choice.bits()}, {"budgets", std::move(rows)}};
 }

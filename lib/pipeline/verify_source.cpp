@@ -114,7 +114,7 @@ void refuse_bf16_layers(const Bundle& bundle, const std::string& source, const E
   std::vector<LeftOutLayer> kept;
   std::int64_t longest = 0;
   for (const LayerTransform& layer : bundle.layers) {
-    const auto reason = format.bf16_reason(model, layer.layer);
+    const auto reason = format.bf16_reason(format, model, layer.layer);
     if (!reason) continue;
     kept.push_back({layer.layer, *reason, {}});
     longest = std::max(longest, model.span(layer.layer));
@@ -178,7 +178,7 @@ VerifySource load_verify_source(const SourceRequest& request, const Checkpoint* 
     if (!faults.empty()) throw InputError(source.facts.source + " does not belong to the model: " + faults.front());
     source.facts.fingerprint_matches = source.bundle->model_fingerprint == fingerprint;
     const ExportFormat* format = find_export_format(source.facts.served_as);
-    if (format != nullptr && format->check_model != nullptr) format->check_model(*checkpoint, *source.bundle);
+    if (format != nullptr && format->check_model != nullptr) format->check_model(*format, *checkpoint, *source.bundle);
     if (format != nullptr && format->bf16_reason != nullptr) {
       refuse_bf16_layers(*source.bundle, source.facts.source, *format, checkpoint->config());
     }

@@ -83,7 +83,7 @@ std::vector<MethodRow> own_methods() {
        .source = "OSCAR (github.com/FutureMLS-Lab/OSCAR)",
        .role = MethodRole::kReference,
        .transform = MethodTransform::kEigenvectors,
-       .fit_summary = "eigenvectors of the target, Hadamard, bit reversal: M = R H P (default)",
+       .fit_summary = "eigenvectors of the target, Hadamard, bit reversal: M = R H P, as published",
        .key_objective = "qqt_r_h_pbr",
        .value_objective = "sst_r_h_pbr",
        .head_objective = "cov_eig_hadamard_perhead",

@@ -9,13 +9,12 @@
 #include <vector>
 
 #include "bundle/curves.h"
+#include "bundle/report_format.h"
 #include "report/metrics.h"
 #include "report/recall.h"
 #include "text/seen_text.h"
 
 namespace oscar {
-
-inline constexpr int kReportFormatVersion = 1;
 
 struct ModelFacts {
   std::string name, fingerprint, architecture;
@@ -131,7 +130,7 @@ struct MethodReport {
   std::string settings;    // windows and groups in words
   std::string path;        // prefill | decode
   bool quantized = true;
-  bool judged = false;                // a candidate row: gates apply to it
+  bool evaluated = false;             // a candidate row: gates apply to it
   double code_bits = 0;               // bits per element of a quantized token, including parameters
   double bits_per_element = 0;        // at the evaluated context, including windows
   double token_bytes = 0;             // per quantized token in one layer, including parameters; 0: not counted

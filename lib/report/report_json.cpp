@@ -190,7 +190,7 @@ Json method_json(const MethodReport& m) {
           {"comparison", m.comparison},
           {"settings", m.settings},
           {"source", m.source},
-          {"judged", m.judged},
+          {"evaluated", m.evaluated},
           {"bits_per_element", number(m.bits_per_element)},
           {"code_bits_per_element", number(m.code_bits)},
           {"allocated_bytes", m.allocated_bytes},

@@ -9,7 +9,7 @@ namespace {
 
 std::string row_of(const MethodReport& m) {
   const QualityMetrics& q = m.quality;
-  std::string row = "| " + markdown_text(m.id) + (m.judged ? " (candidate)" : "") + " | " +
+  std::string row = "| " + markdown_text(m.id) + (m.evaluated ? " (evaluated)" : "") + " | " +
                     (m.quantized ? m.comparison : "") + " | " + m.path + " | " + fixed(m.bits_per_element, 2) + " | " +
                     grouped(static_cast<std::int64_t>(m.allocated_bytes)) + " | " + significant(q.kl.mean, 3) + " ± " +
                     half_width(q.kl.mean, q.kl.interval) + " | " + significant(q.kl.p99, 3) + " | " + growth_text(m) +

@@ -24,7 +24,7 @@ std::vector<std::string> row_names(const VerifyReport& report) {
     std::string name = shortened(escape_text(m.id), kNameColumns);
     const std::set<std::string>& all = same.at(name);
     if (all.size() > 1) name += " #" + std::to_string(1 + std::distance(all.begin(), all.find(m.id)));
-    names.push_back(name + (m.judged ? " *" : ""));
+    names.push_back(name + (m.evaluated ? " *" : ""));
   }
   return names;
 }

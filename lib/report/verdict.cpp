@@ -53,7 +53,7 @@ std::string layer_widths(const std::vector<Widths>& widths, std::size_t place) {
 
 const BundleFacts* bundle_of(const VerifyReport& report, const MethodReport& method) {
   for (const BundleFacts& bundle : report.bundles) {
-    if (method.judged && bundle.row == method.id) return &bundle;
+    if (method.evaluated && bundle.row == method.id) return &bundle;
   }
   return nullptr;
 }
@@ -77,11 +77,11 @@ std::string memory_text(const MethodReport& method) {
 
 std::vector<std::string> verdict_sentences(const VerifyReport& report) {
   std::vector<std::string> sentences;
-  const auto judged = std::count_if(report.methods.begin(), report.methods.end(),
-                                    [](const MethodReport& m) { return m.judged && m.quantized; });
+  const auto evaluated = std::count_if(report.methods.begin(), report.methods.end(),
+                                       [](const MethodReport& m) { return m.evaluated && m.quantized; });
   for (const MethodReport& m : report.methods) {
-    if (!m.judged || !m.quantized) continue;
-    std::string text = judged > 1 ? m.id + " (" + m.path + "): " : "";
+    if (!m.evaluated || !m.quantized) continue;
+    std::string text = evaluated > 1 ? m.id + " (" + m.path + "): " : "";
     text += changed_tokens(m.quality.same_top1) + ", perplexity " +
             significant(m.quality.ppl / m.quality.ppl_ratio, 4) + " -> " + significant(m.quality.ppl, 4);
     if (const std::string memory = memory_text(m); !memory.empty()) text += ", cache " + memory;
@@ -93,7 +93,7 @@ std::vector<std::string> verdict_sentences(const VerifyReport& report) {
 std::vector<std::string> recall_sentences(const VerifyReport& report) {
   std::vector<std::string> sentences;
   for (const MethodReport& m : report.methods) {
-    if (!m.judged || !m.quantized || !m.recall) continue;
+    if (!m.evaluated || !m.quantized || !m.recall) continue;
     sentences.push_back("repeated phrases: " + m.id + " (" + m.path + ") predicts " + percent(m.recall->share, 1) +
                         "% of " + grouped(m.recall->tokens) + ", the BF16 cache " + percent(m.recall->baseline, 1) +
                         "%");

@@ -40,10 +40,10 @@ struct MetricField {
 };
 
 inline constexpr std::array<MetricField, 4> kFarPairFields = {{
-    {"fisher_q_gram", &LayerMoments::far_q_gram, true},
-    {"fisher_v_weight", &LayerMoments::far_v_weight, true},
-    {"fisher_pre_q_gram", &LayerMoments::far_pre_q_gram, true},
-    {"fisher_count", &LayerMoments::far_count, false},
+    {"far_q_gram", &LayerMoments::far_q_gram, true},
+    {"far_v_weight", &LayerMoments::far_v_weight, true},
+    {"far_pre_q_gram", &LayerMoments::far_pre_q_gram, true},
+    {"far_count", &LayerMoments::far_count, false},
 }};
 
 // Energies of the residual stream with their token counts. All are sums.

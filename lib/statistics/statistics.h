@@ -52,7 +52,7 @@ struct LayerMoments {
   at::Tensor residual_energy;  // [2] sum over tokens of |x|^2 of the residual stream after the layer; tokens
 };
 
-inline constexpr std::int64_t kStatisticsVersion = 2;
+inline constexpr std::int64_t kStatisticsVersion = 3;
 
 struct Statistics {
   std::string model_fingerprint, model_name, architecture;

@@ -125,7 +125,7 @@ void check_pre_rope(const Statistics& s, std::size_t i, const std::string& where
   check_turned(layer.pre_k_gram, layer.k_gram, s, where, prefix + "pre_k_gram");
   check_turned(layer.pre_q_gram, layer.q_gram, s, where, prefix + "pre_q_gram");
   if (layer.far_q_gram.defined()) {
-    check_turned(layer.far_pre_q_gram, layer.far_q_gram, s, where, prefix + "fisher_pre_q_gram");
+    check_turned(layer.far_pre_q_gram, layer.far_q_gram, s, where, prefix + "far_pre_q_gram");
   }
 }
 

@@ -80,10 +80,7 @@ class TensorReader {
   void refuse_strangers() const {
     for (const TensorView& view : file_.tensors()) {
       if (seen_.contains(view.name)) continue;
-      const bool gradients = view.name.ends_with("_fisher") || view.name.find(".kl_") != std::string::npos;
-      throw InputError(where() + (gradients ? ": holds gradients ('" + view.name +
-                                                  "'), which this version does not use; collect the statistics again"
-                                            : ": unexpected tensor '" + view.name + "' in a statistics file"));
+      throw InputError(where() + ": unexpected tensor '" + view.name + "' in a statistics file");
     }
   }
   std::string where() const { return file_.path().string(); }
@@ -198,9 +195,6 @@ Statistics read(const SafetensorsFile& file, std::shared_ptr<const SafetensorsFi
   const std::string where = file.path().string() + " (metadata)";
   Statistics s;
   s.metadata = read_metadata(file);
-  if (s.metadata.contains("latent")) {
-    throw InputError(where + ": are statistics of latent attention, which " + kNoLatentAttention);
-  }
   if (json_int_within(s.metadata, "format_version", where, 1, 1000000) != kStatisticsVersion) {
     throw InputError(where + ": 'format_version' of the JSON and of the file differ");
   }

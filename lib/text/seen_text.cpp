@@ -28,7 +28,7 @@ Json list_of(const Json& prompts, const char* name) {
 }
 
 bool enough(const SharedPassages& p) {
-  return p.shared >= kLeastShared && static_cast<double>(p.shared) >= kMostShared * static_cast<double>(p.judged);
+  return p.shared >= kLeastShared && static_cast<double>(p.shared) >= kMostShared * static_cast<double>(p.compared);
 }
 
 }  // namespace
@@ -56,10 +56,10 @@ SeenText find_seen_text(const Json& parts, const std::vector<std::int32_t>& ids)
     for (const Json& hash : list_of(*prompts, "passages")) record.push_back(hash_value(hash));
     std::sort(record.begin(), record.end());
     const SharedPassages p = shared_passages(record, ids);
-    const double share = p.judged > 0 ? static_cast<double>(p.shared) / static_cast<double>(p.judged) : 0;
-    if (p.judged == 0 || share <= most) continue;
+    const double share = p.compared > 0 ? static_cast<double>(p.shared) / static_cast<double>(p.compared) : 0;
+    if (p.compared == 0 || share <= most) continue;
     most = share;
-    found.compared = p.judged, found.shared = p.shared;
+    found.compared = p.compared, found.shared = p.shared;
   }
   return found;
 }

@@ -54,7 +54,7 @@ SharedPassages shared_passages(const std::vector<std::uint64_t>& record, const s
   const std::uint64_t last = cut ? record.back() : std::numeric_limits<std::uint64_t>::max();
   for (const std::uint64_t hash : passage_hashes({text}, 0)) {
     if (hash > last) break;
-    ++out.judged;
+    ++out.compared;
     out.shared += std::binary_search(record.begin(), record.end(), hash) ? 1 : 0;
   }
   return out;

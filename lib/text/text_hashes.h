@@ -21,9 +21,9 @@ inline constexpr std::size_t kPassageHashes = 1024;  // number kept for a set of
 std::vector<std::uint64_t> passage_hashes(const std::vector<std::vector<std::int32_t>>& documents, std::size_t most);
 
 // Counts for the passages of a text that a record covers: up to its largest hash, or all if the record is complete.
-// judged: covered passages; shared: the ones that the record contains.
+// compared: covered passages; shared: the ones that the record contains.
 struct SharedPassages {
-  std::size_t judged = 0, shared = 0;
+  std::size_t compared = 0, shared = 0;
 };
 SharedPassages shared_passages(const std::vector<std::uint64_t>& record, const std::vector<std::int32_t>& text);
 

@@ -143,7 +143,7 @@ void BaselineReport::compare(VerifyReport& report, std::optional<double> max_kl_
                        now.kl.mean,  old["ppl_ratio"].get<double>(),
                        now.ppl_ratio};
       report.changes.push_back(c);
-      if (!max_kl_increase || !m.judged) continue;
+      if (!max_kl_increase || !m.evaluated) continue;
       const double increase = c.kl_now - c.kl_before;
       const std::vector<double> before = kl_by_sequence(old);
       GateResult gate =
@@ -161,7 +161,7 @@ void BaselineReport::compare(VerifyReport& report, std::optional<double> max_kl_
     const bool compared = std::any_of(report.gates.begin(), report.gates.end(), [&](const GateResult& g) {
       return g.name == "max_kl_increase" && g.method == m.id && g.path == m.path;
     });
-    if (!m.judged || compared) continue;
+    if (!m.evaluated || compared) continue;
     GateResult gate{"max_kl_increase", m.id, m.path, *max_kl_increase, std::nullopt, false};
     gate.reason = "the earlier report has no such row: write it again with the bundles and the --path of this run";
     report.gates.push_back(std::move(gate));

@@ -77,14 +77,14 @@ GateResult gate_by_interval(const MethodReport& method, const char* name, double
   return gate;
 }
 
-void check_gate_limits(const GateLimits& limits, bool has_judged_method, const std::vector<std::string>& tasks) {
+void check_gate_limits(const GateLimits& limits, bool has_evaluated_method, const std::vector<std::string>& tasks) {
   const double unbounded = std::numeric_limits<double>::infinity();
   require_range(limits.max_kl, "--max-kl", 0, unbounded);
   require_range(limits.max_ppl_ratio, "--max-ppl-ratio", 0, unbounded);
   require_range(limits.min_top1, "--min-top1", 0, 1);
   require_range(limits.min_niah, "--min-niah", 0, 1);
   require_range(limits.max_kl_increase, "--max-kl-increase", 0, unbounded);
-  if ((limits.any() || limits.max_kl_increase) && !has_judged_method) {
+  if ((limits.any() || limits.max_kl_increase) && !has_evaluated_method) {
     throw UsageError("a gate tests the method of a bundle, and none was given: add --bundle or --rotations");
   }
   if (limits.min_niah && std::find(tasks.begin(), tasks.end(), "niah") == tasks.end()) {
@@ -112,7 +112,7 @@ void apply_gates(const GateLimits& limits, VerifyReport& report) {
   bool pass = true;
   for (MethodReport& method : report.methods) {
     method.passes_gates.reset();
-    if (!limits.any() || !method.quantized || !method.judged) continue;
+    if (!limits.any() || !method.quantized || !method.evaluated) continue;
     const std::vector<GateResult> gates = evaluate_gates(limits, method, report.scoring.sequences);
     if (report.default_gate && !gates.front().reason.empty()) {
       report.undecided = gates.front().reason;

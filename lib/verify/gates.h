@@ -19,7 +19,7 @@ struct GateLimits {
 };
 
 // UsageError for a limit outside its range, or for a metric that this run does not compute.
-void check_gate_limits(const GateLimits& limits, bool has_judged_method, const std::vector<std::string>& tasks);
+void check_gate_limits(const GateLimits& limits, bool has_evaluated_method, const std::vector<std::string>& tasks);
 
 // The default limit on a bundle's mean KL, if no gate is named. docs/quality.md explains the value.
 inline constexpr double kDefaultMaxKl = 0.05;

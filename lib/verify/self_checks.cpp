@@ -54,13 +54,13 @@ SelfCheck negative_control(const VerifyReport& report) {
     if (l.id == control) check.detail = control + " was left out (" + l.comparison + "): " + l.reason;
   }
   for (const MethodReport& bundle : report.methods) {
-    const std::string &judged = bundle.id, &path = bundle.path;
+    const std::string &evaluated = bundle.id, &path = bundle.path;
     const auto naive = std::find_if(report.methods.begin(), report.methods.end(), [&](const MethodReport& m) {
       return m.id == control && m.path == path && m.comparison == bundle.comparison;
     });
-    if (!bundle.judged || naive == report.methods.end() || naive->id == judged) continue;
+    if (!bundle.evaluated || naive == report.methods.end() || naive->id == evaluated) continue;
     if (bundle.comparison == "authors") {  // with more BF16 tokens the control may be better
-      if (!check.pass) check.detail = control + " has other BF16 windows than " + judged + " (authors): no control";
+      if (!check.pass) check.detail = control + " has other BF16 windows than " + evaluated + " (authors): no control";
       continue;
     }
     const double bad = naive->quality.kl.mean, good = bundle.quality.kl.mean;
@@ -69,7 +69,7 @@ SelfCheck negative_control(const VerifyReport& report) {
     check.limit = good;
     check.pass = bad > good;
     check.detail = "mean KL of " + control + " (" + path + ") is " + significant(bad, 3) + ", " +
-                   (bad > good ? "worse than " : "not worse than ") + judged + " with " + significant(good, 3);
+                   (bad > good ? "worse than " : "not worse than ") + evaluated + " with " + significant(good, 3);
   }
   return check;
 }
@@ -135,11 +135,11 @@ SelfCheck prefill_decode(const RunnerResult& run, bool reduced) {
 
 bool enough_tokens(const KlGrowth& growth) { return std::min(growth.early_tokens, growth.late_tokens) >= kDriftTokens; }
 
-// The row of the method OSCAR with the same settings as `judged`.
-const MethodReport* oscar_row(const VerifyReport& report, const MethodReport& judged) {
+// The row of the method OSCAR with the same settings as `evaluated`.
+const MethodReport* oscar_row(const VerifyReport& report, const MethodReport& evaluated) {
   for (const MethodReport& m : report.methods) {
-    const bool alike = m.path == judged.path && m.comparison == judged.comparison;
-    if (has_role(m.id, MethodRole::kReference) && &m != &judged && alike && !m.by_position.empty()) return &m;
+    const bool alike = m.path == evaluated.path && m.comparison == evaluated.comparison;
+    if (has_role(m.id, MethodRole::kReference) && &m != &evaluated && alike && !m.by_position.empty()) return &m;
   }
   return nullptr;
 }
@@ -149,7 +149,7 @@ SelfCheck drift(const VerifyReport& report) {
                   std::nullopt};
   double worst = 0;  // growth divided by its limit
   for (const MethodReport& m : report.methods) {
-    const std::optional<KlGrowth> own = m.judged ? kl_growth(m.by_position) : std::nullopt;
+    const std::optional<KlGrowth> own = m.evaluated ? kl_growth(m.by_position) : std::nullopt;
     if (!own) continue;
     if (!enough_tokens(*own)) {
       if (!check.value) {

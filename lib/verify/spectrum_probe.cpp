@@ -54,14 +54,14 @@ std::vector<std::int32_t> top_tokens(const Decoder& decoder, const at::Tensor& h
 }  // namespace
 
 // Spectra are CPU work in steps too small for all threads, so each layer and side gets one thread.
-JudgedProbe probe_judged(Decoder& decoder, const KvMethod& baseline, const KvMethod& method,
-                         const std::vector<std::int32_t>& ids, std::int64_t shown) {
+EvaluatedProbe probe_evaluated(Decoder& decoder, const KvMethod& baseline, const KvMethod& method,
+                               const std::vector<std::int32_t>& ids, std::int64_t shown) {
   SimulatedPrefillAttention exact(baseline), coded(method);
   RowKeeper keeper(exact);
   std::vector<Attention*> runs = {&keeper};
   if (shown > 0) runs.push_back(&coded);
   const std::vector<at::Tensor> hidden = prefill_hidden(decoder, ids, runs);
-  JudgedProbe probe;
+  EvaluatedProbe probe;
   probe.spectra.resize(keeper.kept.size());
   parallel_tasks(std::ssize(probe.spectra), [&](std::int64_t i) {
     const auto at = static_cast<std::size_t>(i);
@@ -74,18 +74,18 @@ JudgedProbe probe_judged(Decoder& decoder, const KvMethod& baseline, const KvMet
   return probe;
 }
 
-JudgedProbe by_last_rank(Ranks* ranks, const std::function<JudgedProbe()>& measure) {
+EvaluatedProbe by_last_rank(Ranks* ranks, const std::function<EvaluatedProbe()>& measure) {
   if (ranks == nullptr) return measure();
   Json own;
   if (ranks->rank() == ranks->count() - 1) {
-    const JudgedProbe probe = measure();
+    const EvaluatedProbe probe = measure();
     Json spectra = Json::array();
     for (const LayerSpectrum& s : probe.spectra) spectra.push_back({s.layer, s.side, s.before, s.after});
     own = {{"spectra", std::move(spectra)}, {"baseline", probe.baseline_top}, {"coded", probe.coded_top}};
   }
   const std::vector<std::string> all = ranks->all_gather(own.dump());
   const Json found = parse_json(all.back(), "the last rank");
-  JudgedProbe probe;
+  EvaluatedProbe probe;
   for (const Json& s : found["spectra"]) probe.spectra.push_back({s[0], s[1], s[2], s[3]});
   probe.baseline_top = found["baseline"].get<std::vector<std::int32_t>>();
   probe.coded_top = found["coded"].get<std::vector<std::int32_t>>();

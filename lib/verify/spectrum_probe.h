@@ -12,7 +12,7 @@
 
 namespace oscar {
 
-struct JudgedProbe {
+struct EvaluatedProbe {
   std::vector<LayerSpectrum> spectra;
   // Most probable next tokens after the last positions of the text, with the baseline's cache and the method's cache.
   std::vector<std::int32_t> baseline_top, coded_top;
@@ -21,11 +21,11 @@ struct JudgedProbe {
 // Runs one pass of `baseline` and one of `method` over the tokens. For each layer, first the keys and then the values:
 // channel variances in the model's basis and in the cache basis of `method`. They are sorted descending and averaged
 // over KV heads. shown: number of positions at the end of the text whose predictions are kept.
-JudgedProbe probe_judged(Decoder& decoder, const KvMethod& baseline, const KvMethod& method,
-                         const std::vector<std::int32_t>& ids, std::int64_t shown);
+EvaluatedProbe probe_evaluated(Decoder& decoder, const KvMethod& baseline, const KvMethod& method,
+                               const std::vector<std::int32_t>& ids, std::int64_t shown);
 
 // Runs measure() on the last rank, which has less work than rank 0, and returns its result on all ranks. All ranks call
 // it.
-JudgedProbe by_last_rank(Ranks* ranks, const std::function<JudgedProbe()>& measure);
+EvaluatedProbe by_last_rank(Ranks* ranks, const std::function<EvaluatedProbe()>& measure);
 
 }  // namespace oscar

@@ -46,9 +46,10 @@ std::string row_of(const Bundle& bundle, const std::vector<std::string>& asked) 
 }
 
 // Ids of the bundles' rows. UsageError if two bundles have the same name.
-std::vector<NamedBundle> name_bundles(const std::vector<JudgedBundle>& bundles, const std::vector<std::string>& asked) {
+std::vector<NamedBundle> name_bundles(const std::vector<EvaluatedBundle>& bundles,
+                                      const std::vector<std::string>& asked) {
   std::vector<NamedBundle> named;
-  for (const JudgedBundle& b : bundles) {
+  for (const EvaluatedBundle& b : bundles) {
     if (bundles.size() == 1) return {{row_of(*b.bundle, asked), b.bundle}};
     const std::string& id = b.facts.source;
     const std::vector<std::string> taken = method_ids();
@@ -66,14 +67,14 @@ std::vector<NamedBundle> name_bundles(const std::vector<JudgedBundle>& bundles, 
 }  // namespace
 
 Verification::Verification(const Checkpoint& checkpoint, const LazyTokenizer& tokenizer,
-                           std::vector<JudgedBundle> bundles, VerifyRequest request)
+                           std::vector<EvaluatedBundle> bundles, VerifyRequest request)
     : checkpoint_(checkpoint), bundles_(std::move(bundles)), request_(std::move(request)) {
   check_request();
   request_.tasks = expand_tasks(request_.tasks);
   choose_methods();
   if (request_.decode) check_decode_path();
   choose_gate();
-  check_gate_limits(request_.gates, !judged_.empty(), request_.tasks);
+  check_gate_limits(request_.gates, !evaluated_.empty(), request_.tasks);
   if (request_.gates.max_kl_increase && request_.baseline.empty()) {
     throw UsageError("--max-kl-increase compares with an earlier report: add --baseline FILE.json");
   }
@@ -129,7 +130,7 @@ void Verification::check_decode_path() const {
   const ModelConfig& model = checkpoint_.config();
   std::vector<std::string> notes;
   for (const ComparedMethod& c : selection_.methods) {
-    if (!c.method.paged() && contains(judged_, c.method.id)) {
+    if (!c.method.paged() && contains(evaluated_, c.method.id)) {
       throw UsageError("method '" + c.method.id + "' " + c.method.coder->no_pages() + ": pass --path prefill");
     }
     const std::string unsupported = decode_unsupported(c.method, model, request_.decoder.device);
@@ -145,7 +146,7 @@ void Verification::check_decode_path() const {
 void Verification::choose_gate() {
   const bool asked = request_.gates.any() || request_.gates.max_kl_increase;
   if (request_.no_gate && asked) throw UsageError("--no-gate stands beside a gate: drop one of the two");
-  if (asked || request_.no_gate || judged_.empty()) return;
+  if (asked || request_.no_gate || evaluated_.empty()) return;
   request_.gates.max_kl = kDefaultMaxKl;
   default_gate_ = true;
 }
@@ -197,7 +198,7 @@ void Verification::read_text(const LazyTokenizer& tokenizer) {
     }
   }
   set_ = cut_sequences(ids, sequences, request_.windows);
-  for (JudgedBundle& b : bundles_) {
+  for (EvaluatedBundle& b : bundles_) {
     if (b.bundle->calibration_hashes.empty()) continue;
     b.facts.calibration = find_seen_text(b.bundle->calibration_hashes, ids);
     if (!b.facts.calibration->seen()) continue;
@@ -231,8 +232,8 @@ void Verification::choose_methods() {
   refuse_repeats(ids, "--methods");
   for (const NamedBundle& n : named) {
     // The reference represents a single bundle's method under any variant name.
-    judged_.push_back(contains(ids, n.id) ? n.id : contains(ids, reference) ? reference : "");
-    if (judged_.back().empty()) {
+    evaluated_.push_back(contains(ids, n.id) ? n.id : contains(ids, reference) ? reference : "");
+    if (evaluated_.back().empty()) {
       throw UsageError("--methods leaves out '" + n.id + "', the method of the bundle: add it, or give no bundle");
     }
   }
@@ -240,7 +241,7 @@ void Verification::choose_methods() {
   ComparisonRequest comparison{ids, request_.comparisons, request_.windows, request_.context, request_.bits};
   selection_ = select_methods(comparison, model, named, expanded);
   for (const LeftOut& l : selection_.left_out) {
-    if (!contains(judged_, l.id)) continue;
+    if (!contains(evaluated_, l.id)) continue;
     throw UsageError("--compare " + l.comparison + " would leave out '" + l.id + "', the candidate: it " + l.reason +
                      "; choose another --bits or --context, or leave out the bundle");
   }
@@ -293,7 +294,7 @@ RunnerOptions Verification::runner_options(const VerifyReport& report) const {
   options.work = work_.get();
   options.timeline = request_.timeline;
   options.ranks = request_.ranks;
-  options.spectra = !judged_.empty();
+  options.spectra = !evaluated_.empty();
   return options;
 }
 
@@ -313,7 +314,7 @@ MethodReport Verification::method_report(const RunnerResult& result, std::size_t
   m.comparison = compared.comparison;
   m.settings = compared.settings;
   m.quantized = scored.method->quantized;
-  m.judged = contains(judged_, m.id);
+  m.evaluated = contains(evaluated_, m.id);
   m.code_bits = scored.method->bits_per_element();
   m.bits_per_element = scored.method->bits_per_element_at(set_.context);
   m.token_bytes = scored.method->token_bytes(checkpoint_.config());
@@ -352,20 +353,20 @@ void Verification::run_tasks(Decoder& decoder, std::vector<MethodReport>& rows) 
 }
 
 // The first tokens of the first sequence.
-JudgedProbe Verification::probe_text(Decoder& decoder) const {
-  if (judged_.empty()) return {};
+EvaluatedProbe Verification::probe_text(Decoder& decoder) const {
+  if (evaluated_.empty()) return {};
   const std::vector<const KvMethod*> methods = method_pointers();
-  const auto judged =
-      std::find_if(methods.begin(), methods.end(), [&](const KvMethod* m) { return m->id == judged_.front(); });
+  const auto evaluated =
+      std::find_if(methods.begin(), methods.end(), [&](const KvMethod* m) { return m->id == evaluated_.front(); });
   std::vector<std::int32_t> ids = set_.sequences.front();
   ids.resize(std::min(ids.size(), kProbeTokens));
   const std::int64_t coded = std::ssize(ids) - 1 - first_scored();  // positions that read a quantized key
-  return probe_judged(decoder, baseline_, **judged, ids,
-                      tokenizer_ == nullptr ? 0 : std::clamp<std::int64_t>(coded, 0, kPassageTokens));
+  return probe_evaluated(decoder, baseline_, **evaluated, ids,
+                         tokenizer_ == nullptr ? 0 : std::clamp<std::int64_t>(coded, 0, kPassageTokens));
 }
 
 // As text: the actual token after each position, and the predictions with both caches.
-std::vector<PassageToken> Verification::passage(const JudgedProbe& probe) const {
+std::vector<PassageToken> Verification::passage(const EvaluatedProbe& probe) const {
   std::vector<PassageToken> tokens;
   if (probe.coded_top.empty()) return tokens;
   const Tokenizer& tokenizer = tokenizer_->get();
@@ -404,7 +405,7 @@ VerifyReport Verification::measure() {
   }
   run_tasks(decoder, report.methods);
   phase.emplace(timeline, first && request_.ranks != nullptr ? verify_phase::kRanks : verify_phase::kChecks);
-  JudgedProbe probe = by_last_rank(request_.ranks, [&] { return probe_text(decoder); });
+  EvaluatedProbe probe = by_last_rank(request_.ranks, [&] { return probe_text(decoder); });
   if (!first) return report;
   report.passage = passage(probe);
   report.spectra = std::move(probe.spectra);

@@ -59,7 +59,7 @@ struct VerifyRequest {
 };
 
 // A candidate bundle.
-struct JudgedBundle {
+struct EvaluatedBundle {
   const Bundle* bundle = nullptr;
   BundleFacts facts;
 };
@@ -69,7 +69,7 @@ class Verification {
   // Makes all checks that can refuse the request (UsageError, InputError). Reads the text but no weights, and the
   // tokenizer only for tasks and for text that is not rows of ids. checkpoint, tokenizer and bundles must outlive the
   // object. Rows of a single bundle are named after its method, rows of several after the bundles.
-  Verification(const Checkpoint& checkpoint, const LazyTokenizer& tokenizer, std::vector<JudgedBundle> bundles,
+  Verification(const Checkpoint& checkpoint, const LazyTokenizer& tokenizer, std::vector<EvaluatedBundle> bundles,
                VerifyRequest request);
 
   // For --dry-run: sequences, passes, memory, and time as measured on one layer.
@@ -86,8 +86,8 @@ class Verification {
                              const BootstrapOptions& bootstrap,
                              const std::vector<std::vector<std::int64_t>>& repeated) const;
   void run_tasks(Decoder& decoder, std::vector<MethodReport>& rows);
-  JudgedProbe probe_text(Decoder& decoder) const;
-  std::vector<PassageToken> passage(const JudgedProbe& probe) const;
+  EvaluatedProbe probe_text(Decoder& decoder) const;
+  std::vector<PassageToken> passage(const EvaluatedProbe& probe) const;
   void check_request() const;
   void choose_methods();
   void check_decode_path() const;
@@ -102,11 +102,11 @@ class Verification {
 
   const Checkpoint& checkpoint_;
   const LazyTokenizer* tokenizer_ = nullptr;  // null: the text is rows of ids, which need none
-  std::vector<JudgedBundle> bundles_;
+  std::vector<EvaluatedBundle> bundles_;
   VerifyRequest request_;
   MethodSelection selection_;
   KvMethod baseline_;
-  std::vector<std::string> judged_;  // ids of the bundles' rows; empty without a bundle
+  std::vector<std::string> evaluated_;  // ids of the bundles' rows; empty without a bundle
   SequenceSet set_;
   std::vector<TaskSet> tasks_;
   std::string text_sha256_;

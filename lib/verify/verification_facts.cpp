@@ -88,7 +88,7 @@ std::string Verification::plan_text() const {
     if (request_.comparisons.size() > 1 && c.method.quantized) list += " (" + c.comparison + ")";
   }
   std::string text =
-      wrapped("methods    " + list + (judged_.empty() ? "" : " (candidates: " + joined(judged_) + ")"), 11);
+      wrapped("methods    " + list + (evaluated_.empty() ? "" : " (evaluated: " + joined(evaluated_) + ")"), 11);
   text += "sequences  " + std::to_string(set_.sequences.size()) + " of " + grouped(set_.context) + " tokens, " +
           grouped(set_.unused_tokens) + " of the text's " + grouped(set_.text_tokens) + " tokens unused\n";
   text += "passes     " + std::to_string(passes) + " over " + grouped(tokens) + " tokens, and one over the first " +
@@ -131,8 +131,8 @@ VerifyReport Verification::empty_report() const {
              model.head_dim,
              model.vocabulary,
              model.max_position};
-  for (const JudgedBundle& b : bundles_) r.bundles.push_back(b.facts);
-  for (std::size_t i = 0; i < r.bundles.size(); ++i) r.bundles[i].row = judged_[i];
+  for (const EvaluatedBundle& b : bundles_) r.bundles.push_back(b.facts);
+  for (std::size_t i = 0; i < r.bundles.size(); ++i) r.bundles[i].row = evaluated_[i];
   r.text = {request_.text.filename().string(), text_sha256_, set_.text_tokens};
   r.scoring.context = set_.context;
   r.scoring.sequences = std::ssize(set_.sequences);
@@ -174,7 +174,7 @@ void Verification::require_memory() const {
 Json Verification::run_identity() const {
   const VerifyRequest& r = request_;
   Json bundle = Json::array();
-  for (const JudgedBundle& b : bundles_) {
+  for (const EvaluatedBundle& b : bundles_) {
     const auto clip = [](const std::optional<double>& rho) { return rho ? Json(*rho) : Json(nullptr); };
     bundle.push_back({{"source", b.facts.source},
                       {"served_as", b.facts.served_as},

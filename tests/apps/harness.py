@@ -1,4 +1,4 @@
-"""What the end-to-end tests share: running the four commands, judging how they refuse, a tiny model, damaged copies."""
+"""What the end-to-end tests share: running the four commands, checking how they refuse, a tiny model, damaged copies."""
 import hashlib
 import json
 import os

@@ -72,9 +72,9 @@ def test_one_command_gives_what_two_give(line, model, small, tmp_path):
 def test_methods_and_formats_that_measure_nothing(line, small, tmp_path):
     succeed(*line(tmp_path / "a", "--prompts", small, "--method", "oscar"))
     assert manifest_of(tmp_path / "a")["method"] == "oscar" and not (tmp_path / "a" / "curves.json").exists()
-    succeed(*line(tmp_path / "b", "--prompts", small, "--for", "sglang"))
+    succeed(*line(tmp_path / "b", "--prompts", small, "--for", "sglang-branch"))
     assert manifest_of(tmp_path / "b")["method"] == "oscar"
-    succeed(*line(tmp_path / "c", "--prompts", small, "--allocate", "closed", "--bits", 1.5))
+    succeed(*line(tmp_path / "c", "--prompts", small, "--allocate", "analytic", "--bits", 1.5))
     assert manifest_of(tmp_path / "c")["method"] == "waterfill" and not (tmp_path / "c" / "curves.json").exists()
     far = metadata_of(tmp_path / "a.statistics.safetensors")["parts"][0]["options"]["far_pairs"]
     assert far == {"sink": 16, "recent": 32}, "far pairs are those behind the windows of the bundle"
@@ -333,7 +333,7 @@ def test_a_dry_run_writes_nothing(line, small, tmp_path):
     own = succeed(*line(tmp_path / "b", "--dry-run", "--allocate", "measured", *CURVES))
     assert "which the model writes itself" in own.out and "500 tokens" in own.out and "curves " in own.out
     high, low = succeed(*line(tmp_path / "b", "--dry-run")), succeed(*line(tmp_path / "b", "--dry-run", "--pareto", "2.25,1", *CURVES))
-    assert "curves " not in high.out and "by the closed form" in high.err and "curves " in low.out, f"{high}\n{low}"
+    assert "curves " not in high.out and "widths are analytic" in high.err and "curves " in low.out, f"{high}\n{low}"
     plan = json.loads(succeed(*line(tmp_path / "b", "--dry-run", "--json", "--method", "oscar")).out)
     assert plan["dry_run"] and plan["own_text"] and plan["plan"]["tokens"] == 500 and "curves" not in plan
     assert not list(tmp_path.iterdir())
@@ -348,7 +348,7 @@ def test_refusals(line, model, small, statistics, tmp_path):
     out = tmp_path / "b"
     refuse(USAGE, "fit", "-o", out, names=["statistics file", "--model"])
     refuse(USAGE, "fit", "--model", model, names="--output")
-    refuse(USAGE, "fit", "--model", model, "-o", out, "--for", "sglang", "--windows", "60,256", names=["60,256", "multiples of 8"])
+    refuse(USAGE, "fit", "--model", model, "-o", out, "--for", "sglang-branch", "--windows", "60,256", names=["60,256", "multiples of 8"])
     refuse((USAGE, BAD_INPUT), "fit", "--model", statistics, "-o", out, names=[statistics])
     refuse(USAGE, "fit", statistics, "-o", out, "--prompts", small, names="--prompts")
     refuse(USAGE, "fit", statistics, "-o", out, "--tokens", 5, names="--tokens")

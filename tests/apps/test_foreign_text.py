@@ -51,7 +51,7 @@ def test_manifest(field, bundle, model, tmp_path):
         put(document, field, EVIL)
     (bad / "oscar_bundle.json").write_text(json.dumps(document))
     for line in (["verify", "--bundle", bad, "--check-only"], ["verify", "--bundle", bad, "--check-only", "--model", model],
-                 ["export", bad, "--format", "sglang", "-o", tmp_path / "out"], ["export", bad, "--format", "sglang", "-o", tmp_path / "j", "--json"]):
+                 ["export", bad, "--format", "sglang-branch", "-o", tmp_path / "out"], ["export", bad, "--format", "sglang-branch", "-o", tmp_path / "j", "--json"]):
         assert run(*line).code in ALL
     for page in tmp_path.rglob("README.md"):
         assert harness.unsafe(page.read_bytes()) is None
@@ -140,10 +140,10 @@ def test_keys_of_a_configuration_file(tmp_path):
 @pytest.mark.parametrize("name", [EVIL.encode(), BYTES], ids=["controls", "bytes"])
 def test_names_of_files_and_options(name, statistics, bundle, model, tmp_path):
     folder = tmp_path / os.fsdecode(name)
-    for line in (["collect", "show", folder], ["fit", folder, "-o", tmp_path / "b"], ["export", folder, "--format", "sglang", "-o", tmp_path / "o"],
+    for line in (["collect", "show", folder], ["fit", folder, "-o", tmp_path / "b"], ["export", folder, "--format", "sglang-branch", "-o", tmp_path / "o"],
                  ["export", bundle, "--format", os.fsdecode(name), "-o", tmp_path / "o"], ["verify", "--bundle", folder, "--check-only"],
                  ["verify", "--rotations", f"{folder},{folder}", "--check-only"], ["collect", "--device", os.fsdecode(name)],
-                 ["fit", statistics, "-o", folder], ["fit", statistics, "-o", folder], ["export", bundle, "--format", "sglang", "-o", folder],
+                 ["fit", statistics, "-o", folder], ["fit", statistics, "-o", folder], ["export", bundle, "--format", "sglang-branch", "-o", folder],
                  ["collect", "--model", folder, "--prompts", folder, "-o", tmp_path / "s"], ["verify", "plan", "--model", model, "--memory", os.fsdecode(name)]):
         assert run(*line).code in ALL
 
@@ -165,7 +165,7 @@ def test_a_run_in_a_work_directory(statistics, model, prompts, tmp_path):
 
 def test_published_files(bundle, tmp_path):
     torch = pytest.importorskip("torch")
-    succeed("export", bundle, "--format", "sglang", "-o", tmp_path / "e")
+    succeed("export", bundle, "--format", "sglang-branch", "-o", tmp_path / "e")
     key, value = sorted((tmp_path / "e").glob("*.pt"))
     for objective in ("sst" + EVIL, "qqt" + EVIL):
         content = torch.load(key, weights_only=True)

@@ -124,7 +124,7 @@ def test_bundle(name, case, bundle, tmp_path):
     if name == "verify":
         refuse(BAD_INPUT, "verify", "--bundle", bad, "--check-only")
     else:
-        refuse(BAD_INPUT, "export", bad, "--format", "sglang", "-o", tmp_path / "out")
+        refuse(BAD_INPUT, "export", bad, "--format", "sglang-branch", "-o", tmp_path / "out")
     assert tree(tmp_path) == before
 
 
@@ -140,13 +140,13 @@ def test_bundle_of_another_model(bundle, text, tmp_path):
     wider = make_model(tmp_path / "wider", head_dim=128)
     refuse(BAD_INPUT, "verify", "--bundle", bundle, "--check-only", "--model", wider)
     refuse(BAD_INPUT, "verify", "--bundle", bundle, "--model", wider, "--text", text, "--context", 512)
-    refuse(BAD_INPUT, "export", bundle, "--format", "sglang", "--model", other, "-o", tmp_path / "out")
+    refuse(BAD_INPUT, "export", bundle, "--format", "sglang-branch", "--model", other, "-o", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_no_such_bundle(tmp_path):
     refuse(BAD_INPUT, "verify", "--bundle", tmp_path / "none", "--check-only", names="none")
-    refuse(BAD_INPUT, "export", tmp_path / "none", "--format", "sglang", "-o", tmp_path / "out", names="none")
+    refuse(BAD_INPUT, "export", tmp_path / "none", "--format", "sglang-branch", "-o", tmp_path / "out", names="none")
 
 
 def test_bundle_is_a_file(bundle, tmp_path):
@@ -155,7 +155,7 @@ def test_bundle_is_a_file(bundle, tmp_path):
 
 def test_unknown_export_format_lists_the_known_ones(bundle, tmp_path):
     sentence = refuse((USAGE, BAD_INPUT), "export", bundle, "--format", "sglagn", "-o", tmp_path / "out")
-    assert "sglang" in sentence and "sglang-v2" in sentence, sentence
+    assert "sglang-branch" in sentence and "sglang-branch-v2" in sentence, sentence
     assert tree(tmp_path) == {}
 
 
@@ -178,8 +178,8 @@ def test_an_unknown_method_gets_a_suggestion(model, bundle, text):
 
 @pytest.fixture(scope="module")
 def published(bundle, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("published") / "sglang"
-    succeed("export", bundle, "--format", "sglang", "-o", folder)
+    folder = tmp_path_factory.mktemp("published") / "sglang-branch"
+    succeed("export", bundle, "--format", "sglang-branch", "-o", folder)
     files = sorted(folder.glob("*.pt"))
     assert len(files) == 2, files
     keys, values = sorted(files, key=lambda f: "v_rot" in f.name)
@@ -285,7 +285,7 @@ def test_pair_of_different_models(published, tmp_path, prompts):
     wide = make_model(tmp_path / "wide", head_dim=128)
     succeed("collect", "--model", wide, "--prompts", prompts, "-o", tmp_path / "s.safetensors", "--seq-len", 128)
     succeed("fit", tmp_path / "s.safetensors", "--method", "oscar", "-o", tmp_path / "bundle")
-    succeed("export", tmp_path / "bundle", "--format", "sglang", "-o", tmp_path / "out")
+    succeed("export", tmp_path / "bundle", "--format", "sglang-branch", "-o", tmp_path / "out")
     values = next(p for p in (tmp_path / "out").glob("*.pt") if "v_rot" in p.name)
     refuse(BAD_INPUT, "verify", "--rotations", f"{published[0]},{values}", "--check-only")
 
@@ -309,5 +309,5 @@ def test_missing_pt(published, tmp_path):
 def test_report_for_the_card(case, bundle, tmp_path):
     report = tmp_path / "report.json"
     report.write_text({"text": "{", "a list": "[]", "another kind": '{"format_version": 1, "tool": "x"}'}[case])
-    refuse(BAD_INPUT, "export", bundle, "--format", "sglang", "--report", report, "-o", tmp_path / "out", names="report.json")
+    refuse(BAD_INPUT, "export", bundle, "--format", "sglang-branch", "--report", report, "-o", tmp_path / "out", names="report.json")
     assert not (tmp_path / "out").exists()

@@ -64,7 +64,7 @@ def test_a_manifest_cannot_name_files_of_others(copy, statistics, tmp_path):
 
 
 def test_overwrite_of_an_export_leaves_other_files_alone(bundle, tmp_path):
-    line = ["export", bundle, "--format", "sglang", "-o", tmp_path / "serving"]
+    line = ["export", bundle, "--format", "sglang-branch", "-o", tmp_path / "serving"]
     succeed(*line)
     put(tmp_path / "serving" / "launch.sh")
     before = tree(tmp_path)
@@ -110,7 +110,7 @@ def test_no_input_of_collect_fit_and_export_is_replaced(model, prompts, statisti
                  ["collect", "merge", tmp_path / "a.safetensors", tmp_path / "b.safetensors", "-o", tmp_path / "b.safetensors", "--overwrite"],
                  ["collect", "show", tmp_path / "a.safetensors", "-o", tmp_path / "a.safetensors", "--overwrite"],
                  ["fit", copy / "s.safetensors", "-o", copy, "--overwrite"],
-                 ["export", copy, "--format", "sglang", "-o", copy, "--overwrite"]):
+                 ["export", copy, "--format", "sglang-branch", "-o", copy, "--overwrite"]):
         refuse(USAGE, *line)
         assert tree(tmp_path) == before, line
 
@@ -186,7 +186,7 @@ def test_a_pipe_is_refused_by_every_reader(reader, model, bundle, text, prompts,
         "statistics": ["fit", pipe, "-o", tmp_path / "o"], "show": ["collect", "show", pipe],
         "prompts": ["collect", "--model", model, "--prompts", pipe, "-o", tmp_path / "o"],
         "text": ["verify", "--no-gate", "--model", model, "--text", pipe, "--context", 512],
-        "report": ["export", bundle, "--format", "sglang", "--report", pipe, "-o", tmp_path / "o"],
+        "report": ["export", bundle, "--format", "sglang-branch", "--report", pipe, "-o", tmp_path / "o"],
         "baseline": [*verify, "--baseline", pipe], "config": [*verify, "--config", pipe],
         "manifest": ["verify", "--bundle", damaged, "--check-only"], "rotations": ["verify", "--bundle", damaged, "--check-only"],
     }.get(reader, ["collect", "--model", copied, "--prompts", prompts, "-o", tmp_path / "o"])
@@ -278,7 +278,7 @@ def test_absorbed_copies_nothing_from_outside_the_checkpoint(statistics, bundle,
 def test_parents_of_outputs_are_made(verify, model, prompts, statistics, bundle, tmp_path):
     succeed("collect", "--model", model, "--prompts", prompts, "--seq-len", 128, "-o", tmp_path / "a" / "b" / "s.safetensors")
     succeed("fit", statistics, "--method", "oscar", "-o", tmp_path / "c" / "d" / "bundle")
-    succeed("export", bundle, "--format", "sglang", "-o", tmp_path / "e" / "f" / "serving")
+    succeed("export", bundle, "--format", "sglang-branch", "-o", tmp_path / "e" / "f" / "serving")
     succeed(*verify, "--max-sequences", 1, "--bootstrap", 0, "--report", tmp_path / "g" / "r.json", "--html", tmp_path / "h" / "i" / "r.html")
     assert (tmp_path / "g" / "r.json").exists() and (tmp_path / "h" / "i" / "r.html").exists()
 

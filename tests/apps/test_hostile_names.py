@@ -32,13 +32,13 @@ def edited(bundle, folder, **changes):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_bundle_with_a_hostile_model_name_is_refused(name, bundle, tmp_path):
-    refuse(BAD_INPUT, "export", edited(bundle, tmp_path / "b", name=name), "--format", "sglang", "-o", tmp_path / "o", names="name is")
+    refuse(BAD_INPUT, "export", edited(bundle, tmp_path / "b", name=name), "--format", "sglang-branch", "-o", tmp_path / "o", names="name is")
     assert not (tmp_path / "o").exists()
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_bundle_with_a_hostile_method_is_refused(method, bundle, tmp_path):
-    refuse(BAD_INPUT, "export", edited(bundle, tmp_path / "b", method=method), "--format", "sglang", "-o", tmp_path / "o", names="'method' is")
+    refuse(BAD_INPUT, "export", edited(bundle, tmp_path / "b", method=method), "--format", "sglang-branch", "-o", tmp_path / "o", names="'method' is")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -71,18 +71,18 @@ def arguments_of(block, folder):
 def test_the_serve_command_names_the_model(bundle, model, tmp_path):
     """org/name as it is; a folder by a path that stands for it, because the path on the author's machine is nobody's business."""
     hub = edited(bundle, tmp_path / "hub", name="org/name-1")
-    succeed("export", hub, "--format", "sglang", "-o", tmp_path / "a")
+    succeed("export", hub, "--format", "sglang-branch", "-o", tmp_path / "a")
     given = arguments_of(serve_block(tmp_path / "a" / "README.md"), tmp_path / "a")
     assert given[given.index("--model-path") + 1] == "org/name-1"
     assert pathlib.Path(given[-2]).exists()
-    succeed("export", bundle, "--format", "sglang", "-o", tmp_path / "b")
+    succeed("export", bundle, "--format", "sglang-branch", "-o", tmp_path / "b")
     given = arguments_of(serve_block(tmp_path / "b" / "README.md"), tmp_path / "b")
     assert given[given.index("--model-path") + 1] == "/path/to/tiny" and "stands for the folder" in (tmp_path / "b" / "README.md").read_text()
-    for form in ("sglang", "sglang-v2", "transformers"):
+    for form in ("sglang-branch", "sglang-branch-v2", "transformers"):
         succeed("export", bundle, "--format", form, "-o", tmp_path / form, "--model", model)
         for path in (tmp_path / form).rglob("*"):
             assert not path.is_file() or str(tmp_path).encode() not in path.read_bytes(), path
-    given = arguments_of(serve_block(tmp_path / "sglang" / "README.md"), tmp_path / "sglang")
+    given = arguments_of(serve_block(tmp_path / "sglang-branch" / "README.md"), tmp_path / "sglang-branch")
     assert given[given.index("--model-path") + 1] == "/path/to/tiny"
 
 
@@ -92,7 +92,7 @@ def test_a_folder_of_any_name_can_be_fitted_and_served(model, prompts, tmp_path)
     succeed("collect", "--model", odd, "--prompts", prompts, "-o", tmp_path / "s", "--seq-len", 128)
     succeed("fit", tmp_path / "s", "--method", "oscar", "-o", tmp_path / "b")
     assert re.fullmatch(r"[A-Za-z0-9._-]+", json.loads((tmp_path / "b" / "oscar_bundle.json").read_text())["model"]["name"])
-    succeed("export", tmp_path / "b", "--format", "sglang", "-o", tmp_path / "e", "--model", odd)
+    succeed("export", tmp_path / "b", "--format", "sglang-branch", "-o", tmp_path / "e", "--model", odd)
     given = arguments_of(serve_block(tmp_path / "e" / "README.md"), tmp_path / "e")
     assert re.fullmatch(r"/path/to/[A-Za-z0-9._-]+", given[given.index("--model-path") + 1])
     assert not list(tmp_path.rglob("PWNED"))
@@ -100,7 +100,7 @@ def test_a_folder_of_any_name_can_be_fitted_and_served(model, prompts, tmp_path)
 
 
 def test_cards_are_short_and_hold_no_hashes_of_the_text(bundle, statistics, tmp_path):
-    succeed("export", bundle, "--format", "sglang", "-o", tmp_path / "e")
+    succeed("export", bundle, "--format", "sglang-branch", "-o", tmp_path / "e")
     hashes = json.loads((bundle / "calibration_hashes.json").read_text())["parts"][0]["prompts"]
     assert len(hashes["documents"]) == 4 and len(hashes["passages"]) > 20
     some = [hashes["documents"][0], hashes["passages"][0], hashes["passages"][-1]]
@@ -120,7 +120,7 @@ def test_a_card_of_many_rows_and_prompt_sets_stays_short(bundle, model, text, tm
     document["provenance"]["collection"]["parts"] *= 60
     document["model"]["name"] = "org/name"
     (many / "oscar_bundle.json").write_text(json.dumps(document))
-    succeed("export", many, "--format", "sglang", "-o", tmp_path / "e")
+    succeed("export", many, "--format", "sglang-branch", "-o", tmp_path / "e")
     assert len((tmp_path / "e" / "README.md").read_text().splitlines()) <= 80
 
 
@@ -164,7 +164,7 @@ def test_junit_is_xml_whatever_the_names(model, bundle, text, tmp_path):
     ["fit", "{statistics}", "--method", "oscar", "-o", "{out}", "--curve-context", 128], ["fit", "{statistics}", "--method", "oscar", "-o", "{out}", "--dtype", "float32"],
     ["collect", "show", "{statistics}", "--seed", 3],
     ["collect", "merge", "{statistics}", "{statistics}", "-o", "{out}", "--tokens", 5],
-    ["export", "{bundle}", "--format", "sglang", "-o", "{out}", "--dtype", "float32"], ["export", "{bundle}", "--format", "sglang", "-o", "{out}", "--revision", "x"],
+    ["export", "{bundle}", "--format", "sglang-branch", "-o", "{out}", "--dtype", "float32"], ["export", "{bundle}", "--format", "sglang-branch", "-o", "{out}", "--revision", "x"],
 ], ids=lambda line: " ".join(map(str, line[:2] + line[-2:])))
 def test_options_that_would_do_nothing_are_refused(line, model, bundle, statistics, text, tmp_path):
     places = {"model": model, "bundle": bundle, "statistics": statistics, "text": text, "out": tmp_path / "out"}
@@ -186,5 +186,5 @@ def test_help_says_what_is_required(name):
 def test_quiet_prints_results_only_where_they_are_asked_for(statistics, bundle, tmp_path):
     assert succeed("fit", statistics, "-o", tmp_path / "a", "-q").out == ""
     assert json.loads(succeed("fit", statistics, "-o", tmp_path / "b", "-q", "--json").out)["method"] == "waterfill"
-    assert succeed("export", bundle, "--format", "sglang", "-o", tmp_path / "c", "-q").out == ""
+    assert succeed("export", bundle, "--format", "sglang-branch", "-o", tmp_path / "c", "-q").out == ""
     assert "geometry" in succeed("collect", "show", statistics, "-q").out

@@ -44,7 +44,7 @@ def test_every_option_is_named(name, sub):
 def test_bash_completes_values_files_and_subcommands():
     assert bash_completion("collect", "--device", "c") == {"cpu", "cuda"}
     assert bash_completion("fit", "--method", "") >= {"oscar", "hadamard", "identity", "balanced", "waterfill"}
-    assert bash_completion("verify", "--as", "sgl") >= {"sglang", "sglang-v2"}
+    assert bash_completion("verify", "--as", "sgl") >= {"sglang-branch", "sglang-branch-v2"}
     assert bash_completion("verify", "pl") == {"plan"}
     assert "--decay" in bash_completion("collect", "merge", "--d") and "--decay" not in bash_completion("collect", "--d")
     assert bash_completion("fit", "--config", "CMakeCac") == {"CMakeCache.txt"}

@@ -16,7 +16,7 @@ def commands(model, prompts, statistics, bundle, text):
         "fit": lambda o: ["fit", statistics, "--method", "oscar", "-o", o],
         "report": lambda o: [*verify, "--report", o],
         "html": lambda o: [*verify, "--html", o],
-        "export": lambda o: ["export", bundle, "--format", "sglang", "-o", o],
+        "export": lambda o: ["export", bundle, "--format", "sglang-branch", "-o", o],
     }
 
 

@@ -115,7 +115,7 @@ def test_a_rank_whose_sequences_have_no_far_pairs(model, tmp_path):
     line = ["collect", "--model", model, "--prompts", rows, "--tokens", 170, "--seq-len", 96, "--rows", 50, "--far-pairs", "6,20", "--no-pack"]
     for i in (1, 2):
         succeed(*line, "-o", tmp_path / str(i), "--shard", f"{i}/2")
-    assert [any("fisher" in name for name in content(tmp_path / str(i))[0]) for i in (1, 2)] == [True, False]
+    assert [any("far_count" in name for name in content(tmp_path / str(i))[0]) for i in (1, 2)] == [True, False]
     succeed("collect", "merge", tmp_path / "1", tmp_path / "2", "-o", tmp_path / "both")
     succeed_ranks([*line, "-o", tmp_path / "ranks"])
     assert (tmp_path / "ranks").read_bytes() == (tmp_path / "both").read_bytes()

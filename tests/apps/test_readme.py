@@ -17,7 +17,7 @@ from harness import BUILD_DIR, SOURCE_DIR
 README = "README.md"
 PAGES = [README, *sorted(f"docs/{p.name}" for p in (SOURCE_DIR / "docs").glob("*.md"))]
 MADE_BY_README = {"statistics.safetensors": "best.statistics.safetensors", "bundle": "bundle", "report.json": "report.json",
-                  "sglang": "sglang"}  # name in docs/: name in README
+                  "branch": "branch"}  # name in docs/: name in README
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```\n(?=(?:```text\n(.*?)^```)?)", re.MULTILINE | re.DOTALL)
 
 
@@ -40,7 +40,7 @@ COMMANDS = [(page, i) for page in PAGES for i in range(len(command_lines(page)))
 
 
 def runnable(line, folder):
-    """The scripts that build are run without building: this test is itself part of a build's tests. Fewer sequences are judged."""
+    """The scripts that build are run without building: this test is itself part of a build's tests. Fewer sequences are evaluated."""
     if line.startswith("scripts/quickstart"):
         return f"OSCAR_LOGS={folder}/logs scripts/quickstart --no-build --output {folder}/quickstart"
     if line.startswith("scripts/test"):
@@ -180,6 +180,27 @@ def test_every_option_that_is_named_exists(page):
     # of SGLang, CTest, CMake, pip and torchrun
     named = set(LONG_OPTION.findall(re.sub(r"\]\([^)]*\)|<[^>]*>|\|[-:|]+\|", "", text_of(page))))
     assert named <= known_options() | others, sorted(named - known_options() - others)
+
+
+FOREIGN = {"--attention-backend", "--decode-attention-backend", "--disable-prefill-cuda-graph", "--disable-radix-cache",
+           "--kv-cache-dtype", "--kv-cache-quant-group-size", "--max-running-requests", "--model-path", "--nnodes",
+           "--no-enable-prefix-caching", "--no-python", "--nproc-per-node", "--page-size", "--prefill-attention-backend"}
+STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
+
+
+def options_in_messages(code):
+    """Those in string literals, not in comments."""
+    return {name for line in code.splitlines() for text in STRING.findall(re.sub(r"^\s*//.*|  // .*", "", line))
+            for name in LONG_OPTION.findall(text)}
+
+
+def test_every_option_that_a_message_names_exists():
+    assert options_in_messages('f("fit without --group", x);  // "--other"\n// "--third"') == {"--group"}
+    known = set().union(*map(options_of, SUBCOMMANDS)) | SHARED | FOREIGN
+    files = [p for room in ("lib", "apps") for p in (SOURCE_DIR / room).rglob("*") if p.suffix in (".h", ".cpp") and "html" not in p.parts]
+    assert len(files) > 500  # style sheets in html/ have names with two dashes, too
+    found = [f"{p.relative_to(SOURCE_DIR)}: {name}" for p in files for name in sorted(options_in_messages(p.read_text()) - known)]
+    assert not found, "\n".join(found)
 
 
 def test_every_named_folder_exists():

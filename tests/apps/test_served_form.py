@@ -1,4 +1,4 @@
-"""What is judged is what is served: the form of a bundle that --as names, the files that export writes of it, and which
+"""What is evaluated is what is served: the form of a bundle that --as names, the files that export writes of it, and which
 reports may stand beside them."""
 import json
 import shutil
@@ -17,7 +17,7 @@ def sample(tmp_path_factory):
     folder = tmp_path_factory.mktemp("served")
     succeed("collect", "--model", OUTLIERS, "--prompts", SAMPLE / "prompts.jsonl", "-o", folder / "s", "--tokens", 6000, "-q")
     succeed("fit", folder / "s", "--method", "oscar", "-o", folder / "layers", "-q")
-    succeed("fit", folder / "s", "-o", folder / "one", "--for", "sglang", "-q")
+    succeed("fit", folder / "s", "-o", folder / "one", "--for", "sglang-branch", "-q")
     succeed("fit", folder / "s", "--method", "oscar", "-o", folder / "pair", "--clip", "0.96,0.92", "-q")
     return folder
 
@@ -30,7 +30,7 @@ def rotations(folder):
     return ",".join(str(next(folder.glob(f"{side}_*.pt"))) for side in "kv")
 
 
-def judge(path, *arguments, code=0):
+def evaluate(path, *arguments, code=0):
     result = run("verify", "--model", OUTLIERS, "--text", SAMPLE / "heldout.txt", *QUICK, "--methods", "naive2,oscar",
                  *arguments, *(() if "--max-kl" in arguments else ("--no-gate",)), "--report", path)
     assert result.code == code, str(result)
@@ -42,45 +42,54 @@ def clips(bundle, side):
     return {tuple(layer[side]["clip"]) for layer in manifest_of(bundle)["layers"]}
 
 
-def test_judged_is_served(sample, tmp_path):
-    """The number of --as sglang is the number of the exported files, and not that of the bundle as it was fitted."""
+def test_the_advice_of_a_refusal_leads_to_an_export(sample, tmp_path):
+    fit = ["fit", sample / "s", "--method", "balanced", "-q", "-o"]
+    export = ["--format", "vllm", "--model", OUTLIERS, "-o", tmp_path / "out"]
+    succeed(*fit, tmp_path / "groups", "--bits", "2.5")
+    refuse(BAD_INPUT, "export", tmp_path / "groups", *export, names="fit without --bits")
+    succeed(*fit, tmp_path / "one")
+    succeed("export", tmp_path / "one", *export)
+
+
+def test_evaluated_is_served(sample, tmp_path):
+    """The number of --as sglang-branch is the number of the exported files, and not that of the bundle as it was fitted."""
     assert len(clips(sample / "layers", "key")) > 1
-    native, as_fitted, out = judge(tmp_path / "native.json", "--bundle", sample / "layers")
+    native, as_fitted, out = evaluate(tmp_path / "native.json", "--bundle", sample / "layers")
     assert native["bundle"]["served_as"] == {"format": "transformers", "changes": []}
     assert "oscar as transformers serves it" in out
     assert native["bundle"]["clip"]["key"] is None  # they differ: all of them are listed
     assert [tuple(layer["key"]) for layer in native["bundle"]["clip"]["layers"]] == \
         [tuple(layer["key"]["clip"]) for layer in manifest_of(sample / "layers")["layers"]]
 
-    served, as_served, out = judge(tmp_path / "served.json", "--bundle", sample / "layers", "--as", "sglang")
+    served, as_served, out = evaluate(tmp_path / "served.json", "--bundle", sample / "layers", "--as", "sglang-branch")
     one = manifest_of(sample / "layers")["global_clip"]
     assert served["bundle"]["clip"] == {"source": "bundle", "key": one["key"], "value": one["value"]}
     assert "one clip ratio for the keys of all layers" in served["bundle"]["served_as"]["changes"][0]
-    assert "changed by sglang: one clip ratio" in out
+    assert "changed by sglang-branch: one clip ratio" in out
     assert as_served["kl"]["mean"] != as_fitted["kl"]["mean"]
 
-    result = succeed("export", sample / "layers", "--format", "sglang", "--report", tmp_path / "served.json", "-o", tmp_path / "x")
+    result = succeed("export", sample / "layers", "--format", "sglang-branch", "--report", tmp_path / "served.json", "-o", tmp_path / "x")
     assert "changes the bundle" in result.err
     card = (tmp_path / "x" / "README.md").read_text()
     assert f"{as_served['kl']['mean']:.4g}" in card and "one clip ratio for the keys" in card
-    files, of_files, _ = judge(tmp_path / "files.json", "--rotations", rotations(tmp_path / "x"))
+    files, of_files, _ = evaluate(tmp_path / "files.json", "--rotations", rotations(tmp_path / "x"))
     assert of_files["kl"] == as_served["kl"] and of_files["nll"] == as_served["nll"]
     assert files["bundle"]["clip"] == {"source": "file", "key": one["key"], "value": one["value"]}
-    assert files["bundle"]["served_as"]["format"] == "sglang" and files["bundle"]["fingerprint_matches"]
+    assert files["bundle"]["served_as"]["format"] == "sglang-branch" and files["bundle"]["fingerprint_matches"]
 
     # The report of the bundle as it was fitted is not that of what is exported.
-    sentence = refuse(BAD_INPUT, "export", sample / "layers", "--format", "sglang", "--report", tmp_path / "native.json",
-                      "-o", tmp_path / "y", names=["'transformers'", "in place of the bundle's", "oscar-fit --for sglang"])
-    assert "--as sglang" in sentence and not (tmp_path / "y").exists()
+    sentence = refuse(BAD_INPUT, "export", sample / "layers", "--format", "sglang-branch", "--report", tmp_path / "native.json",
+                      "-o", tmp_path / "y", names=["'transformers'", "in place of the bundle's", "oscar-fit --for sglang-branch"])
+    assert "--as sglang-branch" in sentence and not (tmp_path / "y").exists()
 
 
 def test_the_fit_for_a_format_loses_nothing(sample, tmp_path):
     assert len(clips(sample / "one", "key")) == 1 and len(clips(sample / "one", "value")) == 1
-    assert manifest_of(sample / "one")["provenance"]["options"]["for"] == "sglang"
-    report, row, _ = judge(tmp_path / "r.json", "--bundle", sample / "one")
-    assert report["bundle"]["served_as"] == {"format": "sglang", "changes": []}
-    succeed("export", sample / "one", "--format", "sglang", "--report", tmp_path / "r.json", "-o", tmp_path / "x")
-    _, of_files, _ = judge(tmp_path / "files.json", "--rotations", rotations(tmp_path / "x"))
+    assert manifest_of(sample / "one")["provenance"]["options"]["for"] == "sglang-branch"
+    report, row, _ = evaluate(tmp_path / "r.json", "--bundle", sample / "one")
+    assert report["bundle"]["served_as"] == {"format": "sglang-branch", "changes": []}
+    succeed("export", sample / "one", "--format", "sglang-branch", "--report", tmp_path / "r.json", "-o", tmp_path / "x")
+    _, of_files, _ = evaluate(tmp_path / "files.json", "--rotations", rotations(tmp_path / "x"))
     assert of_files["kl"] == row["kl"]
 
 
@@ -90,7 +99,7 @@ def test_predictions_order_the_measured_kl(sample, tmp_path):
         layers = manifest_of(sample / name)["fit"]["layers"]
         return sum(layer[part]["error"] for layer in layers for part in ("k_logit_error", "v_output_error"))
 
-    kl = {name: judge(tmp_path / f"{name}.json", "--bundle", sample / name)[1]["kl"]["mean"] for name in ("layers", "one", "pair")}
+    kl = {name: evaluate(tmp_path / f"{name}.json", "--bundle", sample / name)[1]["kl"]["mean"] for name in ("layers", "one", "pair")}
     found = {name: (kl[name], predicted(name)) for name in kl}
     for name in ("layers", "one"):
         assert kl[name] < 0.5 * kl["pair"] and predicted(name) < 0.9 * predicted("pair"), found
@@ -99,40 +108,40 @@ def test_predictions_order_the_measured_kl(sample, tmp_path):
 
 
 def test_reports_that_failed_or_belong_to_another_bundle(sample, tmp_path):
-    judge(tmp_path / "failed.json", "--bundle", sample / "one", "--max-kl", "1e-9", code=GATE_FAILED)
-    refuse(BAD_INPUT, "export", sample / "one", "--format", "sglang", "--report", tmp_path / "failed.json", "-o", tmp_path / "x",
+    evaluate(tmp_path / "failed.json", "--bundle", sample / "one", "--max-kl", "1e-9", code=GATE_FAILED)
+    refuse(BAD_INPUT, "export", sample / "one", "--format", "sglang-branch", "--report", tmp_path / "failed.json", "-o", tmp_path / "x",
            names=["failed.json", "gate 'max_kl' failed"])
-    judge(tmp_path / "pair.json", "--bundle", sample / "pair")
-    refuse(BAD_INPUT, "export", sample / "one", "--format", "sglang", "--report", tmp_path / "pair.json", "-o", tmp_path / "x",
+    evaluate(tmp_path / "pair.json", "--bundle", sample / "pair")
+    refuse(BAD_INPUT, "export", sample / "one", "--format", "sglang-branch", "--report", tmp_path / "pair.json", "-o", tmp_path / "x",
            names=["pair.json", "another bundle"])
     old = json.loads((tmp_path / "pair.json").read_text())
     del old["bundles"][0]["served_as"]
     (tmp_path / "old.json").write_text(json.dumps(old))
-    refuse(BAD_INPUT, "export", sample / "pair", "--format", "sglang", "--report", tmp_path / "old.json", "-o", tmp_path / "x",
-           names=["old.json", "--as sglang"])
+    refuse(BAD_INPUT, "export", sample / "pair", "--format", "sglang-branch", "--report", tmp_path / "old.json", "-o", tmp_path / "x",
+           names=["old.json", "--as sglang-branch"])
     assert not (tmp_path / "x").exists()
 
 
 def test_exported_files_know_their_model_and_clip(bundle, text, tmp_path):
-    succeed("export", bundle, "--format", "sglang", "-o", tmp_path / "x")
+    succeed("export", bundle, "--format", "sglang-branch", "-o", tmp_path / "x")
     pair = rotations(tmp_path / "x")
     other = make_model(tmp_path / "other", seed=2)
     refuse(BAD_INPUT, "verify", "--rotations", pair, "--check-only", "--model", other, names="another model")
     refuse(BAD_INPUT, "verify", "--rotations", pair, "--model", other, "--text", text, "--context", 512, names="another model")
-    refuse(USAGE, "verify", "--rotations", pair, "--as", "sglang-v2", "--check-only", names="sglang")
+    refuse(USAGE, "verify", "--rotations", pair, "--as", "sglang-branch-v2", "--check-only", names="sglang-branch")
     assert "fingerprint is equal" not in succeed("verify", "--rotations", pair, "--check-only").out
 
 
 def test_forms_that_do_not_exist_or_have_nothing_to_serve(bundle, model, text):
     verify = ["verify", "--no-gate", "--model", model, "--text", text, "--context", 512]
-    refuse(USAGE, *verify, "--bundle", bundle, "--as", "tensorrt", names="sglang, sglang-v2, sglang-v3, transformers, vllm, sglang-plugin, absorbed")
-    refuse(USAGE, *verify, "--as", "sglang", names="--bundle")
+    refuse(USAGE, *verify, "--bundle", bundle, "--as", "tensorrt", names="sglang-branch, sglang-branch-v2, sglang-branch-v3, transformers, vllm, sglang, absorbed")
+    refuse(USAGE, *verify, "--as", "sglang-branch", names="--bundle")
 
 
 @pytest.mark.parametrize("arguments", [["--encoder", "search"], ["--scope", "head"], ["--method", "waterfill"],
                                        ["--method", "balanced"], ["--center", "mean"], ["--windows", "60,256"]])
 def test_fits_that_a_format_cannot_carry(statistics, tmp_path, arguments):
-    refuse(USAGE, "fit", statistics, "-o", tmp_path / "b", "--for", "sglang", *arguments, names="sglang")
+    refuse(USAGE, "fit", statistics, "-o", tmp_path / "b", "--for", "sglang-branch", *arguments, names="sglang-branch")
     refuse(USAGE, "fit", statistics, "-o", tmp_path / "b", "--for", "gguf", names=["gguf", "transformers"])
     assert not (tmp_path / "b").exists()
 
@@ -146,7 +155,7 @@ def test_vllm_gets_means_before_rope(statistics, model, tmp_path):
     refuse(BAD_INPUT, "export", tmp_path / "balanced", "--format", "vllm", "-o", tmp_path / "x", "--model", model, names="--center mean")
 
 
-@pytest.mark.parametrize("form, method, scope", [("sglang-v2", "oscar", "head"), ("sglang-v3", "balanced", "head")])
+@pytest.mark.parametrize("form, method, scope", [("sglang-branch-v2", "oscar", "head"), ("sglang-branch-v3", "balanced", "head")])
 def test_the_other_formats(statistics, model, text, tmp_path, form, method, scope):
     succeed("fit", statistics, "-o", tmp_path / "b", "--for", form)
     manifest = manifest_of(tmp_path / "b")
@@ -158,7 +167,7 @@ def test_the_other_formats(statistics, model, text, tmp_path, form, method, scop
     succeed("export", tmp_path / "b", "--format", form, "-o", tmp_path / "x")
     succeed("verify", "--no-gate", "--rotations", rotations(tmp_path / "x"), *arguments, "--report", tmp_path / "f.json")
     files = json.loads((tmp_path / "f.json").read_text())
-    row = {r["bundle"]["row"]: next(m for m in r["methods"] if m["judged"])["kl"] for r in (report, files)}
+    row = {r["bundle"]["row"]: next(m for m in r["methods"] if m["evaluated"])["kl"] for r in (report, files)}
     assert len({json.dumps(kl) for kl in row.values()}) == 1
 
 
@@ -184,7 +193,7 @@ def test_edited_numbers_fail_the_check(bundle, tmp_path, change):
     change(manifest)
     path.write_text(json.dumps(manifest))
     refuse(BAD_INPUT, "verify", "--bundle", copy, "--check-only", names=["oscar_bundle.json", "changed after the fit"])
-    refuse(BAD_INPUT, "export", copy, "--format", "sglang", "-o", tmp_path / "x", names="changed after the fit")
+    refuse(BAD_INPUT, "export", copy, "--format", "sglang-branch", "-o", tmp_path / "x", names="changed after the fit")
     del manifest["numbers_sha256"]  # older bundles have none
     path.write_text(json.dumps(manifest))
     succeed("verify", "--bundle", copy, "--check-only")

@@ -1,4 +1,4 @@
-"""oscar-verify with several bundles: rows are named by directory, all are judged, and the report says which is which."""
+"""oscar-verify with several bundles: rows are named by directory, all are evaluated, and the report says which is which."""
 import json
 import shutil
 
@@ -28,7 +28,7 @@ def test_rows_and_gates(pair, line, tmp_path):
     report = json.loads(files[0].read_text())
     rows = {m["id"]: m for m in report["methods"]}
     assert set(rows) == {"bf16", "oscar-tns", "by-layer", "by-head"}
-    assert [m["judged"] for m in rows.values()].count(True) == 2
+    assert [m["evaluated"] for m in rows.values()].count(True) == 2
     assert rows["by-layer"]["kl"]["mean"] != rows["by-head"]["kl"]["mean"]
     assert [b["row"] for b in report["bundles"]] == ["by-layer", "by-head"]
     assert [b["scope"] for b in report["bundles"]] == ["layer", "head"]

@@ -77,10 +77,10 @@ def test_options(refused, arguments, names):
 
 @pytest.fixture(scope="module")
 def rotations(bundle, tmp_path_factory):
-    """Files without our record name no model, so that they are judged on any model of their geometry."""
+    """Files without our record name no model, so that they are evaluated on any model of their geometry."""
     torch = pytest.importorskip("torch")
     folder = tmp_path_factory.mktemp("rotations") / "out"
-    succeed("export", bundle, "--format", "sglang", "-o", folder)
+    succeed("export", bundle, "--format", "sglang-branch", "-o", folder)
     for path in folder.glob("*.pt"):
         value = torch.load(path, weights_only=True)
         del value["calibration"]

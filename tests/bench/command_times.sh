@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Times oscar-collect, oscar-fit and oscar-verify on a checkpoint of random weights with the geometry of Qwen3-8B, and prints the
-# table of -v of each run; with several folders of executables, all of them in turn, and whether they wrote the same.
+# Times oscar-collect (--no-pack: each prompt is a sequence), oscar-fit and oscar-verify on a checkpoint of random weights with the
+# geometry of Qwen3-8B, and prints the table of -v of each run; with several folders of executables, all of them in turn, and whether they wrote the same.
 #
 #   tests/bench/command_times.sh WORK BIN [BIN...]
 #
@@ -21,7 +21,7 @@ for bin in "$@"; do
   number=$((number + 1)) to=$work/run$((number))
   rm -rf "$to" && mkdir "$to"
   timed "collect-$number" "$bin/oscar-collect" --model "$model" --prompts "$root/sample_data/prompts.jsonl" --tokens "$tokens" \
-    --device "$device" -o "$to/statistics.safetensors"
+    --no-pack --device "$device" -o "$to/statistics.safetensors"
   for method in oscar waterfill; do
     timed "fit-$method-$number" "$bin/oscar-fit" "$to/statistics.safetensors" --method $method --device "$device" -o "$to/fitted-$method"
   done

@@ -9,7 +9,7 @@
 # 65536 32768 16384 4096"; none: no such run), LAST tokens of each that are decoded (default 64), METHODS (default naive2), PROMPTS of
 # the task niah (default 0: none) of TASK_LENGTH tokens (default: the longest length), LIMIT in seconds for each run (default 3600),
 # DEVICE (default cuda), GEOMETRY (default 8b), PYTHON (default python3, with torch and safetensors). The bundles of oscar and waterfill
-# are judged beside METHODS. The text is random token ids. Results stand in WORK/contexts.jsonl after each run; with KEEP=1 they are added
+# are evaluated beside METHODS. The text is random token ids. Results stand in WORK/contexts.jsonl after each run; with KEEP=1 they are added
 # to those of earlier calls.
 set -eu
 [ $# -ge 1 ] || { sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 2; }

@@ -42,23 +42,23 @@ def main():
         q, k, v, o = rows(QUERY_HEADS), rows(KV_HEADS) + 0.5, rows(KV_HEADS), rows(QUERY_HEADS)
         far = torch.rand(n, 1, 1)
         out = {"q_gram": gram(q), "k_gram": gram(k), "v_gram": gram(v), "o_gram": gram(o), "energy_gram": gram(v * far),
-               "wo_gram": gram(rows(QUERY_HEADS)) / n, "fisher_q_gram": gram(q * far), "fisher_v_weight": gram(o * far),
-               "fisher_count": torch.tensor([n - 320.0, (n - 320.0) * 800], dtype=torch.float64),
+               "wo_gram": gram(rows(QUERY_HEADS)) / n, "far_q_gram": gram(q * far), "far_v_weight": gram(o * far),
+               "far_count": torch.tensor([n - 320.0, (n - 320.0) * 800], dtype=torch.float64),
                "k_sum": k.double().sum(0), "v_sum": v.double().sum(0),
                "attention_residual": torch.tensor([[40.0 * n, n], [45.0 * n, n - 320.0]], dtype=torch.float64),
                "residual_energy": torch.tensor([50.0 * n, n], dtype=torch.float64)}
         for name in ("q_gram", "k_gram", "k_sum"):
             out["pre_" + name] = out[name].clone()
-        out["fisher_pre_q_gram"] = out["fisher_q_gram"].clone()  # nothing turns: all frequencies are zero
+        out["far_pre_q_gram"] = out["far_q_gram"].clone()  # nothing turns: all frequencies are zero
         tensors.update({f"layers.{i}.{name}": t.contiguous() for name, t in out.items()})
         tensors.update({f"rows.{i}.{name}": t[picked].contiguous() for name, t in (("q", q), ("k", k), ("v", v))})
-    facts = {"format_version": 2, "tool": {"name": "oscar-collect", "version": "0.0.0"}, "tokens": n,
+    facts = {"format_version": 3, "tool": {"name": "oscar-collect", "version": "0.0.0"}, "tokens": n,
              "model": {"name": "random", "fingerprint": "sha256:" + "0" * 64, "architecture": "Qwen3ForCausalLM",
                        "layers": options.layers, "query_heads": QUERY_HEADS, "kv_heads": KV_HEADS, "head_dim": D, "hidden": HIDDEN,
                        "max_position": 40960, "attention_scale": D**-0.5, "rope_scale": 1.0},
              "rows": {"requested": options.rows, "kept": options.rows},
              "parts": [{"prompts": {"sha256": "0" * 64}, "tokens": n, "sequences": 1}]}
-    save_file(tensors, options.output, {"format": "oscar-statistics", "format_version": "2", "oscar": json.dumps(facts)})
+    save_file(tensors, options.output, {"format": "oscar-statistics", "format_version": "3", "oscar": json.dumps(facts)})
 
 
 if __name__ == "__main__":

@@ -12,42 +12,42 @@ namespace {
 
 constexpr int kDim = 64;
 
-// A closed form that falls by e for each bit.
+// Analytic costs that fall by e for each bit.
 std::vector<double> falling() {
-  std::vector<double> closed;
-  for (const Widths& widths : falling_profiles()) closed.push_back(std::exp(-profile_bits(widths, kDim)));
-  return closed;
+  std::vector<double> analytic;
+  for (const Widths& widths : falling_profiles()) analytic.push_back(std::exp(-profile_bits(widths, kDim)));
+  return analytic;
 }
 
 TEST(CurveEstimate, OneRatioForAllIsKept) {
-  const std::vector<double> closed = falling();
+  const std::vector<double> analytic = falling();
   std::vector<MeasuredKl> measured;
-  for (const std::size_t i : {std::size_t{0}, std::size_t{9}, closed.size() - 1}) {
-    measured.push_back({i, 7.0 * closed[i], 0.5 * closed[i]});
+  for (const std::size_t i : {std::size_t{0}, std::size_t{9}, analytic.size() - 1}) {
+    measured.push_back({i, 7.0 * analytic[i], 0.5 * analytic[i]});
   }
-  const std::vector<double> kl = estimated_kl(closed, measured, kDim);
-  for (std::size_t i = 0; i < kl.size(); ++i) EXPECT_NEAR(kl[i], 7.0 * closed[i], 1e-12) << i;
+  const std::vector<double> kl = estimated_kl(analytic, measured, kDim);
+  for (std::size_t i = 0; i < kl.size(); ++i) EXPECT_NEAR(kl[i], 7.0 * analytic[i], 1e-12) << i;
 }
 
 TEST(CurveEstimate, APointWithoutErrorIsTakenAsItIs) {
-  const std::vector<double> closed = falling();
-  const std::vector<double> kl = estimated_kl(closed, {{0, 5.0, 0.0}, {9, 0.01, 0.0}, {34, 3.0, 0.0}}, kDim);
+  const std::vector<double> analytic = falling();
+  const std::vector<double> kl = estimated_kl(analytic, {{0, 5.0, 0.0}, {9, 0.01, 0.0}, {34, 3.0, 0.0}}, kDim);
   EXPECT_NEAR(kl[0], 5.0, 1e-12);
   EXPECT_NEAR(kl[9], 0.01, 1e-14);
   EXPECT_NEAR(kl[34], 3.0, 1e-12);
-  EXPECT_NEAR(estimated_kl(closed, {{4, 2.0, 9.0}}, kDim)[4], 2.0, 1e-12) << "nothing else is known";
+  EXPECT_NEAR(estimated_kl(analytic, {{4, 2.0, 9.0}}, kDim)[4], 2.0, 1e-12) << "nothing else is known";
 }
 
 // Two profiles of equal bits. A relative error equal to `spread` moves a point half the way, in logarithms.
 TEST(CurveEstimate, NoiseIsShrunkByWhatTheOthersSay) {
-  std::vector<double> closed(falling_profiles().size(), 1.0);
+  std::vector<double> analytic(falling_profiles().size(), 1.0);
   std::size_t a = 0, b = 0;
-  for (std::size_t i = 0; i < closed.size(); ++i) {
+  for (std::size_t i = 0; i < analytic.size(); ++i) {
     if (falling_profiles()[i] == Widths{4, 0, 0, 0}) a = i;
     if (falling_profiles()[i] == Widths{2, 1, 0, 0}) b = i;
   }
   const EstimateOptions options{0.3, 0.6};
-  const std::vector<double> kl = estimated_kl(closed, {{a, 4.0, 1.2}, {b, 1.0, 0.0}}, kDim, options);
+  const std::vector<double> kl = estimated_kl(analytic, {{a, 4.0, 1.2}, {b, 1.0, 0.0}}, kDim, options);
   EXPECT_NEAR(kl[a], 2.0, 1e-12);
   EXPECT_NEAR(kl[b], 1.0, 1e-12);
 }

@@ -59,47 +59,47 @@ TEST(Curves, AllocationGoesWhereTheKlIsAndAddsUp) {
   EXPECT_THROW(allocate_curves(c, 9.0), UsageError);
 }
 
-// Wholes that were measured decide between allocations, for their own budget alone, and are what is predicted.
+// End-to-end KLs that were measured decide between allocations, for their own budget alone, and are what is predicted.
 TEST(Curves, TheBetterWholeIsTaken) {
   Curves c = made_curves();
   const std::vector<Widths> one(2, Widths{1, 0, 0, 0}), two(2, Widths{2, 0, 0, 0});
-  c.wholes.push_back({1.5, "curves", two, one, 0.2, 0.02, {0.1, 0.3}});
-  c.wholes.push_back({1.5, "closed_form", one, two, 0.3, 0.01, {0.19, 0.41}});  // gains .09 and .11: .1 +- .01
+  c.end_to_end.push_back({1.5, "measured", two, one, 0.2, 0.02, {0.1, 0.3}});
+  c.end_to_end.push_back({1.5, "analytic", one, two, 0.3, 0.01, {0.19, 0.41}});  // gains .09 and .11: .1 +- .01
   const CurveAllocation best = allocate_curves(c, 1.5);
   EXPECT_EQ(best.key, two);
   EXPECT_EQ(best.value, one);
   EXPECT_EQ(best.predicted, (PredictedKl{0.2, 0.02, 2048, 64, 256}));
-  c.wholes[1].sequences = {0.18, 0.42};  // gains .08 and .12: .1 +- .02, five errors, but of two sequences
+  c.end_to_end[1].sequences = {0.18, 0.42};  // gains .08 and .12: .1 +- .02, five errors, but of two sequences
   EXPECT_EQ(allocate_curves(c, 1.5).key, one);
-  c.wholes[0].sequences.assign(8, 0.0);
-  c.wholes[1].sequences = {0.0, 0.1, 0.0, 0.1, 0.0, 0.1, 0.0, 0.1};  // .05 +- .019: more than two errors, of eight
+  c.end_to_end[0].sequences.assign(8, 0.0);
+  c.end_to_end[1].sequences = {0.0, 0.1, 0.0, 0.1, 0.0, 0.1, 0.0, 0.1};  // .05 +- .019: more than two errors, of eight
   EXPECT_EQ(allocate_curves(c, 1.5).key, two);
-  c.wholes[1].sequences[7] = c.wholes[1].sequences[5] = 0.0;  // .025 +- .016
+  c.end_to_end[1].sequences[7] = c.end_to_end[1].sequences[5] = 0.0;  // .025 +- .016
   EXPECT_EQ(allocate_curves(c, 1.5).key, one);
   EXPECT_EQ(allocate_curves(c, 1.625).key[1], (Widths{4, 4, 2, 2}));
 }
 
-// Points of equal KL and a closed form that says otherwise: each is followed as far as it is known.
+// Points of equal KL and analytic costs that say otherwise: each is followed as far as it is known.
 TEST(Curves, ClosedFormsAllowProfilesThatNobodyMeasured) {
   Curves c = made_curves();
   for (SideCurve& curve : c.curves) {
-    curve.closed_form.assign(falling_profiles().size(), 1.0);
-    for (std::size_t i = 0; i < curve.closed_form.size(); ++i) {
-      if (falling_profiles()[i][0] >= 2) curve.closed_form[i] = 1e-3;  // two bits for the first block are all it takes
+    curve.analytic.assign(falling_profiles().size(), 1.0);
+    for (std::size_t i = 0; i < curve.analytic.size(); ++i) {
+      if (falling_profiles()[i][0] >= 2) curve.analytic[i] = 1e-3;  // two bits for the first block are all it takes
     }
   }
   const CurveAllocation cheap = allocate_estimates(c, 0.625);
   EXPECT_EQ(cheap.key[1], (Widths{2, 0, 0, 0}));  // 0.625 bits, never measured
-  const CurveAllocation closed = allocate_closed_form(c, 0.625);
-  EXPECT_EQ(closed.value[0], (Widths{2, 0, 0, 0}));
-  EXPECT_GT(closed.predicted.kl, 0.0);
+  const CurveAllocation analytic = allocate_analytic(c, 0.625);
+  EXPECT_EQ(analytic.value[0], (Widths{2, 0, 0, 0}));
+  EXPECT_GT(analytic.predicted.kl, 0.0);
 }
 
 TEST(Curves, RoundTrip) {
   Curves made = made_curves();
-  made.curves[1].closed_form.assign(falling_profiles().size(), 0.5);
-  made.wholes.push_back(
-      {1.5, "curves", {{4, 2, 0, 0}, {1, 0, 0, 0}}, {{2, 2, 2, 2}, {0, 0, 0, 0}}, 0.375, 0.125, {0.25, 0.5}});
+  made.curves[1].analytic.assign(falling_profiles().size(), 0.5);
+  made.end_to_end.push_back(
+      {1.5, "measured", {{4, 2, 0, 0}, {1, 0, 0, 0}}, {{2, 2, 2, 2}, {0, 0, 0, 0}}, 0.375, 0.125, {0.25, 0.5}});
   const Json json = curves_to_json(made);
   const Curves back = curves_from_json(parse_json(dump_json(json), "f"), "f");
   EXPECT_EQ(dump_json(curves_to_json(back)), dump_json(json));
@@ -133,7 +133,7 @@ TEST(Curves, RefusesWhatIsDamaged) {
     change(json);
     EXPECT_THROW(curves_from_json(json, "f"), InputError) << what;
   };
-  refused("newer", [](Json& j) { j["format_version"] = 2; });
+  refused("newer", [](Json& j) { j["format_version"] = 3; });
   refused("format", [](Json& j) { j["format"] = "other"; });
   refused("no curves", [](Json& j) { j["curves"] = Json::array(); });
   refused("a side is missing", [](Json& j) { j["curves"].erase(3); });

@@ -10,7 +10,7 @@
 namespace oscar {
 namespace {
 
-// One layer of head size 64 whose KL is 2^-bits for each side, and a closed form of the same shape.
+// One layer of head size 64 whose KL is 2^-bits for each side, and analytic costs of the same shape.
 Curves halving_curves() {
   Curves c;
   c.head_dim = 64, c.sink = 64, c.recent = 256, c.context = 2048, c.sequences = 1;
@@ -18,7 +18,7 @@ Curves halving_curves() {
     SideCurve curve{0, side, {}, {}};
     for (const Widths& widths : falling_profiles()) {
       const double kl = std::exp2(-profile_bits(widths, 64));
-      curve.closed_form.push_back(kl);
+      curve.analytic.push_back(kl);
       curve.points.push_back(curve_point(widths, {kl}));
     }
     c.curves.push_back(curve);
@@ -33,7 +33,7 @@ void measure(Curves& c, std::size_t index, double times) {
   const double bits = target_budgets(c.head_dim)[index];
   const CurveAllocation widths = allocate_estimates(c, bits);
   const double kl = times * widths.predicted.kl;
-  c.wholes.push_back({bits, "curves", widths.key, widths.value, kl, 0.0, {kl}});
+  c.end_to_end.push_back({bits, "measured", widths.key, widths.value, kl, 0.0, {kl}});
 }
 
 TEST(TargetBudget, BudgetsAreEighthsOfABitUpToFourBitsEverywhere) {
@@ -65,26 +65,26 @@ TEST(TargetBudget, AWholeCorrectsItsNeighbors) {
   measure(c, 6, 3.0);   // 1 bit
   measure(c, 22, 1.5);  // 3 bits
   const std::vector<BudgetRow> rows = predict_budgets(c);
-  EXPECT_TRUE(rows[6].whole && rows[22].whole && !rows[7].whole);
+  EXPECT_TRUE(rows[6].measured && rows[22].measured && !rows[7].measured);
   EXPECT_DOUBLE_EQ(rows[6].predicted.kl, 3.0 * sum_at(c, 1.0));
   EXPECT_NEAR(rows[7].predicted.kl, 3.0 * sum_at(c, 1.125), 1e-12);
   EXPECT_NEAR(rows[20].predicted.kl, 1.5 * sum_at(c, 2.75), 1e-12);
 }
 
-// Wholes are measured until the choice is one that was measured, whatever they are off by.
+// End-to-end KL is measured until the choice is one that was measured, whatever they are off by.
 TEST(TargetBudget, TheSearchEndsAtTheSmallestMeasuredBudget) {
   for (const double times : {0.4, 1.0, 1.7, 5.0}) {
     Curves c = halving_curves();
     const double target = 0.5;
     std::size_t measured = 0;
-    while (const std::optional<std::size_t> next = next_whole(c, target)) {
+    while (const std::optional<std::size_t> next = next_budget(c, target)) {
       ASSERT_LT(++measured, 6u);
       measure(c, *next, times);
     }
     const std::vector<BudgetRow> rows = predict_budgets(c);
     const std::optional<std::size_t> found = smallest_budget(rows, target);
     ASSERT_TRUE(found) << times;
-    EXPECT_TRUE(rows[*found].whole);
+    EXPECT_TRUE(rows[*found].measured);
     EXPECT_LE(times * sum_at(c, rows[*found].bits), target);
     EXPECT_TRUE(*found == 0 || times * sum_at(c, rows[*found - 1].bits) > target) << times;
   }
@@ -92,25 +92,25 @@ TEST(TargetBudget, TheSearchEndsAtTheSmallestMeasuredBudget) {
 
 TEST(TargetBudget, ATargetThatNothingMeetsMeasuresTheBest) {
   Curves c = halving_curves();
-  const std::optional<std::size_t> next = next_whole(c, 1e-6);
+  const std::optional<std::size_t> next = next_budget(c, 1e-6);
   ASSERT_EQ(next, std::size_t{34});
   measure(c, *next, 2.0);
-  EXPECT_EQ(next_whole(c, 1e-6), std::nullopt);
+  EXPECT_EQ(next_budget(c, 1e-6), std::nullopt);
   EXPECT_EQ(smallest_budget(predict_budgets(c), 1e-6), std::nullopt);
 }
 
-// Curves of a file may lack a closed form and have wholes that no budget is.
+// Curves of a file may lack analytic costs and have end-to-end KLs of other budgets.
 TEST(TargetBudget, CurvesThatAllowFewBudgets) {
   Curves c = halving_curves();
   for (SideCurve& curve : c.curves) {
-    curve.closed_form.clear();
+    curve.analytic.clear();
     std::erase_if(curve.points, [](const CurvePoint& p) { return profile_bits(p.widths, 64) < 2.0; });
   }
-  c.wholes.push_back({9.0, "curves", {{4, 4, 4, 4}}, {{4, 4, 4, 4}}, 0.1, 0.0, {0.1}});
+  c.end_to_end.push_back({9.0, "measured", {{4, 4, 4, 4}}, {{4, 4, 4, 4}}, 0.1, 0.0, {0.1}});
   const std::vector<BudgetRow> rows = predict_budgets(c);
   ASSERT_FALSE(rows.empty());
   EXPECT_GE(rows.front().bits, 2.0);
-  const std::optional<std::size_t> next = next_whole(c, rows.front().predicted.kl);
+  const std::optional<std::size_t> next = next_budget(c, rows.front().predicted.kl);
   ASSERT_TRUE(next);
   EXPECT_EQ(target_budgets(64)[*next], rows.front().bits);
 }

@@ -17,7 +17,7 @@ double uniform(std::uint64_t seed, std::uint64_t i, std::uint64_t j) {
   return static_cast<double>(random_bits(seed, i, j) >> 11) * 0x1p-53;
 }
 
-// KL of a side whose blocks have the given energies: what the closed form would say.
+// KL of a side whose blocks have the given energies: what analytic costs would say.
 std::vector<double> curve(const std::array<double, 4>& energy) {
   constexpr double kShare[] = {1.0, 0.3634, 0.1188, 0.0, 0.0115};
   std::vector<double> kl;

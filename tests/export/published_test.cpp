@@ -46,7 +46,7 @@ TEST(Published, OurRecordIsUsed) {
   EXPECT_EQ(bundle.windows.recent, 128);
   EXPECT_EQ(bundle.quant_group, 2);
   EXPECT_TRUE(has_recorded_clip(bundle));
-  EXPECT_EQ(published_format(bundle), "sglang");
+  EXPECT_EQ(published_format(bundle), "sglang-branch");
 }
 
 TEST(Published, FilesOfOtherProgramsHaveNone) {

@@ -22,7 +22,7 @@ Bundle with_clips(std::vector<float> key, std::vector<float> value) {
 
 TEST(ServedForm, PublishedFilesCarryOnePairOfClipRatios) {
   const Bundle fitted = with_clips({0.84f, 0.434f}, {0.902f, 0.871f});
-  const ServedForm form = served_form(fitted, "sglang");
+  const ServedForm form = served_form(fitted, "sglang-branch");
   ASSERT_EQ(form.changes.size(), 2U);
   EXPECT_NE(form.changes[0].find("keys of all layers, 0.652, in place of the bundle's 0.434 to 0.84"),
             std::string::npos)
@@ -37,14 +37,14 @@ TEST(ServedForm, PublishedFilesCarryOnePairOfClipRatios) {
 
 TEST(ServedForm, OneClipInAllLayersLosesNothing) {
   const Bundle fitted = with_clips({0.652f, 0.652f}, {0.871f, 0.871f});
-  EXPECT_TRUE(served_form(fitted, "sglang").changes.empty());
-  EXPECT_EQ(lossless_form(fitted).format, "sglang");
+  EXPECT_TRUE(served_form(fitted, "sglang-branch").changes.empty());
+  EXPECT_EQ(lossless_form(fitted).format, "sglang-branch");
 }
 
 TEST(ServedForm, RatiosThatAreOffAreTheSame) {
   Bundle fitted = with_clips({0.0f, 1.0f}, {0.871f, 0.871f});
   fitted.global_key_clip = 0.0f;
-  EXPECT_TRUE(served_form(fitted, "sglang").changes.empty());
+  EXPECT_TRUE(served_form(fitted, "sglang-branch").changes.empty());
 }
 
 TEST(ServedForm, LayerClipsNeedTheBundleItself) {
@@ -57,7 +57,7 @@ TEST(ServedForm, LayerClipsNeedTheBundleItself) {
 TEST(ServedForm, EnginesOfPublishedFilesEncodeByMinMax) {
   Bundle fitted = with_clips({0.652f, 0.652f}, {0.871f, 0.871f});
   fitted.encoder = "search";
-  const ServedForm form = served_form(fitted, "sglang");
+  const ServedForm form = served_form(fitted, "sglang-branch");
   ASSERT_EQ(form.changes.size(), 1U);
   EXPECT_NE(form.changes[0].find("minmax in place of search"), std::string::npos);
   EXPECT_EQ(form.bundle.encoder, "minmax");
@@ -67,9 +67,9 @@ TEST(ServedForm, EnginesOfPublishedFilesEncodeByMinMax) {
 TEST(ServedForm, AMatrixForEachHeadNeedsVersion2) {
   Bundle fitted = small_bundle(2, 16, 2, true);
   for (LayerTransform& layer : fitted.layers) layer.key.clip = {0.96f, 0.96f}, layer.value.clip = {0.92f, 0.92f};
-  EXPECT_EQ(lossless_form(fitted).format, "sglang-v2");
-  const std::string message = message_of<InputError>([&] { served_form(fitted, "sglang"); });
-  EXPECT_NE(message.find("sglang-v2"), std::string::npos) << message;
+  EXPECT_EQ(lossless_form(fitted).format, "sglang-branch-v2");
+  const std::string message = message_of<InputError>([&] { served_form(fitted, "sglang-branch"); });
+  EXPECT_NE(message.find("sglang-branch-v2"), std::string::npos) << message;
 }
 
 TEST(ServedForm, BlocksAndOddWindowsAreCarriedByTheBundleAlone) {
@@ -77,7 +77,8 @@ TEST(ServedForm, BlocksAndOddWindowsAreCarriedByTheBundleAlone) {
   Bundle fitted = with_clips({0.652f, 0.652f}, {0.871f, 0.871f});
   fitted.windows = {60, 256};
   EXPECT_EQ(lossless_form(fitted).format, "transformers");
-  EXPECT_NE(message_of<InputError>([&] { served_form(fitted, "sglang"); }).find("multiples of 8"), std::string::npos);
+  EXPECT_NE(message_of<InputError>([&] { served_form(fitted, "sglang-branch"); }).find("multiples of 8"),
+            std::string::npos);
 }
 
 TEST(ServedForm, VllmNeedsWhatItsKernelsHave) {
@@ -108,7 +109,7 @@ TEST(ServedForm, VllmNeedsWhatItsKernelsHave) {
 
 TEST(ServedForm, UnknownFormatsAreRefusedWithTheList) {
   const std::string message = message_of<UsageError>([&] { served_form(small_bundle(), "tensorrt"); });
-  EXPECT_NE(message.find("sglang, sglang-v2, sglang-v3, transformers, vllm, sglang-plugin, absorbed"),
+  EXPECT_NE(message.find("sglang-branch, sglang-branch-v2, sglang-branch-v3, transformers, vllm, sglang, absorbed"),
             std::string::npos)
       << message;
 }
@@ -121,7 +122,8 @@ const std::map<std::string, std::string> kFiles = {{kManifestName, std::string(6
 Json report_of(const Bundle& bundle, const std::string& format) {
   const Json entry = {
       {"row", "oscar"}, {"sha256", kFiles}, {"served_as", {{"format", format}, {"changes", Json::array()}}}};
-  return {{"model", {{"fingerprint", bundle.model_fingerprint}}},
+  return {{"format_version", 2},
+          {"model", {{"fingerprint", bundle.model_fingerprint}}},
           {"windows", {{"sink", bundle.windows.sink}, {"recent", bundle.windows.recent}}},
           {"bundles", Json::array({entry})},
           {"gates", Json::array({{{"name", "max_kl"}, {"method", "oscar"}, {"pass", true}}})},
@@ -134,44 +136,47 @@ std::string refusal(const Json& report, const ServedForm& form) {
 
 TEST(ExportReport, TheSameBundleInTheSameFormIsTaken) {
   const Bundle fitted = with_clips({0.84f, 0.434f}, {0.902f, 0.871f});
-  EXPECT_EQ(refusal(report_of(fitted, "sglang"), served_form(fitted, "sglang")), "(no error)");
+  EXPECT_EQ(refusal(report_of(fitted, "sglang-branch"), served_form(fitted, "sglang-branch")), "(no error)");
 }
 
 TEST(ExportReport, AnotherFormIsRefusedWithWhatItChanges) {
   const Bundle fitted = with_clips({0.84f, 0.434f}, {0.902f, 0.871f});
-  const std::string message = refusal(report_of(fitted, "transformers"), served_form(fitted, "sglang"));
-  for (const char* word : {"'transformers'", "0.434 to 0.84", "--as sglang", "--for sglang"}) {
+  const std::string message = refusal(report_of(fitted, "transformers"), served_form(fitted, "sglang-branch"));
+  for (const char* word : {"'transformers'", "0.434 to 0.84", "--as sglang-branch", "--for sglang-branch"}) {
     EXPECT_NE(message.find(word), std::string::npos) << word << " in " << message;
   }
 }
 
 TEST(ExportReport, OtherBundlesFailedGatesAndOldReportsAreRefused) {
   const Bundle fitted = with_clips({0.652f, 0.652f}, {0.871f, 0.871f});
-  const ServedForm form = served_form(fitted, "sglang");
-  Json report = report_of(fitted, "sglang");
+  const ServedForm form = served_form(fitted, "sglang-branch");
+  Json report = report_of(fitted, "sglang-branch");
+  report["format_version"] = 1;
+  EXPECT_NE(refusal(report, form).find("has report format 1, this program reads format 2"), std::string::npos);
+  report = report_of(fitted, "sglang-branch");
   report["bundles"][0]["sha256"][kManifestName] = std::string(64, 'd');
   EXPECT_NE(refusal(report, form).find("another bundle"), std::string::npos);
-  report = report_of(fitted, "sglang");
+  report = report_of(fitted, "sglang-branch");
   report["bundles"][0]["sha256"].erase(kRotationsName);
   EXPECT_NE(refusal(report, form).find("another bundle"), std::string::npos);
-  report = report_of(fitted, "sglang");
+  report = report_of(fitted, "sglang-branch");
   report["gates"][0]["pass"] = false;
   EXPECT_NE(refusal(report, form).find("gate 'max_kl' failed"), std::string::npos);
   report["gates"][0]["method"] = "other";  // the gate of another bundle of the run
   EXPECT_EQ(refusal(report, form), "(no error)");
   report["self_checks"][0]["pass"] = false;
   EXPECT_NE(refusal(report, form).find("check 'drift' failed"), std::string::npos);
-  report = report_of(fitted, "sglang");
+  report = report_of(fitted, "sglang-branch");
   report["bundles"][0].erase("served_as");
-  EXPECT_NE(refusal(report, form).find("--as sglang"), std::string::npos);
-  report = report_of(fitted, "sglang");
+  EXPECT_NE(refusal(report, form).find("--as sglang-branch"), std::string::npos);
+  report = report_of(fitted, "sglang-branch");
   report["windows"]["recent"] = fitted.windows.recent + 64;
   EXPECT_NE(refusal(report, form).find("the bundle is served with"), std::string::npos);
-  report = report_of(fitted, "sglang");
+  report = report_of(fitted, "sglang-branch");
   report["model"]["fingerprint"] = "another";
   EXPECT_NE(refusal(report, form).find("another model"), std::string::npos);
   for (const char* key : {"model", "windows", "bundles", "gates", "self_checks"}) {
-    report = report_of(fitted, "sglang");
+    report = report_of(fitted, "sglang-branch");
     report[key] = 7;
     EXPECT_NE(refusal(report, form).find("r.json"), std::string::npos) << key;
   }

@@ -31,13 +31,13 @@ void read_input(std::string_view bytes) {
   require(earlier.sequences() <= kSequences && earlier.first_position() >= kFirst, "only tokens that this run scores");
   VerifyReport report;
   MethodReport row;
-  row.id = "oscar", row.path = "decode", row.comparison = "common", row.quantized = row.judged = true;
+  row.id = "oscar", row.path = "decode", row.comparison = "common", row.quantized = row.evaluated = true;
   report.methods.push_back(row);
   earlier.compare(report, 0.5, {}, [&](std::size_t i) { return report.methods[i].quality; });
   for (const BaselineChange& c : report.changes) {
     require(c.kl_before >= 0.0 && c.ppl_ratio_before > 0.0, "figures are those of a run");
   }
-  require(report.gates.size() >= 1, "the gate is judged");
+  require(report.gates.size() >= 1, "the gate is decided");
 }
 
 }  // namespace oscar::fuzz

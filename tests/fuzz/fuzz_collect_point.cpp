@@ -1,4 +1,4 @@
-// The point at which a run of oscar-collect goes on: its sums are judged before they are used.
+// The point at which a run of oscar-collect goes on: its sums are checked before they are used.
 #include <ATen/ATen.h>
 
 #include "collect/collect_work.h"

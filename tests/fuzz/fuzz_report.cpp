@@ -5,7 +5,7 @@ namespace oscar::fuzz {
 namespace {
 
 // A bundle without matrices: cards show its facts alone.
-Bundle judged_bundle() {
+Bundle evaluated_bundle() {
   Bundle bundle;
   bundle.method = "oscar";
   bundle.scope = "layer";
@@ -21,19 +21,19 @@ Bundle judged_bundle() {
 
 std::vector<std::string> seeds() {
   const std::string rows =
-      R"("methods":[{"id":"bf16","path":"prefill","comparison":"common","judged":false,"bits_per_element":16.0,)"
+      R"("methods":[{"id":"bf16","path":"prefill","comparison":"common","evaluated":false,"bits_per_element":16.0,)"
       R"("kl":{"mean":0,"p999":0},"ppl_ratio":1.0,"same_top1":1.0},{"id":"oscar","path":"decode","comparison":"common",)"
-      R"("judged":true,"bits_per_element":2.75,"kl":{"mean":0.1,"p999":2.5},"ppl_ratio":1.01,"same_top1":0.9}])";
-  return {R"({"format_version":1,"model":{"fingerprint":"sha256:00"},"text":{"sha256":"00"},"context":2048,)"
+      R"("evaluated":true,"bits_per_element":2.75,"kl":{"mean":0.1,"p999":2.5},"ppl_ratio":1.01,"same_top1":0.9}])";
+  return {R"({"format_version":2,"model":{"fingerprint":"sha256:00"},"text":{"sha256":"00"},"context":2048,)"
           R"("options":{"dtype":"float32"},)" +
               rows + "}",
           "{" + rows + "}", "{}"};
 }
 
 void read_input(std::string_view bytes) {
-  static const Bundle bundle = judged_bundle();
+  static const Bundle bundle = evaluated_bundle();
   const Json report = parse_json(bytes, "report.json");
-  ExportCard card{.format = "sglang"};
+  ExportCard card{.format = "sglang-branch"};
   card.key_file = "k.pt", card.value_file = "v.pt";
   require_card(export_card(bundle, card, &report));
 }

@@ -79,7 +79,7 @@ def claims():
         rows[name] = ["yes" if sample or run or compared else NONE,
                       "both paths" if both else "decode" if run or compared else NONE,
                       "all" if name in absorbed else
-                      ", ".join(["sglang", "transformers", *(["absorbed"] if set(run) - set(refused) else [])]) if run else NONE,
+                      ", ".join(["sglang-branch", "transformers", *(["absorbed"] if set(run) - set(refused) else [])]) if run else NONE,
                       "KL compared" if sample or compared else NONE,
                       "yes" if name in quantized else NONE]
     return rows

@@ -85,7 +85,7 @@ def test_a_factor_that_the_norm_takes_away_changes_no_width(tool, twins, bits):
     assert widths(tool, folder, out[False][1], bits, *WINDOWS) == widths(tool, folder, out[True][1], bits, *WINDOWS)
 
 
-def test_closed_form_does_not_lose_to_one_width_for_all(tool, twins):
+def test_analytic_allocation_does_not_lose_to_one_width_for_all(tool, twins):
     folder, out = twins
     directory, statistics = out[True]
     tool("oscar-fit", statistics, "-o", folder / "balanced", "--method", "balanced", "--windows", f"{SINK},{RECENT}")

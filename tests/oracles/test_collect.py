@@ -209,7 +209,7 @@ def test_moments_before_rope(collected, reference):
 
 
 def far_metrics(model, probe, layer):
-    """fisher_q_gram, fisher_pre_q_gram, fisher_v_weight and fisher_count from their definition, in FP64."""
+    """far_q_gram, far_pre_q_gram, far_v_weight and far_count from their definition, in FP64."""
     hkv, d = model.config.num_key_value_heads, model.config.head_dim
     hq = model.config.num_attention_heads
     wo = model.model.layers[layer].self_attn.o_proj.weight.detach().double().reshape(-1, hq, d)
@@ -232,7 +232,7 @@ def far_metrics(model, probe, layer):
             ph = before[:, h].double()
             pre_q_gram[kv] += torch.einsum("t,ti,tj->ij", (weight * moved).sum(1), ph, ph) / d
             v_weight[kv] += weight.sum() * wo[:, h].T @ wo[:, h]
-    return {"fisher_q_gram": q_gram, "fisher_pre_q_gram": pre_q_gram, "fisher_v_weight": v_weight, "fisher_count": count}
+    return {"far_q_gram": q_gram, "far_pre_q_gram": pre_q_gram, "far_v_weight": v_weight, "far_count": count}
 
 
 def test_far_pairs(collected, reference):

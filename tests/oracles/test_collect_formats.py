@@ -51,7 +51,7 @@ def files(tool, folder):
 
 def metadata(path):
     with safetensors.safe_open(path, "np") as f:
-        assert f.metadata()["format"] == "oscar-statistics" and f.metadata()["format_version"] == "2"
+        assert f.metadata()["format"] == "oscar-statistics" and f.metadata()["format_version"] == "3"
         return json.loads(f.metadata()["oscar"])
 
 
@@ -64,7 +64,7 @@ def test_metadata_follows_its_schema(files, folder):
 
 @pytest.mark.parametrize("change", [
     lambda m: m.pop("model"),
-    lambda m: m.update(format_version=3),
+    lambda m: m.update(format_version=4),
     lambda m: m.update(tokens=0),
     lambda m: m.update(tokens="many"),
     lambda m: m.update(stranger=1),

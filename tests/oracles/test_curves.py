@@ -66,8 +66,8 @@ def bits_of(widths, head_dim):
 
 def estimates(curve, head_dim, spread=0.3, reach=0.6):
     """The formulas of lib/bundle/curve_estimate.h once more: KL of each of the 35 profiles."""
-    largest = max(curve["closed_form"])
-    closed = {w: math.log(max(c / largest, 1e-12)) for w, c in zip(PROFILES, curve["closed_form"])}
+    largest = max(curve["analytic"])
+    analytic = {w: math.log(max(c / largest, 1e-12)) for w, c in zip(PROFILES, curve["analytic"])}
     points = {tuple(p["widths"]): p for p in curve["points"]}
     kl = {w: max(p["kl"], 1e-9) for w, p in points.items()}
     noise = {w: min(p["standard_error"] / kl[w], 1) for w, p in points.items()}
@@ -75,9 +75,9 @@ def estimates(curve, head_dim, spread=0.3, reach=0.6):
     for w in PROFILES:
         others = {v: math.exp(-((bits_of(v, head_dim) - bits_of(w, head_dim)) / reach) ** 2 / 2) / (noise[v] ** 2 + spread ** 2)
                   for v in points if v != w}
-        ratio = sum(k * (math.log(kl[v]) - closed[v]) for v, k in others.items()) / sum(others.values())
+        ratio = sum(k * (math.log(kl[v]) - analytic[v]) for v, k in others.items()) / sum(others.values())
         share = spread ** 2 / (spread ** 2 + noise[w] ** 2) if w in points else 0
-        found[w] = math.exp(share * math.log(kl[w] if w in points else 1) + (1 - share) * (closed[w] + ratio))
+        found[w] = math.exp(share * math.log(kl[w] if w in points else 1) + (1 - share) * (analytic[w] + ratio))
     return found
 
 
@@ -118,12 +118,12 @@ def test_files_and_prediction(bundle):
             assert curve["points"][0]["widths"] == [0, 0, 0, 0]
     widths = widths_of(directory)
     assert sum(bits_of(w, curves["head_dim"]) for w in widths) / len(widths) <= 1.5
-    # Both allocations were measured as wholes. The curves' is in the bundle if it is clearly better, else the closed form's.
-    wholes = curves["wholes"]
-    assert [w["from"] for w in wholes] == ["curves", "closed_form"] and {w["bits"] for w in wholes} == {1.5}
+    # Both allocations were measured end to end. The measured one is in the bundle if it is clearly better, else the analytic one.
+    end_to_end = curves["end_to_end"]
+    assert [w["from"] for w in end_to_end] == ["measured", "analytic"] and {w["bits"] for w in end_to_end} == {1.5}
     kl = manifest["provenance"]["prediction"]["kl"]
-    a, b = (c - m for m, c in zip(wholes[0]["sequences"], wholes[1]["sequences"]))
-    best = wholes[0] if (a + b) / 2 > 7.39 * abs(a - b) / 2 else wholes[1]  # Student's t of two sequences
+    a, b = (c - m for m, c in zip(end_to_end[0]["sequences"], end_to_end[1]["sequences"]))
+    best = end_to_end[0] if (a + b) / 2 > 7.39 * abs(a - b) / 2 else end_to_end[1]  # Student's t of two sequences
     assert kl == best["kl"] == pytest.approx(sum(best["sequences"]) / 2, rel=1e-12)
     assert widths == [tuple(side[i]) for i in range(len(widths) // 2) for side in (best["key"], best["value"])]
     assert f"predicted end-to-end KL {kl:.4g}" in out
@@ -152,22 +152,22 @@ def test_text_of_the_curves_is_known_to_verify(tool, folder, bundle):
 
 
 def test_exact_allocation(tool, folder, bundle):
-    """The widths of the curves are the least sum of the estimates, those of the closed form the least sum of it."""
+    """The widths of the curves are the least sum of the estimates, those of the analytic allocation the least sum of its costs."""
     curves = curves_of(bundle[0])
     d = curves["head_dim"]
     estimated = [estimates(curve, d) for curve in curves["curves"]]
-    closed = [dict(zip(PROFILES, curve["closed_form"])) for curve in curves["curves"]]
-    for places, whole in ((estimated, curves["wholes"][0]), (closed, curves["wholes"][1])):
-        chosen = [tuple(side[i]) for i in range(len(places) // 2) for side in (whole["key"], whole["value"])]
+    analytic = [dict(zip(PROFILES, curve["analytic"])) for curve in curves["curves"]]
+    for places, point in ((estimated, curves["end_to_end"][0]), (analytic, curves["end_to_end"][1])):
+        chosen = [tuple(side[i]) for i in range(len(places) // 2) for side in (point["key"], point["value"])]
         assert sum(p[w] for p, w in zip(places, chosen)) == pytest.approx(least_sum(places, d, 1.5), rel=1e-9)
-    # A budget that was not measured as a whole is predicted by the sum.
+    # A budget that was not measured end to end is predicted by the sum.
     tool("oscar-fit", *arguments(folder, folder / "other", "--bits", "1.25", "--curves", bundle[0] / "curves.json", "-q"))
     assert manifest_of(folder / "other")["provenance"]["prediction"]["kl"] == pytest.approx(
         least_sum(estimated, d, 1.25), rel=1e-9)
-    # Without a model the closed form is what --allocate closed gives.
-    tool("oscar-fit", *arguments(folder, folder / "closed-1.5", "--bits", "1.5", "-q"))
-    whole = curves["wholes"][1]
-    assert widths_of(folder / "closed-1.5") == [tuple(side[i]) for i in range(len(closed) // 2) for side in (whole["key"], whole["value"])]
+    # Without a model the analytic allocation is what --allocate analytic gives.
+    tool("oscar-fit", *arguments(folder, folder / "analytic-1.5", "--bits", "1.5", "-q"))
+    point = curves["end_to_end"][1]
+    assert widths_of(folder / "analytic-1.5") == [tuple(side[i]) for i in range(len(analytic) // 2) for side in (point["key"], point["value"])]
 
 
 def test_other_budgets_need_no_pass(tool, folder, bundle):
@@ -179,8 +179,8 @@ def test_other_budgets_need_no_pass(tool, folder, bundle):
                                                  directory / "curves.json", "--json", "-q")))
     predicted = [manifest_of(pathlib.Path(row["bundle"]))["provenance"]["prediction"]["kl"] for row in out["pareto"]]
     assert predicted == sorted(predicted, reverse=True) and len(set(predicted)) == 4
-    closed = tool("oscar-fit", *arguments(folder, folder / "closed", "--bits", "1.5", "--allocate", "closed"))
-    assert "predicted end-to-end KL" not in closed and not (folder / "closed" / "curves.json").exists()
+    analytic = tool("oscar-fit", *arguments(folder, folder / "analytic", "--bits", "1.5", "--allocate", "analytic"))
+    assert "predicted end-to-end KL" not in analytic and not (folder / "analytic" / "curves.json").exists()
 
 
 def wait_for(condition, process):
@@ -227,9 +227,9 @@ def test_refusals(tool, folder, bundle):
     refuse(2, "--allocate", "measured", "--text", folder / "unseen.txt", names="--model")
     refuse(2, "--text", folder / "unseen.txt", names="--model")
     refuse(2, "--curve-context", 128, names="--curve-context")
-    refuse(2, "--allocate", "closed", "--model", MODEL, names="--model")
+    refuse(2, "--allocate", "analytic", "--model", MODEL, names="--model")
     refuse(2, "--allocate", "measured", names="--model")
-    refuse(2, "--allocate", "closed", "--curves", curves, names="--curves")
+    refuse(2, "--allocate", "analytic", "--curves", curves, names="--curves")
     refuse(2, "--curves", curves, names="waterfill", method="balanced")
     refuse(2, "--curves", curves, "--context", "512", names="context")
     refuse(3, "--allocate", "measured", "--model", ROOT / "tiny-qwen3", "--text", folder / "unseen.txt", names="another model")

@@ -214,6 +214,28 @@ def test_ranges_of_quality_are_those_of_the_tables():
             assert [float(n) for n in shown.split(" to ")] == [f(p[column] for p in inside) for f in (min, max)], (low, shown)
 
 
+def test_cache_sizes_follow_from_the_geometry():
+    text = section((SOURCE_DIR / "docs/choosing.md").read_text(), "Memory")
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if re.match(r"\| [\w.-]+ \| \d", line)]
+    assert len(rows) >= 5 and {"Llama-3.1-8B", "Qwen3-8B", "Qwen2.5-Coder-1.5B"} <= {row[0] for row in rows}
+    for name, geometry, *cells in rows:
+        layers, heads, size = map(int, geometry.split(", "))
+        sizes = [2 * layers * heads * size * (16 * exact + 2.25 * (tokens - exact)) / 8 / 2**20
+                 for all_exact in (True, False) for tokens in (8192, 32768, 131072) for exact in [tokens if all_exact else 320]]
+        assert cells == [f"{size:,.0f}" for size in sizes], name
+
+
+def test_needles_of_quality_are_those_of_the_raw_results():
+    raw = json.loads((SOURCE_DIR / "tests/bench/results/real_model_h200.json").read_text())
+    rows = [f"waterfill, {bits} bits" for bits in ("2.25", "1.5")]
+    of = len(rows) * sum(cell["solved"] for cell in raw["needles"]["bf16"].values())
+    lost = of - sum(cell["solved"] for row in rows for cell in raw["needles"][row].values())
+    kls = {real_model_table.label(m["id"]).replace("`", ""): m["kl"]["mean"] for m in raw["lengths"]["32768"]["methods"] if "kl" in m}
+    text = " ".join((SOURCE_DIR / "docs/quality.md").read_text().split())
+    assert f"lose {lost} of {of} needles" in text
+    assert "KLs of {} and {} at 32,768".format(*(f"{kls[row]:.2g}".removeprefix("0") for row in rows)) in text
+
+
 def test_the_product_knows_no_laboratory():
     found = [name for name in FILES if name.startswith(("apps/", "kernels/", "lib/", "python/"))
              and re.search(r"(?<![\w/])lab/", (SOURCE_DIR / name).read_text(errors="replace"))]

@@ -43,7 +43,7 @@ def matrices(bundle):
 
 
 def test_version_one(tool, bundles, tmp_path):
-    tool("oscar-export", bundles["layer"], "--format", "sglang", "-o", tmp_path / "x")
+    tool("oscar-export", bundles["layer"], "--format", "sglang-branch", "-o", tmp_path / "x")
     check_sums(tmp_path / "x")
     wanted = matrices(bundles["layer"])
     for side, name, objective in (("k", "k_rotation_qqt_r_h_pbr.pt", "qqt_r_h_pbr"), ("v", "v_rotation_sst_r_h_pbr.pt", "sst_r_h_pbr")):
@@ -60,7 +60,7 @@ def test_version_one(tool, bundles, tmp_path):
 @pytest.mark.parametrize("scope", ["layer", "head"])
 def test_version_two(tool, bundles, tmp_path, scope):
     """One matrix for each KV head; a bundle with one for the layer repeats it."""
-    tool("oscar-export", bundles[scope], "--format", "sglang-v2", "-o", tmp_path / "x")
+    tool("oscar-export", bundles[scope], "--format", "sglang-branch-v2", "-o", tmp_path / "x")
     check_sums(tmp_path / "x")
     wanted = matrices(bundles[scope])
     for side, name in (("k", "k_perhead.pt"), ("v", "v_perhead.pt")):
@@ -82,7 +82,7 @@ def balanced(tool, statistics, tmp_path_factory):
 def test_version_three(tool, balanced, tmp_path):
     """Query side, key mean and output side; logits and values come back as they were."""
     for name, heads in (("key", HEADS), ("shared", 1)):
-        tool("oscar-export", balanced / name, "--format", "sglang-v3", "-o", tmp_path / name)
+        tool("oscar-export", balanced / name, "--format", "sglang-branch-v3", "-o", tmp_path / name)
         check_sums(tmp_path / name)
         wanted = matrices(balanced / name)
         for side, field in (("k", "q_rotation"), ("v", "o_rotation")):
@@ -108,30 +108,30 @@ def test_version_three(tool, balanced, tmp_path):
 
 
 def test_what_a_format_cannot_carry_is_named(tool, balanced, tmp_path):
-    message = tool("oscar-export", balanced / "key", "--format", "sglang-v2", "-o", tmp_path / "x", code=3)
-    assert "export it as sglang-v3" in message
-    message = tool("oscar-export", balanced / "mean", "--format", "sglang-v3", "-o", tmp_path / "x", code=3)
+    message = tool("oscar-export", balanced / "key", "--format", "sglang-branch-v2", "-o", tmp_path / "x", code=3)
+    assert "export it as sglang-branch-v3" in message
+    message = tool("oscar-export", balanced / "mean", "--format", "sglang-branch-v3", "-o", tmp_path / "x", code=3)
     assert "--center key" in message
-    message = tool("oscar-export", balanced / "waterfill", "--format", "sglang-v3", "-o", tmp_path / "x", code=3)
-    assert "block widths" in message and "--method balanced" in message
+    message = tool("oscar-export", balanced / "waterfill", "--format", "sglang-branch-v3", "-o", tmp_path / "x", code=3)
+    assert "block widths" in message and "format sglang " in message and "--for sglang-branch-v3" in message
     assert not (tmp_path / "x").exists()
 
 
 def test_our_reader_takes_them_back(tool, bundles, tmp_path):
-    for scope, form, names in (("layer", "sglang", ("k_rotation_qqt_r_h_pbr.pt", "v_rotation_sst_r_h_pbr.pt")),
-                               ("head", "sglang-v2", ("k_perhead.pt", "v_perhead.pt"))):
+    for scope, form, names in (("layer", "sglang-branch", ("k_rotation_qqt_r_h_pbr.pt", "v_rotation_sst_r_h_pbr.pt")),
+                               ("head", "sglang-branch-v2", ("k_perhead.pt", "v_perhead.pt"))):
         folder = tmp_path / form
         tool("oscar-export", bundles[scope], "--format", form, "-o", folder)
         pair = ",".join(str(folder / name) for name in names)
         tool("oscar-verify", "--rotations", pair, "--check-only")
         tool("oscar-verify", "--rotations", pair, "--check-only", "--model", MODEL)
-    swapped = ",".join(str(tmp_path / "sglang" / name) for name in ("v_rotation_sst_r_h_pbr.pt", "k_rotation_qqt_r_h_pbr.pt"))
+    swapped = ",".join(str(tmp_path / "sglang-branch" / name) for name in ("v_rotation_sst_r_h_pbr.pt", "k_rotation_qqt_r_h_pbr.pt"))
     assert "swapped" in tool("oscar-verify", "--rotations", swapped, "--check-only", code=3)
 
 
 def test_same_bundle_same_bytes(tool, bundles, tmp_path):
     for name in "ab":
-        tool("oscar-export", bundles["layer"], "--format", "sglang", "-o", tmp_path / name)
+        tool("oscar-export", bundles["layer"], "--format", "sglang-branch", "-o", tmp_path / name)
     for path in (tmp_path / "a").iterdir():
         assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes(), path.name
 
@@ -141,8 +141,8 @@ def test_card_has_measured_numbers_and_the_serve_command(tool, bundles, tmp_path
     text.write_text((SOURCE_DIR / "sample_data" / "heldout.txt").read_text()[:6000])
     report = tmp_path / "report.json"
     tool("oscar-verify", "--no-gate", "--model", MODEL, "--bundle", bundles["layer"], "--text", text, "--context", 512,
-         "--methods", "naive2,oscar", "--as", "sglang", "--report", report, "-q")
-    tool("oscar-export", bundles["layer"], "--format", "sglang", "--report", report, "-o", tmp_path / "x")
+         "--methods", "naive2,oscar", "--as", "sglang-branch", "--report", report, "-q")
+    tool("oscar-export", bundles["layer"], "--format", "sglang-branch", "--report", report, "-o", tmp_path / "x")
     card = (tmp_path / "x" / "README.md").read_text()
     manifest = json.loads((bundles["layer"] / "oscar_bundle.json").read_text())
     measured = json.loads(report.read_text())
@@ -155,17 +155,17 @@ def test_card_has_measured_numbers_and_the_serve_command(tool, bundles, tmp_path
         assert line in card, line
     measured["model"]["fingerprint"] = "sha256:" + "0" * 64
     report.write_text(json.dumps(measured))
-    message = tool("oscar-export", bundles["layer"], "--format", "sglang", "--report", report, "-o", tmp_path / "y", code=3)
+    message = tool("oscar-export", bundles["layer"], "--format", "sglang-branch", "--report", report, "-o", tmp_path / "y", code=3)
     assert "another model" in message and not (tmp_path / "y").exists()
 
 
 def test_refusals(tool, bundles, tmp_path):
     message = tool("oscar-export", bundles["layer"], "--format", "tensorrt", "-o", tmp_path / "x", code=2)
-    assert "sglang, sglang-v2" in message
-    message = tool("oscar-export", bundles["head"], "--format", "sglang", "-o", tmp_path / "x", code=3)
-    assert "sglang-v2" in message
+    assert "sglang-branch, sglang-branch-v2" in message
+    message = tool("oscar-export", bundles["head"], "--format", "sglang-branch", "-o", tmp_path / "x", code=3)
+    assert "sglang-branch-v2" in message
     assert not (tmp_path / "x").exists()
-    tool("oscar-export", bundles["layer"], "--format", "sglang", "-o", tmp_path / "x")
+    tool("oscar-export", bundles["layer"], "--format", "sglang-branch", "-o", tmp_path / "x")
     before = {p.name: p.read_bytes() for p in (tmp_path / "x").iterdir()}
-    tool("oscar-export", bundles["layer"], "--format", "sglang", "-o", tmp_path / "x", code=2)
+    tool("oscar-export", bundles["layer"], "--format", "sglang-branch", "-o", tmp_path / "x", code=2)
     assert {p.name: p.read_bytes() for p in (tmp_path / "x").iterdir()} == before

@@ -155,20 +155,20 @@ def readers(model):
 def check_exports(name, model, tool, folder, logits):
     """All formats that carry the bundle; the absorbed checkpoint computes what the original does. logits(model, *options)."""
     shared = ["oscar-export", folder / "bundle", "--model", model]
-    for form in ("sglang", "sglang-v2", "sglang-v3"):
+    for form in ("sglang-branch", "sglang-branch-v2", "sglang-branch-v3"):
         tool(*shared, "--format", form, "-o", folder / form)
         assert list((folder / form).glob("*.pt")), form
     transformers = [*shared, "--format", "transformers", "-o", folder / "transformers"]
     if name in READ_ANOTHER:
         assert "layers that read the cache of another one" in tool(*transformers, code=3)
-        # Curves are not measured of them: the closed form where nothing is said, and a refusal before anything is collected.
+        # Curves are not measured of them: analytic allocation where nothing is said, and a refusal before anything is collected.
         fit = ["oscar-fit", "--model", model, "--prompts", folder / "rows.jsonl", "--own-text", 0, "--tokens", sum(LENGTHS), "--seq-len", max(LENGTHS),
                "--windows", "8,24", "--device", "cpu", "-q", "-o", folder / "straight"]
         assert "measuring curves does not serve" in tool(*fit, "--allocate", "measured", code=3)
         assert not (folder / "straight.statistics.safetensors").exists()
         tool(*fit)
         manifest = json.loads((folder / "straight" / "oscar_bundle.json").read_text())
-        assert manifest["provenance"]["options"]["allocate"] == "closed"
+        assert manifest["provenance"]["options"]["allocate"] == "analytic"
     else:
         tool(*transformers)
         assert (folder / "transformers" / "custom_generate" / "generate.py").exists()
@@ -190,7 +190,7 @@ def fit_in_one_command(name, model, tool, folder):
          "-q")
     manifest = json.loads((folder / "one" / "oscar_bundle.json").read_text())
     assert manifest["method"] == "waterfill" and (folder / "one.prompts.jsonl").exists() == writes
-    assert manifest["provenance"]["options"]["allocate"] == ("closed" if name in READ_ANOTHER else "measured")
+    assert manifest["provenance"]["options"]["allocate"] == ("analytic" if name in READ_ANOTHER else "measured")
 
 
 def test_commands(case, tool, tmp_path, oscar_logits):

@@ -63,11 +63,11 @@ def problems(folder, far):
     average = Average(s["rope_frequency"])
     for layer in range(4):
         at = lambda name: s[f"layers.{layer}.{name}"]
-        count = at("fisher_count") if far else None
+        count = at("far_count") if far else None
         energy, number = at("attention_residual")[1 if far else 0]
         power = energy / number
         for key, x in ((True, "k"), (False, "v")):
-            metric = (at("fisher_pre_q_gram" if key else "fisher_v_weight") / count[0] if far
+            metric = (at("far_pre_q_gram" if key else "far_v_weight") / count[0] if far
                       else at("pre_q_gram") / tokens if key else at("wo_gram"))
             heads = []
             for h in range(2):
@@ -96,7 +96,7 @@ def bundle(folder, name):
 def test_rows_and_metric_are_equal_in_the_fitted_basis(fitted, name):
     folder, far = fitted
     manifest, tensors = bundle(folder, name)
-    assert manifest["provenance"]["options"]["metric"] == ("fisher" if far else "moments")
+    assert manifest["provenance"]["options"]["metric"] == ("far_pairs" if far else "moments")
     for layer, key, heads, _ in problems(folder, far):
         side = f"layers.{layer}.{'k' if key else 'v'}."
         for h, (mean, c, m, _) in enumerate(heads):
@@ -127,7 +127,7 @@ def test_eigenvalues_are_the_roots_of_the_product(fitted):
             np.testing.assert_allclose(found[64:], expected[64:], rtol=1e-3)
 
 
-def test_widths_follow_the_closed_form(fitted):
+def test_widths_follow_the_analytic_costs(fitted):
     folder, far = fitted
     manifest, tensors = bundle(folder, "waterfill")
     predicted, n, d = {}, 32, 128  # {(layer, key): {profile: error}}

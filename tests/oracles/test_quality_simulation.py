@@ -1,4 +1,4 @@
-"""Bundles of methods oscar, balanced and waterfill, judged by oscar-verify, against a simulation in Python: transformers
+"""Bundles of methods oscar, balanced and waterfill, evaluated by oscar-verify, against a simulation in Python: transformers
 runs the sample model with keys and values that are transformed and quantized here, from the bundle's files alone and by
 the text of docs/format-*.md."""
 import json

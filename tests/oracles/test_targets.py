@@ -50,7 +50,7 @@ def test_the_smallest_budget_of_the_curves(tool, folder, bundle, predicted):
         for row in found["target"]["budgets"]:
             assert row["predicted_kl"] == pytest.approx(predicted[row["bits"]], rel=1e-6)
             assert row["perplexity_ratio"] == pytest.approx(math.exp(row["predicted_kl"]), rel=1e-9)
-            assert row["measured_whole"] == (row["bits"] == 1.5)
+            assert row["measured"] == (row["bits"] == 1.5)
         assert [r["bits"] for r in found["target"]["budgets"]] == budgets(curves_of(bundle[0])["head_dim"])
     table = tool("oscar-fit", *arguments(folder, folder / "table", "--target-kl", repr(1.001 * predicted[1.5]), *curves)).splitlines()
     rows = [line for line in table if "chosen" in line]
@@ -66,7 +66,7 @@ def test_a_target_that_nothing_meets(tool, folder, bundle, predicted):
     assert f"{predicted[best]:.3g}" in message and not out.exists()
 
 
-def test_measuring_ends_with_the_chosen_whole(tool, folder, bundle):
+def test_measuring_ends_with_the_chosen_budget(tool, folder, bundle):
     """Refused, then met by a target that takes the curves of the refused run: the same bytes as in one go."""
     line = measured(folder, folder / "m")
     line = [x for i, x in enumerate(line) if x != "--bits" and (i == 0 or line[i - 1] != "--bits")]
@@ -79,10 +79,10 @@ def test_measuring_ends_with_the_chosen_whole(tool, folder, bundle):
     assert len(points) > 8 and not (folder / "m.curves.work").exists()
     bits = manifest["provenance"]["target"]["bits"]
     assert manifest["provenance"]["target"] == {"kl": 0.02, "bits": bits, "preset": "balanced"}
-    wholes = [w for w in curves["wholes"] if w["bits"] == bits]
-    assert manifest["provenance"]["prediction"]["kl"] in [w["kl"] for w in wholes]
+    end_to_end = [w for w in curves["end_to_end"] if w["bits"] == bits]
+    assert manifest["provenance"]["prediction"]["kl"] in [w["kl"] for w in end_to_end]
     assert manifest["provenance"]["prediction"]["kl"] <= 0.02
-    assert [w["bits"] for w in curves["wholes"]] == sorted(w["bits"] for w in curves["wholes"])
+    assert [w["bits"] for w in curves["end_to_end"]] == sorted(w["bits"] for w in curves["end_to_end"])
     fresh = list(line)
     fresh[fresh.index(folder / "m")] = folder / "fresh"
     tool("oscar-fit", *fresh, "--preset", "balanced")
@@ -96,7 +96,7 @@ def test_measuring_ends_with_the_chosen_whole(tool, folder, bundle):
     (["--target-kl", "0.1", "--target-ppl", "1.1"], ["--target-kl", "--target-ppl"]),
     (["--target-ppl", "1.1", "--pareto", "1,2"], ["--pareto", "--target-ppl"]),
     (["--target-kl", "0.1"], ["--target-kl", "--model", "--curves"]),
-    (["--target-kl", "0.1", "--allocate", "closed"], ["--target-kl", "--allocate closed"]),
+    (["--target-kl", "0.1", "--allocate", "analytic"], ["--target-kl", "--allocate analytic"]),
     (["--target-kl", "0"], ["--target-kl"]),
     (["--target-ppl", "1"], ["--target-ppl"]),
     (["--preset", "best"], ["--preset"]),

@@ -44,7 +44,7 @@ def put(report, path, value):
 
 
 BROKEN = {
-    "another version": (["format_version"], 2),
+    "another version": (["format_version"], 3),
     "version as text": (["format_version"], "1"),
     "no methods": (["methods"], []),
     "negative KL": (["methods", 1, "kl", "mean"], -1e-9),

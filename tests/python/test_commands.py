@@ -26,10 +26,10 @@ def test_from_prompts_to_an_export(tmp_path, capfd):
     program("oscar-fit", tmp_path / "s", "-o", tmp_path / "again", "--method", "waterfill", "--bits", "2.25", "--windows", "16,48", "-q")
     assert filecmp.cmp(tmp_path / "bundle" / "rotations.safetensors", tmp_path / "again" / "rotations.safetensors", shallow=False)
     assert oscar_kv.load_bundle(tmp_path / "bundle").method == "waterfill"
-    judged = dict(model=MODEL, bundle=tmp_path / "bundle", text=SAMPLES / "heldout.txt", context=256, max_sequences=8, methods="waterfill")
-    report = oscar_kv.verify(max_kl=100.0, **judged)
+    evaluated = dict(model=MODEL, bundle=tmp_path / "bundle", text=SAMPLES / "heldout.txt", context=256, max_sequences=8, methods="waterfill")
+    report = oscar_kv.verify(max_kl=100.0, **evaluated)
     assert [gate["pass"] for gate in report["gates"]] == [True]
-    report = oscar_kv.verify(max_kl=1e-9, **judged)  # exit code 1 of the command
+    report = oscar_kv.verify(max_kl=1e-9, **evaluated)  # exit code 1 of the command
     assert [gate["pass"] for gate in report["gates"]] == [False] and report["methods"]
     planned = oscar_kv.export(tmp_path / "bundle", tmp_path / "serving", "transformers", dry_run=True)
     assert planned["dry_run"] is True and planned["format"] == "transformers" and "a bundle of" in planned["plan"]

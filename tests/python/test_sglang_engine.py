@@ -41,7 +41,7 @@ def bundle(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sglang")
     program("oscar-collect", "--model", MODEL, "--prompts", SAMPLES / "prompts.jsonl", "--seq-len", 512, "--tokens", 2000, "-o",
             folder / "s.safetensors")
-    program("oscar-fit", folder / "s.safetensors", "-o", folder / "bundle", "--windows", "64,48", "--method", "waterfill", "--allocate", "closed",
+    program("oscar-fit", folder / "s.safetensors", "-o", folder / "bundle", "--windows", "64,48", "--method", "waterfill", "--allocate", "analytic",
             "--bits", "4")
     return folder / "bundle"
 

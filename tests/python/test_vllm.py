@@ -431,7 +431,7 @@ def test_keys_centered_before_rope(serve):
 def test_what_waterfill_fits_by_default_is_served(fit):
     """A bundle of oscar-fit and the checkpoint's own configuration, with nothing in their place."""
     text = AutoConfig.from_pretrained(SAMPLES / "tiny-qwen3")
-    path = fit("tiny-qwen3", "--method", "waterfill", "--allocate", "closed")
+    path = fit("tiny-qwen3", "--method", "waterfill", "--allocate", "analytic")
     made = config(text.num_hidden_layers, text.num_key_value_heads, text.head_dim, model_config__hf_text_config=text,
                   additional_config={vllm_serving.BUNDLE_OPTION: str(path)})
     serving = vllm_serving.Serving(made)

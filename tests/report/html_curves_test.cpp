@@ -41,7 +41,7 @@ TEST(HtmlCurves, PointsAndChoiceAreShown) {
 // Widths that were chosen by an estimate stand in the plot and the table, too.
 TEST(HtmlCurves, AnEstimatedChoiceIsDrawnHollow) {
   VerifyReport r = made_report();
-  r.bundles[0].curves->curves[1].closed_form.assign(falling_profiles().size(), 1.0);
+  r.bundles[0].curves->curves[1].analytic.assign(falling_profiles().size(), 1.0);
   const std::string page = html::curve_plots(r);
   EXPECT_THAT(page, HasSubstr("fill=\"none\" stroke=\"currentColor\"><title>layer 0 values, 4-4-4-4, 4.5 bits: KL"));
   EXPECT_THAT(page, HasSubstr("estimated (chosen)</title>"));

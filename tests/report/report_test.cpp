@@ -27,7 +27,7 @@ TEST(NumberText, Forms) {
 
 TEST(ReportJson, HoldsTheMembersOfTheDesign) {
   const Json j = parse_json(report_json(sample_report({0.1, 1.1, 0.1, 0.5})), "report");
-  EXPECT_EQ(j["format_version"], 1);
+  EXPECT_EQ(j["format_version"], kReportFormatVersion);
   EXPECT_EQ(j["methods"].size(), 3u);
   const Json& oscar = j["methods"][2];
   EXPECT_EQ(oscar["id"], "oscar");
@@ -64,7 +64,7 @@ TEST(ReportTable, OneRowForEachMethod) {
   EXPECT_THAT(table, HasSubstr("oscar *"));
   EXPECT_THAT(table, HasSubstr("FAIL"));
   EXPECT_THAT(table, HasSubstr("FAIL  gate max_kl of oscar"));
-  EXPECT_THAT(table, HasSubstr("74.60%     -\n")) << "naive2 is not judged\n" << table;
+  EXPECT_THAT(table, HasSubstr("74.60%     -\n")) << "naive2 is not evaluated\n" << table;
   EXPECT_THAT(table, Not(HasSubstr("\x1b")));
 }
 
@@ -176,7 +176,7 @@ TEST(Verdict, SaysWhyItFails) {
   EXPECT_THAT(verdict_sentences(r).front(), testing::EndsWith(": FAIL"));
   r.methods[2].quality.same_top1 = 1.0 - 1.0 / 60;
   EXPECT_THAT(verdict_sentences(r).front(), HasSubstr("1 of 60 tokens differs"));
-  r.methods[2].judged = false;
+  r.methods[2].evaluated = false;
   EXPECT_TRUE(verdict_sentences(r).empty());
 }
 

@@ -18,7 +18,7 @@ inline SequenceScores sample_scores(double kl_scale) {
   return s;
 }
 
-inline MethodReport sample_method(const std::string& id, double kl_scale, bool judged) {
+inline MethodReport sample_method(const std::string& id, double kl_scale, bool evaluated) {
   MethodReport m;
   m.id = id;
   m.source = "made up & <checked>";
@@ -26,7 +26,7 @@ inline MethodReport sample_method(const std::string& id, double kl_scale, bool j
   m.comparison = "common";
   m.settings = "windows 64/256";
   m.quantized = id != "bf16";
-  m.judged = judged;
+  m.evaluated = evaluated;
   m.code_bits = m.quantized ? 2.25 : 16;
   m.bits_per_element = m.quantized ? 13.75 * 320 / 384 + 2.25 : 16;
   m.allocated_bytes = m.quantized ? 300000 : 786432;
@@ -71,7 +71,7 @@ inline VerifyReport sample_report(const GateLimits& limits) {
                 0.92,
                 "bundle",
                 {},
-                "sglang",
+                "sglang-branch",
                 {}}};
   for (const char* side : {"key", "value"}) r.spectra.push_back({0, side, {9.0, 4.0, 1.0, 0.1}, {4.0, 3.0, 2.0, 1.0}});
   r.text = {"t.txt", hash, 1000};

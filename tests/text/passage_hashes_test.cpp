@@ -28,18 +28,18 @@ TEST(PassageHashes, FindsPassagesInOtherDocuments) {
   ASSERT_EQ(record.size(), kPassageHashes);
   std::vector<std::int32_t> text = ids(5, 3000);
   EXPECT_EQ(shared_passages(record, text).shared, 0u);
-  EXPECT_GT(shared_passages(record, text).judged, 40u);  // about 1024 of 40000
+  EXPECT_GT(shared_passages(record, text).compared, 40u);  // about 1024 of 40000
   const auto seen = ids(4, 20000);
   text.insert(text.begin() + 1234, seen.begin() + 777, seen.begin() + 777 + 400);
   EXPECT_GE(shared_passages(record, text).shared, 3u);
 }
 
-TEST(PassageHashes, ShortRecordsJudgeEverything) {
+TEST(PassageHashes, ShortRecordsCompareEverything) {
   const auto record = passage_hashes({ids(6, 200)}, kPassageHashes);
   const SharedPassages same = shared_passages(record, ids(6, 200));
-  EXPECT_EQ(same.judged, 169u);
+  EXPECT_EQ(same.compared, 169u);
   EXPECT_EQ(same.shared, 169u);
-  EXPECT_EQ(shared_passages({}, ids(6, 200)).judged, 0u);
+  EXPECT_EQ(shared_passages({}, ids(6, 200)).compared, 0u);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ MethodReport with_values(double kl, double ratio, double top1, std::optional<dou
   MethodReport m;
   m.id = "oscar";
   m.path = "prefill";
-  m.judged = true;
+  m.evaluated = true;
   m.quality.kl.mean = kl;
   m.quality.ppl_ratio = ratio;
   m.quality.same_top1 = top1;
@@ -116,34 +116,34 @@ TEST(Gates, WorstLengthCounts) {
 TEST(Gates, FewNeedlesAreTooFew) {
   GateLimits limits;
   limits.min_niah = 0.9;
-  const auto judged = [&](std::int64_t solved, std::int64_t n) {
+  const auto needles = [&](std::int64_t solved, std::int64_t n) {
     MethodReport m = with_values(0, 1, 1, static_cast<double>(solved) / static_cast<double>(n));
     m.tasks[0].interval = wilson_interval(solved, n);
     return evaluate_gates(limits, m, 8)[0];
   };
-  EXPECT_FALSE(judged(10, 10).pass);
-  EXPECT_NEAR(judged(10, 10).bound.value(), 0.7225, 1e-4);  // n / (n + z^2)
-  EXPECT_EQ(judged(10, 10).reason, "too few needles for a gate: score at least 35 that BF16 finds (--task-prompts)");
-  EXPECT_TRUE(judged(35, 35).pass);
-  EXPECT_FALSE(judged(34, 34).pass);
-  EXPECT_TRUE(judged(59, 60).pass);  // .911
-  EXPECT_FALSE(judged(58, 60).pass);
-  EXPECT_EQ(judged(58, 60).reason, "too few needles for a gate: score at least 78 that BF16 finds (--task-prompts)");
-  EXPECT_FALSE(judged(8, 10).pass);
-  EXPECT_EQ(judged(8, 10).reason, "") << "below the limit itself";
-  EXPECT_EQ(judged(9, 10).reason, "no number of needles shows a score this near the limit: lower it");
+  EXPECT_FALSE(needles(10, 10).pass);
+  EXPECT_NEAR(needles(10, 10).bound.value(), 0.7225, 1e-4);  // n / (n + z^2)
+  EXPECT_EQ(needles(10, 10).reason, "too few needles for a gate: score at least 35 that BF16 finds (--task-prompts)");
+  EXPECT_TRUE(needles(35, 35).pass);
+  EXPECT_FALSE(needles(34, 34).pass);
+  EXPECT_TRUE(needles(59, 60).pass);  // .911
+  EXPECT_FALSE(needles(58, 60).pass);
+  EXPECT_EQ(needles(58, 60).reason, "too few needles for a gate: score at least 78 that BF16 finds (--task-prompts)");
+  EXPECT_FALSE(needles(8, 10).pass);
+  EXPECT_EQ(needles(8, 10).reason, "") << "below the limit itself";
+  EXPECT_EQ(needles(9, 10).reason, "no number of needles shows a score this near the limit: lower it");
   limits.min_niah = 1.0;
-  EXPECT_FALSE(judged(1000, 1000).pass);
-  EXPECT_NE(judged(1000, 1000).reason, "");
+  EXPECT_FALSE(needles(1000, 1000).pass);
+  EXPECT_NE(needles(1000, 1000).reason, "");
 }
 
-TEST(Gates, OnlyTheJudgedMethodDecides) {
+TEST(Gates, OnlyTheEvaluatedMethodDecides) {
   VerifyReport r = sample_report({0.1, std::nullopt, std::nullopt, std::nullopt});
   EXPECT_TRUE(r.pass);
   ASSERT_EQ(r.gates.size(), 1u);
   EXPECT_EQ(r.gates[0].method, "oscar");
   EXPECT_FALSE(r.methods[0].passes_gates.has_value());  // bf16
-  EXPECT_FALSE(r.methods[1].passes_gates.has_value());  // naive2 is not judged
+  EXPECT_FALSE(r.methods[1].passes_gates.has_value());  // naive2 is not evaluated
   EXPECT_EQ(r.methods[2].passes_gates, true);
   r = sample_report({0.001, std::nullopt, std::nullopt, std::nullopt});
   EXPECT_FALSE(r.pass);

@@ -8,7 +8,7 @@
 namespace oscar {
 namespace {
 
-// One judged bundle that predicts .002 for context 2048, and costs `kl`.
+// One evaluated bundle that predicts .002 for context 2048, and costs `kl`.
 VerifyReport made_report(double kl) {
   VerifyReport r;
   r.scoring.context = 2048;
@@ -17,7 +17,7 @@ VerifyReport made_report(double kl) {
   bundle.prediction = PredictedKl{0.002, 0.0001, 2048, 64, 256};
   r.bundles.push_back(bundle);
   MethodReport m;
-  m.id = "waterfill", m.path = "prefill", m.comparison = "common", m.judged = true;
+  m.id = "waterfill", m.path = "prefill", m.comparison = "common", m.evaluated = true;
   m.quality.kl.mean = kl;
   r.methods.push_back(m);
   return r;

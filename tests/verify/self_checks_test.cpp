@@ -14,7 +14,7 @@ SelfCheck check_of(const VerifyReport& report, const std::string& name, const Ru
   throw std::out_of_range(name);
 }
 
-// KL of the judged method by quarters of the positions.
+// KL of the evaluated method by quarters of the positions.
 VerifyReport with_kl(double a, double b, double c, double d, std::int64_t tokens = 2000) {
   VerifyReport r = sample_report({});
   r.methods[2].by_position = {
@@ -38,7 +38,7 @@ TEST(SelfChecks, DriftIsComparedWithTheRowOfOscar) {
   r.methods[2].id = "waterfill";
   EXPECT_EQ(check_of(r, "drift").pass, true);
   MethodReport oscar = r.methods[2];
-  oscar.id = "oscar", oscar.judged = false;
+  oscar.id = "oscar", oscar.evaluated = false;
   for (PositionBucket& b : oscar.by_position) b.kl = 0.05;  // does not grow
   r.methods.push_back(oscar);
   const SelfCheck faster = check_of(r, "drift");
@@ -68,16 +68,16 @@ TEST(SelfChecks, DriftNeedsEnoughTokensToSpeak) {
   EXPECT_EQ(check_of(with_kl(0.001, 0.01, 0.1, 0.5, 1000), "drift").pass, false);
 }
 
-TEST(SelfChecks, DriftNeedsAJudgedMethodAndPositions) {
+TEST(SelfChecks, DriftNeedsAnEvaluatedMethodAndPositions) {
   VerifyReport r = with_kl(1, 1, 1, 100);
-  r.methods[2].judged = false;
+  r.methods[2].evaluated = false;
   EXPECT_EQ(check_of(r, "drift").pass, std::nullopt);
-  r.methods[2].judged = true;
+  r.methods[2].evaluated = true;
   r.methods[2].by_position.resize(1);
   EXPECT_EQ(check_of(r, "drift").pass, std::nullopt);
 }
 
-TEST(SelfChecks, EveryJudgedMethodHasToBeatTheNegativeControl) {
+TEST(SelfChecks, EveryEvaluatedMethodHasToBeatTheNegativeControl) {
   VerifyReport r = with_kl(1, 1, 1, 1);
   EXPECT_EQ(check_of(r, "negative_control").pass, true);
   r.methods.push_back(sample_method("another", 3.0, true));

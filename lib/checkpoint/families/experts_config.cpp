@@ -42,7 +42,7 @@ void read_expert_groups(const Json& config, const std::string& where, const Grou
   const auto fits = [&] {
     if (e.groups < 1 || e.groups_chosen < 1 || e.groups_chosen > e.groups || e.count % e.groups != 0) return false;
     const std::int64_t size = e.count / e.groups;
-    return e.groups_chosen == e.groups || (size >= ExpertConfig::kGroupJudges && e.per_token <= e.groups_chosen * size);
+    return e.groups_chosen == e.groups || (size >= ExpertConfig::kBestOfGroup && e.per_token <= e.groups_chosen * size);
   };
   if (!fits()) {
     throw InputError(where + ": 'n_group' is " + std::to_string(e.groups) + " and 'topk_group' " +

@@ -58,11 +58,11 @@ std::string layer_table(const VerifyReport& report, const MethodReport& method) 
 }  // namespace
 
 std::string layer_tables(const VerifyReport& report) {
-  const bool judged = std::any_of(report.methods.begin(), report.methods.end(),
-                                  [](const MethodReport& m) { return m.judged && !m.layers.empty(); });
+  const bool evaluated = std::any_of(report.methods.begin(), report.methods.end(),
+                                     [](const MethodReport& m) { return m.evaluated && !m.layers.empty(); });
   std::string text;
   for (const MethodReport& m : report.methods) {
-    if (m.judged == judged) text += layer_table(report, m);
+    if (m.evaluated == evaluated) text += layer_table(report, m);
   }
   if (text.empty()) return "";
   return "<p>Key logits: relative RMS error of q&middot;k over coded keys, each query's mean removed. Output: "

@@ -129,7 +129,7 @@ std::vector<const MethodReport*> plotted_methods(const VerifyReport& report) {
   constexpr std::size_t kMost = 8;
   if (list.size() <= kMost) return list;
   const auto rank = [](const MethodReport* m) {
-    if (m->judged) return -2.0;
+    if (m->evaluated) return -2.0;
     const bool kept = has_role(m->id, MethodRole::kNegativeControl) || has_role(m->id, MethodRole::kReference);
     return kept ? -1.0 : m->quality.kl.mean;
   };

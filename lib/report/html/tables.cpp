@@ -44,7 +44,7 @@ bool varies(const VerifyReport& report, std::string MethodReport::*of) {
 
 // The line under the name that distinguishes rows of one method.
 std::string row_note(const VerifyReport& report, const MethodReport& m) {
-  std::string note = m.judged ? "judged" : "";
+  std::string note = m.evaluated ? "evaluated" : "";
   const auto add = [&](const std::string& text) { note += (note.empty() ? "" : ", ") + text; };
   if (m.quantized && varies(report, &MethodReport::comparison)) add(m.comparison);
   if (varies(report, &MethodReport::path)) add(m.path);
@@ -59,7 +59,7 @@ std::string name_cell(const VerifyReport& report, const MethodReport& m) {
 // The deciding numbers.
 std::string method_row(const VerifyReport& report, const MethodReport& m) {
   const QualityMetrics& q = m.quality;
-  std::string row = (m.judged ? "<tr class=\"judged\">" : "<tr>") + name_cell(report, m);
+  std::string row = (m.evaluated ? "<tr class=\"evaluated\">" : "<tr>") + name_cell(report, m);
   row += cell(with_interval(significant(q.kl.mean, 3), q.kl.interval, 3) + " &plusmn; " +
               half_width(q.kl.mean, q.kl.interval));
   row += cell(with_interval(fixed(q.ppl_ratio, 4), q.ppl_ratio_interval, 5) + " &plusmn; " +
@@ -75,7 +75,7 @@ std::string method_row(const VerifyReport& report, const MethodReport& m) {
 
 std::string detail_row(const VerifyReport& report, const MethodReport& m) {
   const QualityMetrics& q = m.quality;
-  std::string row = (m.judged ? "<tr class=\"judged\">" : "<tr>") + name_cell(report, m);
+  std::string row = (m.evaluated ? "<tr class=\"evaluated\">" : "<tr>") + name_cell(report, m);
   for (const double value : {q.kl.median, q.kl.p90, q.kl.p95, q.kl.p99, q.kl.p999, q.kl.max}) {
     row += cell(significant(value, 3));
   }
@@ -174,7 +174,7 @@ std::optional<double> kl_limit(const VerifyReport& report) {
 std::string memory_line(const VerifyReport& report) {
   std::string text;
   for (const MethodReport& m : report.methods) {
-    if (!m.judged || m.ratios.empty() || m.path != report.methods.front().path) continue;
+    if (!m.evaluated || m.ratios.empty() || m.path != report.methods.front().path) continue;
     text += "<p>Cache of one sequence with " + escape(m.id) + ", against BF16: ";
     for (std::size_t i = 0; i < m.ratios.size(); ++i) {
       text += (i == 0 ? "" : ", ") + fixed(m.ratios[i].ratio, 1) + " times smaller at " + grouped(m.ratios[i].context) +

@@ -51,7 +51,7 @@ def refusals(config):
          "--kv-transfer-config out"),
         (parallel.decode_context_parallel_size > 1 or parallel.prefill_context_parallel_size > 1,
          "context parallelism is asked for, but the pages of a request are not divided among GPUs; use --tensor-parallel-size"),
-        (parallel.pipeline_parallel_size > 1, "pipeline parallelism is asked for, with which the 2-bit cache was never run; use "
+        (parallel.pipeline_parallel_size > 1, "pipeline parallelism is not supported; use "
          "--tensor-parallel-size"),
         (parallel.data_parallel_size > 1 and config.model_config.is_moe, "the model has experts and data parallelism is asked for, whose idle "
          "ranks run passes without requests, which would overwrite BF16 windows; use --tensor-parallel-size"),

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "base/formatted.h"
-#include "export/sglang_export.h"
+#include "export/branch_export.h"
 
 namespace oscar {
 namespace {
@@ -16,8 +16,9 @@ std::optional<std::string> layer_unsupported(const LayerTransform& layer, const 
   const std::string cannot = ", which format " + format.id + " cannot carry";
   if (layer.key.blocks() || layer.value.blocks()) {
     return name +
-           "block widths, which no format of the engine can carry; fit with --method balanced --center key and "
-           "export it as sglang-v3";
+           "block widths, which the OSCAR branch of SGLang cannot read; format sglang serves them in SGLang's release. "
+           "Or fit with --for " +
+           format.id;
   }
   if (layer.key.rotated_mean) {
     return name + "the mean of keys before RoPE taken away" + cannot + ": fit again with --center key";
@@ -25,7 +26,7 @@ std::optional<std::string> layer_unsupported(const LayerTransform& layer, const 
   const bool general = !layer.key.orthogonal() || !layer.value.orthogonal() || layer.key.mean.defined();
   if (!format.general && (general || layer.value.mean.defined())) {
     return name + "a mean or a transform that is not orthogonal" + cannot +
-           "; export it as sglang-v3, or fit with --method oscar";
+           "; export it as sglang-branch-v3, or fit with --method oscar";
   }
   if (layer.value.mean.defined()) return name + "a value mean" + cannot + "; fit with --center key";
   if (layer.key.orthogonal() != first.key.orthogonal() || layer.value.orthogonal() != first.value.orthogonal() ||
@@ -90,12 +91,13 @@ bool per_head(const Bundle& bundle) {
   });
 }
 
-std::optional<std::string> sglang_unsupported(const ExportFormat& format, const Bundle& bundle) {
+std::optional<std::string> branch_unsupported(const ExportFormat& format, const Bundle& bundle) {
   for (const LayerTransform& layer : bundle.layers) {
     if (auto found = layer_unsupported(layer, bundle.layers.front(), format)) return found;
   }
   if (format.version == 1 && per_head(bundle)) {
-    return "the bundle has one rotation for each KV head, which format sglang cannot carry; export it as sglang-v2, or "
+    return "the bundle has one rotation for each KV head, which format sglang-branch cannot carry; export it as "
+           "sglang-branch-v2, or "
            "fit with --scope layer";
   }
   for (const std::int64_t window : {bundle.windows.sink, bundle.windows.recent}) {
@@ -107,7 +109,7 @@ std::optional<std::string> sglang_unsupported(const ExportFormat& format, const 
   return std::nullopt;
 }
 
-ServedForm sglang_form(const ExportFormat& format, const Bundle& bundle) {
+ServedForm branch_form(const ExportFormat& format, const Bundle& bundle) {
   ServedForm form{format.id, bundle, {}};
   use_one_clip(bundle, true, form.bundle, form.changes);
   use_one_clip(bundle, false, form.bundle, form.changes);

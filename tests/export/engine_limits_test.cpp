@@ -1,6 +1,6 @@
 // The table of what vLLM and SGLang are not served: sentences for models, and the four files that are written from it.
 // OSCAR_WRITE_TABLES=1 writes them anew.
-#include "export/vllm_limits.h"
+#include "export/engine_limits.h"
 
 #include <gtest/gtest.h>
 
@@ -22,56 +22,56 @@ ModelConfig model_of(std::int64_t layers, std::int64_t query_heads, std::int64_t
   return model;
 }
 
-TEST(VllmLimits, NamesWhatAModelHas) {
-  EXPECT_FALSE(vllm_unsupported_model(model_of(2, 32, 8, 128)));
-  EXPECT_FALSE(vllm_unsupported_model(model_of(2, 16, 1, 256)));
+TEST(EngineLimits, NamesWhatAModelHas) {
+  EXPECT_FALSE(unsupported_model(vllm_engine(), model_of(2, 32, 8, 128)));
+  EXPECT_FALSE(unsupported_model(vllm_engine(), model_of(2, 16, 1, 256)));
   ModelConfig gemma = model_of(3, 4, 1, 256);
   gemma.sliding_window = {512, 512, 0};
-  EXPECT_FALSE(vllm_unsupported_model(gemma));
-  EXPECT_EQ(*vllm_bf16_reason(gemma, 1), "a sliding window");
-  EXPECT_FALSE(vllm_bf16_reason(gemma, 2));
+  EXPECT_FALSE(unsupported_model(vllm_engine(), gemma));
+  EXPECT_EQ(*bf16_reason(vllm_engine(), gemma, 1), "a sliding window");
+  EXPECT_FALSE(bf16_reason(vllm_engine(), gemma, 2));
   gemma.sliding_window[2] = 512;
-  EXPECT_EQ(*vllm_unsupported_model(gemma),
+  EXPECT_EQ(*unsupported_model(vllm_engine(), gemma),
             "no layer of the model would have a 2-bit cache in vLLM 0.33: layer 0 has a sliding window, which stays in "
             "BF16 there; format transformers serves it");
   ModelConfig capped = model_of(2, 8, 4, 256);
   capped.logit_soft_cap = 50.0;
-  EXPECT_NE(vllm_unsupported_model(capped)->find("layer 0 has a soft cap on logits"), std::string::npos);
+  EXPECT_NE(unsupported_model(vllm_engine(), capped)->find("layer 0 has a soft cap on logits"), std::string::npos);
   ModelConfig sinks = model_of(2, 8, 4, 64);
   sinks.sink_logits = true, sinks.sliding_window = {128, 0};
-  EXPECT_FALSE(vllm_unsupported_model(sinks));
+  EXPECT_FALSE(unsupported_model(vllm_engine(), sinks));
   ModelConfig chunks = model_of(2, 8, 4, 64);
   chunks.chunk = {0, 8192};
-  EXPECT_NE(vllm_unsupported_model(chunks)->find("1 of the model's 2 layers have attention in chunks"),
+  EXPECT_NE(unsupported_model(vllm_engine(), chunks)->find("1 of the model's 2 layers have attention in chunks"),
             std::string::npos);
   ModelConfig linear = model_of(2, 8, 4, 64);
   linear.linear.layers = {true, false};
-  EXPECT_FALSE(vllm_unsupported_model(linear));
-  EXPECT_EQ(*vllm_bf16_reason(linear, 0), "linear attention");
+  EXPECT_FALSE(unsupported_model(vllm_engine(), linear));
+  EXPECT_EQ(*bf16_reason(vllm_engine(), linear, 0), "linear attention");
   ModelConfig shared = model_of(2, 8, 4, 64);
   shared.shared.source = {0, 0};
-  EXPECT_NE(vllm_unsupported_model(shared)->find("the cache of another layer (layer 1"), std::string::npos);
+  EXPECT_NE(unsupported_model(vllm_engine(), shared)->find("the cache of another layer (layer 1"), std::string::npos);
   EXPECT_EQ(
-      *vllm_unsupported_model(model_of(2, 8, 4, 96)),
+      *unsupported_model(vllm_engine(), model_of(2, 8, 4, 96)),
       "the model has head_dim 96; the kernels that vLLM needs have 64, 128 and 256. Format transformers serves it");
   EXPECT_EQ(
-      *vllm_unsupported_model(gemma, kSglangEngine),
+      *unsupported_model(sglang_engine(), gemma),
       "no layer of the model would have a 2-bit cache in SGLang 0.5.23: layer 0 has a sliding window, which stays "
       "in BF16 there; format transformers serves it");
   gemma.sliding_window[2] = 0;
-  EXPECT_FALSE(vllm_unsupported_model(gemma, kSglangEngine));
-  EXPECT_EQ(*sglang_bf16_reason(gemma, 1), "a sliding window");
-  EXPECT_NE(vllm_unsupported_model(linear, kSglangEngine)->find("the adapter for SGLang 0.5.23 does not serve"),
+  EXPECT_FALSE(unsupported_model(sglang_engine(), gemma));
+  EXPECT_EQ(*bf16_reason(sglang_engine(), gemma, 1), "a sliding window");
+  EXPECT_NE(unsupported_model(sglang_engine(), linear)->find("the adapter for SGLang 0.5.23 does not serve"),
             std::string::npos);
   EXPECT_EQ(
-      *vllm_unsupported_model(model_of(2, 34, 2, 64)),
+      *unsupported_model(vllm_engine(), model_of(2, 34, 2, 64)),
       "the model has 17 query heads on a KV head, and the decode kernel at most 16; format transformers serves it");
 }
 
 std::string head_sizes(const char* last) {
   std::string text;
-  for (std::size_t i = 0; i < kVllmHeadSizes.size(); ++i) {
-    text += (i == 0 ? "" : i + 1 < kVllmHeadSizes.size() ? ", " : last) + std::to_string(kVllmHeadSizes[i]);
+  for (std::size_t i = 0; i < kEngineHeadSizes.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 < kEngineHeadSizes.size() ? ", " : last) + std::to_string(kEngineHeadSizes[i]);
   }
   return text;
 }
@@ -79,10 +79,10 @@ std::string head_sizes(const char* last) {
 // Head, whether arguments of a layer, whether such layers stay in BF16.
 using Tables = std::vector<std::tuple<const char*, bool, bool>>;
 
-void write_tables(std::ostringstream& out, const Tables& tables, const std::vector<VllmRefusal>& kinds) {
+void write_tables(std::ostringstream& out, const Tables& tables, const std::vector<LayerLimit>& kinds) {
   for (const auto& [head, argument, in_bf16] : tables) {
     out << head;
-    for (const VllmRefusal& kind : kinds) {
+    for (const LayerLimit& kind : kinds) {
       if (kind.argument != argument || kind.in_bf16 != in_bf16) continue;
       out << "    \"" << kind.name << "\": \"" << kind.words << "\",\n";
     }
@@ -93,14 +93,14 @@ void write_tables(std::ostringstream& out, const Tables& tables, const std::vect
 // The head of a Python file; what: its first sentence.
 std::string python_head(const std::string& what) {
   return "\"\"\"" + what +
-         " Written from lib/export/vllm_limits.cpp by the test VllmLimits:\n"
-         "\n    OSCAR_WRITE_TABLES=1 build/tests/export_test --gtest_filter='VllmLimits.*'\"\"\"\n";
+         " Written from lib/export by the test EngineLimits:\n"
+         "\n    OSCAR_WRITE_TABLES=1 build/tests/export_test --gtest_filter='EngineLimits.*'\"\"\"\n";
 }
 
 std::string kernels_table() {
   std::ostringstream out;
   out << python_head("What the decode kernel serves.") << "HEAD_SIZES, MOST_GROUP, MOST_WINDOW = (" << head_sizes(", ")
-      << "), " << kVllmMostGroup << ", " << kVllmMostWindow << "  # group: query heads on a KV head\n";
+      << "), " << kEngineMostGroup << ", " << kEngineMostWindow << "  # group: query heads on a KV head\n";
   return out.str();
 }
 
@@ -113,16 +113,16 @@ std::string engine_table(const PluginEngine& engine, const std::string& bf16, co
                                "# A layer that " + layer + " one of these is refused.\nLAYERS = {\n",
                                "# Facts of the model whose layers are refused.\nMODEL = {\n"};
   write_tables(out, {{heads[0].c_str(), true, true}, {heads[1].c_str(), true, false}, {heads[2].c_str(), false, false}},
-               engine.refusals());
+               engine.limits);
   return out.str();
 }
 
 std::string docs_row() {
   std::string text =
-      "| head sizes but " + head_sizes(" and ") + ", more than " + std::to_string(kVllmMostGroup) +
+      "| head sizes but " + head_sizes(" and ") + ", more than " + std::to_string(kEngineMostGroup) +
       " query heads on a KV head, BF16 windows above 2,048 tokens | the kernels have none |\n| layers with ";
   std::string bf16, refused;
-  for (const VllmRefusal& kind : vllm_refusals()) {
+  for (const LayerLimit& kind : vllm_engine().limits) {
     std::string& list = kind.in_bf16 ? bf16 : refused;
     list += (list.empty() ? "" : ", ") + std::string(kind.words);
   }
@@ -130,15 +130,16 @@ std::string docs_row() {
          " | such layers stay in BF16 |\n";
 }
 
-TEST(VllmLimits, IsWhatPythonAndTheDocsHave) {
+TEST(EngineLimits, IsWhatPythonAndTheDocsHave) {
   const fs::path root = OSCAR_SOURCE_DIR, package = root / "python/oscar_kv", page = root / "docs/serve.md";
   const std::pair<fs::path, std::string> tables[] = {
       {package / "format/limits.py", kernels_table()},
-      {package / "engines/vllm/limits.py", engine_table(kVllmEngine, "Arguments of vLLM's AttentionImpl.", "is given")},
+      {package / "engines/vllm/limits.py",
+       engine_table(vllm_engine(), "Arguments of vLLM's AttentionImpl.", "is given")},
       {package / "engines/sglang/limits.py",
-       engine_table(kSglangEngine, "Names in SGLang's RadixAttention and its calls.", "has")}};
+       engine_table(sglang_engine(), "Names in SGLang's RadixAttention and its calls.", "has")}};
   const std::string rows = docs_row();
-  ASSERT_EQ(kVllmMostWindow, 2048);  // as docs_row() writes it
+  ASSERT_EQ(kEngineMostWindow, 2048);  // as docs_row() writes it
   std::string text = read_file(page);
   const std::size_t head = text.find("| refused | reason |\n|---|---|\n");
   ASSERT_NE(head, std::string::npos);

@@ -1,4 +1,4 @@
-#include "export/sglang_export.h"
+#include "export/branch_export.h"
 
 #include <ATen/ATen.h>
 
@@ -115,11 +115,11 @@ Json provenance_of(const Bundle& bundle, const ExportOptions& options) {
 
 }  // namespace
 
-std::string sglang_plan(const ServedForm& form, const ExportOptions&) {
+std::string branch_plan(const ServedForm& form, const ExportOptions&) {
   return "format " + form.format + " of " + std::to_string(form.bundle.layers.size()) + " layers";
 }
 
-std::vector<std::string> write_sglang(const ExportFormat& format, const ServedForm& form, const fs::path& directory,
+std::vector<std::string> write_branch(const ExportFormat& format, const ServedForm& form, const fs::path& directory,
                                       const ExportOptions& options) {
   const Bundle& bundle = form.bundle;
   const int version = format.version;

@@ -1,0 +1,143 @@
+#include "export/engine_export.h"
+
+#include <sstream>
+
+#include "base/errors.h"
+#include "base/shell.h"
+#include "bundle/model_card.h"
+#include "export/bundle_copy.h"
+#include "export/checksums.h"
+#include "export/engine_limits.h"
+#include "export/export_card.h"
+
+namespace oscar {
+namespace {
+
+constexpr std::int64_t kRingSlack = 15;
+
+std::string digits(std::int64_t n) { return std::to_string(n); }
+
+std::int64_t window_pages(std::int64_t tokens) { return (tokens + kEnginePage - 1) / kEnginePage; }
+
+std::optional<std::string> unserved_layer(const LayerTransform& layer, std::int64_t group, const PluginEngine& engine) {
+  const std::string name = "layer " + digits(layer.layer) + " of the bundle has ";
+  const std::int64_t d = layer.head_dim;
+  if (const auto reason = head_limit(engine, d)) return name + *reason;
+  if (layer.key.blocks() != layer.value.blocks()) {
+    return name +
+           "keys and values of two layouts, which the decode kernel does not read; fit both with one layout, or " +
+           "use format transformers";
+  }
+  if (!layer.key.blocks() && group != 0 && group != d) {
+    return name + "scales for groups of " + digits(group) +
+           " channels, and the decode kernel reads one scale a head; " +
+           "fit without --bits, or use format transformers";
+  }
+  if (layer.key.rotated_mean && !layer.key.blocks()) {
+    return name +
+           "the mean of keys before RoPE taken away and keys in one width, which the decode kernel does not read; "
+           "fit " +
+           "with --center mean, or use format transformers";
+  }
+  return std::nullopt;
+}
+
+// The command in the card. sharing: requests share prefixes.
+std::string serve_command(const PluginEngine& engine, const Bundle& bundle, const std::string& model, bool sharing) {
+  const std::int64_t distance = longest_distance(bundle);
+  return "```console\nOSCAR_KV_BUNDLE=\"$PWD\"/" + std::string(kBundleFolder) + " " + engine.command + " " +
+         shell_word(model) + " \\\n  " + engine.options +
+         (distance > 0 ? std::string(" ") + engine.length + " " + digits(distance + 1) : "") +
+         (sharing ? "" : std::string(" \\\n  ") + engine.no_sharing) + "\n```\n\n";
+}
+
+std::string serve_section(const PluginEngine& engine, const Bundle& bundle, const std::string& model) {
+  const bool shares = bundle.windows.sink % kEnginePage == 0;
+  std::ostringstream out;
+  out << "## Serve\n\nThe Python package oscar-kv (the wheel that `scripts/wheel` builds; it is on no package index) "
+         "is a plugin of "
+      << engine.name << " " << engine.releases << ", which finds it by itself. In this folder:\n\n";
+  if (shares) {
+    out << serve_command(engine, bundle, model, true) << "Requests share prefixes (" << engine.sharing
+        << "), which is the engine's default. This command keeps them apart:\n\n";
+  }
+  out << serve_command(engine, bundle, model, false);
+  if (!shares) {
+    out << "With " << engine.sharing
+        << " the sink must be whole pages (`oscar-fit --windows 64,256`). This bundle has a "
+        << "sink of " << bundle.windows.sink << " tokens.\n\n";
+  }
+  if (longest_distance(bundle) > 0) {
+    out << "`" << engine.length << "` is the longest context of the calibration; longer ones were not seen. ";
+  }
+  const std::int64_t heads = bundle.layers.empty() ? 0 : bundle.layers.front().kv_heads;
+  if (heads > 1) {
+    out << "On several GPUs add `" << engine.ranks << " N`, where N divides the " << heads << " KV heads. ";
+  }
+  return out.str();
+}
+
+std::string engine_card(const ServedForm& form, const ExportOptions& options, const PluginEngine& engine) {
+  const std::string model = served_model(form.bundle, options.model_path);
+  return card_head(form.bundle, std::string("2-bit KV cache for ") + engine.name) +
+         serve_section(engine, form.bundle, model) + unknown_folder_note(model) + "The adapter was run in " +
+         engine.name + " on " + engine.gpus + ". " + engine.notes +
+         " `SHA256SUMS` is checked with `sha256sum -c`.\n\n" +
+         measured_section(form.format, options.report ? &*options.report : nullptr) + "\n" +
+         provenance_section(form.bundle);
+}
+
+const PluginEngine& engine_of(const std::string& format) { return find_export_format(format)->engine(); }
+
+}  // namespace
+
+std::optional<std::string> engine_unsupported(const ExportFormat& format, const Bundle& bundle) {
+  for (const LayerTransform& layer : bundle.layers) {
+    if (auto reason = unserved_layer(layer, bundle.quant_group, format.engine())) return reason;
+  }
+  if (bundle.encoder == "feedback") {
+    return "the bundle is encoded with feedback, which no kernel does token by token; fit with --encoder search, or "
+           "use "
+           "format transformers";
+  }
+  const std::int64_t window =
+      kEnginePage * (window_pages(bundle.windows.sink) + window_pages(bundle.windows.recent + 1 + kRingSlack));
+  if (window > kEngineMostWindow) {
+    return "the bundle has BF16 windows of " + digits(bundle.windows.sink) + " and " + digits(bundle.windows.recent) +
+           " tokens, more than the decode kernel holds (" + digits(kEngineMostWindow) +
+           " in whole pages); fit with shorter " + "--windows";
+  }
+  const Json& query_heads = bundle.model.contains("query_heads") ? bundle.model["query_heads"] : Json();
+  const std::int64_t kv_heads = bundle.layers.empty() ? 0 : bundle.layers.front().kv_heads;
+  if (!query_heads.is_number_integer()) return std::nullopt;
+  const auto reason = group_limit(query_heads.get<std::int64_t>(), kv_heads);
+  return reason ? std::optional("the model has " + *reason) : std::nullopt;
+}
+
+void engine_check_model(const ExportFormat& format, const Checkpoint& model, const Bundle&) {
+  if (const auto reason = unsupported_model(format.engine(), model.config())) throw InputError(*reason);
+}
+
+std::optional<std::string> engine_bf16_reason(const ExportFormat& format, const ModelConfig& model,
+                                              std::int64_t layer) {
+  return bf16_reason(format.engine(), model, layer);
+}
+
+std::string engine_plan(const ServedForm& form, const ExportOptions&) {
+  const PluginEngine& engine = engine_of(form.format);
+  return "a bundle of " + digits(static_cast<std::int64_t>(form.bundle.layers.size())) +
+         " layers with the command for " + engine.name + " " + engine.release;
+}
+
+std::vector<std::string> write_engine(const ExportFormat& format, const ServedForm& form, const fs::path& directory,
+                                      const ExportOptions& options) {
+  AtomicDirectory target(directory, options.overwrite, checksummed_directory());
+  write_file_atomic(target.path() / kCardName, engine_card(form, options, format.engine()));
+  std::vector<std::string> names = {kCardName};
+  for (std::string& name : copy_bundle(options.bundle, target.path())) names.push_back(std::move(name));
+  names = write_checksums(target.path(), names);
+  target.commit();
+  return names;
+}
+
+}  // namespace oscar
