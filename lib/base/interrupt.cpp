@@ -32,8 +32,10 @@ extern "C" void on_signal(int number) {
     g_first.store(steady_seconds());
     return;
   }
-  // A closing terminal may send any number of SIGHUP; they never interrupt the saving of state.
-  if (number != SIGHUP && steady_seconds() - g_first.load() > kSameRequestSeconds) _exit(kInterruptedCode);
+  // A closing terminal may send any number of SIGHUP, a spent CPU limit sends one SIGXCPU each second; they never
+  // interrupt the saving of state.
+  if (number != SIGHUP && number != SIGXCPU && steady_seconds() - g_first.load() > kSameRequestSeconds)
+    _exit(kInterruptedCode);
 }
 
 }  // namespace
@@ -42,12 +44,14 @@ void install_interrupt_handler() {
   struct sigaction action {};
   struct sigaction before {};
   action.sa_handler = on_signal;
-  constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
+  constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGXCPU};
   for (const int number : kSignals) {
     // A signal that was ignored (nohup, a background job) stays ignored.
     if (::sigaction(number, nullptr, &before) == 0 && before.sa_handler == SIG_IGN) continue;
     ::sigaction(number, &action, nullptr);
   }
+  action.sa_handler = SIG_IGN;
+  ::sigaction(SIGXFSZ, &action, nullptr);  // a write beyond the limit of file sizes fails, as on a full disk
 }
 
 EndsAtOnce::EndsAtOnce() { g_end_at_once.fetch_add(1); }

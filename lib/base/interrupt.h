@@ -1,10 +1,10 @@
-// Turns SIGINT, SIGTERM and SIGHUP into a flag that long loops poll between steps.
+// Turns SIGINT, SIGTERM, SIGHUP and SIGXCPU into a flag that long loops poll between steps.
 #pragma once
 
 namespace oscar {
 
 // A second SIGINT or SIGTERM at least half a second later ends the process with exit code 130. Signals that were
-// ignored stay ignored.
+// ignored stay ignored. A write beyond the limit of file sizes (SIGXFSZ) is an error of that write.
 void install_interrupt_handler();
 bool interrupt_requested();
 // Has the effect of the first signal, for a reason that the process itself detects.

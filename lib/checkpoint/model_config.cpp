@@ -286,6 +286,8 @@ ModelConfig parse_model_config(const Json& whole, const std::string& where) {
   }
   out.activation = parse_activation(config, family, where);
   out.tie_embeddings = json_bool(config, "tie_word_embeddings", where, family.tied);
+  const bool outside = wrapped && json_bool(whole, "tie_word_embeddings", where, row->wrapper_ties);
+  out.one_table = out.tie_embeddings || outside;
   const bool bias = family.reads_attention_bias && json_bool(config, "attention_bias", where, family.attention_bias);
   out.qkv_bias = family.qkv_bias || bias;
   out.output_bias = bias && family.output_bias;

@@ -103,6 +103,7 @@ struct ModelConfig {
   double rms_eps = 1e-6;
   Activation activation = Activation::kSilu;
   bool tie_embeddings = false;
+  bool one_table = false;  // the config, or that of the wrapper around it, ties embedding and head
   bool qkv_bias = false, output_bias = false, mlp_bias = false;
   bool qk_norm = false;          // RMSNorm over each head of q and k, before RoPE
   bool norm_after_rope = false;  // the q and k norm comes after RoPE

@@ -117,20 +117,26 @@ std::vector<LayerEntry> layer_entries(const ModelConfig& c, const Family& f, std
 
 std::string where(const Checkpoint& checkpoint) { return checkpoint.location().directory.string(); }
 
-// Tensors that can be ignored. Scales of activations and of low-bit caches, because both stay in the run's dtype.
-// Tables of angles, because every implementation recomputes them. Any other name matters.
+// Tensors that can be ignored. Scales and zero points of activations and of low-bit caches, because both stay in the
+// run's dtype. Tables of angles, because every implementation recomputes them. Any other name matters.
 bool changes_nothing(const std::string& name) {
-  constexpr std::array<std::string_view, 16> kEnds = {"input_scale",      "input_scale_inv",  "input_global_scale",
-                                                      "input_zero_point", "output_scale",     "output_zero_point",
-                                                      "q_scale",          "k_scale",          "v_scale",
-                                                      "kv_scale",         "prob_scale",       "prob_output_scale",
-                                                      "inv_freq",         "activation_scale", "cos_cached",
-                                                      "sin_cached"};
-  return std::any_of(kEnds.begin(), kEnds.end(), [&](std::string_view end) {
-    if (!name.ends_with(end)) return false;
-    const char before = name.size() == end.size() ? '.' : name[name.size() - end.size() - 1];
+  constexpr std::array<std::string_view, 9> kOf = {"input", "output", "activation", "q",          "k",
+                                                   "v",     "kv",     "prob",       "prob_output"};
+  constexpr std::array<std::string_view, 4> kParameters = {"_scale", "_scale_inv", "_zero_point", "_global_scale"};
+  constexpr std::array<std::string_view, 6> kTables = {"inv_freq", "cos_cached",    "sin_cached",
+                                                       "q.scale",  "k_cache.scale", "v_cache.scale"};
+  // Whether the name ends with this word.
+  const auto ends = [](std::string_view text, std::string_view word) {
+    if (!text.ends_with(word)) return false;
+    const char before = text.size() == word.size() ? '.' : text[text.size() - word.size() - 1];
     return before == '.' || before == '_';
-  });
+  };
+  for (const std::string_view parameter : kParameters) {
+    if (!name.ends_with(parameter)) continue;
+    const std::string_view of = std::string_view(name).substr(0, name.size() - parameter.size());
+    if (std::any_of(kOf.begin(), kOf.end(), [&](std::string_view word) { return ends(of, word); })) return true;
+  }
+  return std::any_of(kTables.begin(), kTables.end(), [&](std::string_view word) { return ends(name, word); });
 }
 
 // A zero bias changes nothing. GPTQ checkpoints of older tools have one at every quantized module, and models that were
@@ -204,12 +210,11 @@ OuterViews find_outer_weights(const Checkpoint& checkpoint, const Family& family
   const bool has_embedding = stores_weight(checkpoint, family.embedding);
   const bool has_head = stores_weight(checkpoint, family.head);
   const StoredWeight embedding =
-      find_weight(checkpoint, c.tie_embeddings && !has_embedding && has_head ? family.head : family.embedding, table);
+      find_weight(checkpoint, c.one_table && !has_embedding && has_head ? family.head : family.embedding, table);
   require_plain(checkpoint, embedding);
-  OuterViews outer{
-      .embedding = embedding.codes,
-      .head = find_weight(checkpoint, c.tie_embeddings && !has_head ? family.embedding : family.head, table),
-      .final_norm = find_weight(checkpoint, family.final_norm, {c.hidden})};
+  OuterViews outer{.embedding = embedding.codes,
+                   .head = find_weight(checkpoint, c.one_table && !has_head ? family.embedding : family.head, table),
+                   .final_norm = find_weight(checkpoint, family.final_norm, {c.hidden})};
   if (c.layer_input > 0) {
     const std::int64_t width = c.layers * c.layer_input;
     const StoredWeight of_layers = find_weight(checkpoint, family.layer_embedding, {c.vocabulary, width});
@@ -402,7 +407,7 @@ std::uint64_t decoded_bytes(const Checkpoint& checkpoint, std::uint64_t width) {
   const std::vector<std::uint64_t> layers = layer_elements(checkpoint);
   const auto hidden = static_cast<std::uint64_t>(c.hidden);
   const std::uint64_t table = static_cast<std::uint64_t>(c.vocabulary) * hidden;
-  const bool two = !c.tie_embeddings || stores_weight(checkpoint, family_of(checkpoint).head);
+  const bool two = !c.one_table || stores_weight(checkpoint, family_of(checkpoint).head);
   const std::uint64_t inputs = static_cast<std::uint64_t>(c.layers * c.layer_input) * hidden;
   return width * std::accumulate(layers.begin(), layers.end(), (two ? 2 : 1) * table + hidden + inputs);
 }

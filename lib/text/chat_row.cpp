@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
+#include <iterator>
 #include <string_view>
 
 #include "base/errors.h"
@@ -19,7 +21,9 @@ bool is_argument(const std::string& key) {
 // An array of objects, or null if the key is absent. Some datasets store such lists as JSON text.
 Json list_of_objects(const Json& row, const char* key, const std::string& where) {
   const Json& found = json_member(row, key);
-  if (!has_value(row, key) || found == Json("")) return nullptr;
+  const bool blank =
+      found.is_string() && found.get_ref<const std::string&>().find_first_not_of(" \t\r\n") == std::string::npos;
+  if (!has_value(row, key) || blank) return nullptr;
   Json list = found.is_string() ? parse_python_json(found.get<std::string>(), where + ": '" + key + "'") : found;
   if (list.is_null()) return nullptr;
   if (!list.is_array()) {
@@ -52,6 +56,17 @@ Json template_variables(const Json& extras, const std::string& where) {
     add_all(json_object(extras, "chat_template_kwargs", where), true);
   }
   return variables;
+}
+
+// Whether the text holds the last words of a message's content. Templates trim texts and cut thoughts before them.
+bool holds_end(const std::string& rendered, const Json& content) {
+  const Json& last = content.is_array() && !content.empty() ? json_member(content.back(), "text") : content;
+  if (!last.is_string()) return true;
+  const auto& text = last.get_ref<const std::string&>();
+  const auto word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || (c & 0x80) != 0; };
+  const auto end = std::find_if(text.rbegin(), text.rend(), word).base();
+  const auto begin = std::find_if_not(std::make_reverse_iterator(end), text.rend(), word).base();
+  return rendered.find(std::string(begin, end)) != std::string::npos;
 }
 
 // Whether the list counts 0, 1, 2, ... over the kept positions.
@@ -97,7 +112,31 @@ ChatInput chat_of_row(const PromptRow& row, const std::string& where) {
   const bool answered = input.messages.back()["role"] == "assistant";
   input.add_generation_prompt = json_bool(row.extras, "add_generation_prompt", where, !answered);
   input.variables = template_variables(row.extras, where);
+  input.api = row.api;
+  const Json& effort = json_member(row.extras, "reasoning_effort");
+  input.effort = row.effort.empty() && effort.is_string() ? effort.get<std::string>() : row.effort;
   return input;
+}
+
+std::vector<std::string> unwritten(const Json& messages, const ChatTemplate& chat, const std::string& rendered) {
+  constexpr std::array<std::string_view, 7> kLabels = {"role", "id",           "type",  "status",
+                                                       "name", "tool_call_id", "weight"};
+  constexpr std::array<std::string_view, 3> kThoughts = {"reasoning", "reasoning_content", "thinking"};
+  const auto named = [&](const auto& keys) {
+    return std::any_of(keys.begin(), keys.end(), [&](std::string_view key) { return chat.names(key); });
+  };
+  std::vector<std::string> names;
+  for (const Json& message : messages) {
+    for (const auto& [key, value] : message.items()) {
+      const bool thought = std::find(kThoughts.begin(), kThoughts.end(), key) != kThoughts.end();
+      if (key == "content") {
+        if (!holds_end(rendered, value)) names.push_back("content of " + json_string(message, "role", "a message"));
+      } else if (says(message, key) && std::find(kLabels.begin(), kLabels.end(), key) == kLabels.end()) {
+        if (thought ? !named(kThoughts) : !chat.names(key)) names.push_back(key);
+      }
+    }
+  }
+  return names;
 }
 
 IdRow ids_of_row(const PromptRow& row, std::int64_t vocabulary, const std::string& where) {

@@ -14,6 +14,10 @@ namespace oscar {
 // message is an answer. InputError, starting with `where`, for parts of other types.
 ChatInput chat_of_row(const PromptRow& row, const std::string& where);
 
+// Names of what the rendered text of these messages does not hold: keys of messages that no template mentions, and
+// whole messages whose text it leaves out.
+std::vector<std::string> unwritten(const Json& messages, const ChatTemplate& chat, const std::string& rendered);
+
 struct IdRow {
   std::vector<std::int32_t> ids;
   std::vector<std::string> not_used;  // keys that would change the computation, and other unread keys

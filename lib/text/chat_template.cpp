@@ -99,6 +99,8 @@ void ChatTemplate::add(const std::string& name, const std::string& source, const
   named.where = where;
   if (name == "default" || kind_ == "none") kind_ = kind_of(source);
   sources_ += source + "\n";
+  named.knows_developer =
+      source.find("'developer'") != std::string::npos || source.find("\"developer\"") != std::string::npos;
   asks_for_date_ = asks_for_date_ || source.find("strftime_now") != std::string::npos;
   try {
     if (source.size() > kMaxTemplateBytes) throw jinja::TemplateError("it is longer than 1 MiB");
@@ -192,31 +194,58 @@ const ChatTemplate::Named& ChatTemplate::choose(bool with_tools) const {
   return found->second;
 }
 
-// Servers detect this from the template's loops. A template that writes the list itself, or fails, does not loop over
-// parts.
-bool ChatTemplate::knows_parts(const Named& named) const {
-  if (named.knows_parts) return *named.knows_parts;
-  constexpr const char* kText = "oscar asks";
-  ChatInput probe;
-  probe.messages = {{{"role", "user"}, {"content", {{{"type", "text"}, {"text", kText}}}}}};
+// A question with this effort of reasoning; nothing if the template refuses it.
+std::optional<std::string> ChatTemplate::with_effort(const Named& chosen, const std::string& effort) const {
+  ChatInput input;
+  input.messages = {{{"role", "user"}, {"content", "Hi"}}};
+  input.variables = {{"reasoning_effort", effort}, {"enable_thinking", effort != "none"}};
+  input.add_generation_prompt = true;
   try {
-    const std::string text = named.compiled->render(variables_of(probe, special_tokens_), now_);
-    const bool writes_list = text.find("'type'") != std::string::npos || text.find("\"type\"") != std::string::npos;
-    named.knows_parts = text.find(kText) != std::string::npos && !writes_list;
+    return chosen.compiled->render(variables_of(input, special_tokens_), now_);
   } catch (const InputError&) {
-    named.knows_parts = false;
+    return std::nullopt;
   }
-  return *named.knows_parts;
 }
 
-std::string ChatTemplate::render(const ChatInput& input) const {
-  const Named& chosen = choose(!input.tools.is_null());
-  if (rendering_ == Rendering::kServer) {
-    ChatInput served = input;
-    served.messages = server_messages(input.messages, !knows_parts(chosen));
-    return rendered(chosen, served);
+// As vLLM asks: without special tokens and functions.
+bool ChatTemplate::takes_late_system(const Named& chosen) const {
+  jinja::List messages;
+  for (const char* role : {"system", "user", "system", "user"}) {
+    messages.emplace_back(jinja::Dict{{"role", role}, {"content", "t"}});
   }
-  return rendered(chosen, input);
+  const jinja::Value none = jinja::Undefined{"strftime_now"};
+  try {
+    chosen.compiled->render({{"messages", messages}, {"add_generation_prompt", false}, {"strftime_now", none}}, now_);
+  } catch (const InputError&) {
+    return false;
+  }
+  return true;
+}
+
+void ChatTemplate::serve(const Named& chosen, ChatInput& input, std::vector<std::string>& unread) const {
+  if (input.effort == "disabled") {  // "low" for a template that refuses "none", or takes it for another effort
+    const std::optional<std::string> none = with_effort(chosen, "none");
+    const auto same = [&](const char* effort) { return with_effort(chosen, effort) == none; };
+    const bool low = !none || same("low") || same("medium") || same("high") || same("xhigh") || same("max");
+    input.effort = low ? "low" : "none";
+    input.variables["reasoning_effort"] = input.effort;
+  }
+  if (!input.effort.empty() && !input.variables.contains("enable_thinking")) {
+    input.variables["enable_thinking"] = input.effort != "none";
+  }
+  if (input.api == Api::kMessages && !takes_late_system(chosen)) merge_system(input.messages, "");
+  input.messages = server_messages(
+      input.messages, {chosen.compiled->takes_parts(), chosen.knows_developer, input.api != Api::kResponses}, unread);
+  input.tools = server_tools(input.tools, unread);
+}
+
+std::string ChatTemplate::render(const ChatInput& input, std::vector<std::string>* unread) const {
+  const Named& chosen = choose(!input.tools.is_null());
+  if (rendering_ == Rendering::kTransformers) return rendered(chosen, input);
+  ChatInput served = input;
+  std::vector<std::string> names;
+  serve(chosen, served, unread == nullptr ? names : *unread);
+  return rendered(chosen, served);
 }
 
 std::string ChatTemplate::rendered(const Named& chosen, const ChatInput& input) const {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "text/dialects.h"
 
 namespace oscar {
 
@@ -27,6 +28,8 @@ struct ChatInput {
   Json tools, documents;            // arrays of objects, or null
   Json variables = Json::object();  // further template variables (enable_thinking, ...)
   bool add_generation_prompt = false;
+  Api api = Api::kChat;  // whose the messages are
+  std::string effort;    // of reasoning, which servers also tell as "enable_thinking"; "disabled": no thinking
 };
 
 // kServer: first changes messages as servers do (server_messages.h). kTransformers: uses them as apply_chat_template
@@ -40,7 +43,8 @@ class ChatTemplate {
   static ChatTemplate from_model(const fs::path& directory);
   // The text that apply_chat_template renders; null members of messages are left out, as there. If the template writes
   // BOS, the text contains it, so encode it without special tokens.
-  std::string render(const ChatInput& input) const;
+  // `unread`, if given, gets the names of what the template does not see (server_messages.h).
+  std::string render(const ChatInput& input, std::vector<std::string>* unread = nullptr) const;
   // Whether a template mentions this variable; other arguments change nothing.
   bool names(std::string_view variable) const;
   const std::string& kind() const { return kind_; }  // chatml | llama3 | mistral | other | none
@@ -58,11 +62,13 @@ class ChatTemplate {
     std::string where;  // the file
     std::string fault;  // why it cannot be rendered, if it is invalid or unsupported
     std::shared_ptr<const jinja::Template> compiled;
-    mutable std::optional<bool> knows_parts;  // whether it writes the texts of content that is a list of parts
+    bool knows_developer = false;  // whether it names that role
   };
   void add(const std::string& name, const std::string& source, const std::string& where);
   const Named& choose(bool with_tools) const;
-  bool knows_parts(const Named& named) const;
+  void serve(const Named& chosen, ChatInput& input, std::vector<std::string>& unread) const;
+  std::optional<std::string> with_effort(const Named& chosen, const std::string& effort) const;
+  bool takes_late_system(const Named& chosen) const;
   std::string rendered(const Named& chosen, const ChatInput& input) const;
 
   std::string kind_ = "none";

@@ -1,11 +1,13 @@
 #include "text/conversation.h"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
 #include "base/errors.h"
 #include "base/foreign_text.h"
 #include "base/json_rules.h"
+#include "text/dialects.h"
 
 namespace oscar {
 namespace {
@@ -35,15 +37,33 @@ const Json& text_or_content(const Json& turn) {
   return none;
 }
 
-// Parses a turn of {"from": "function_call"}: a call, or a list of calls, as JSON text.
+// The parsed value of a JSON text with an object or array; otherwise the value itself.
+Json decoded(const Json& value, const std::string& where) {
+  if (!value.is_string()) return value;
+  const auto& text = value.get_ref<const std::string&>();
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  if (first == std::string::npos || (text[first] != '[' && text[first] != '{')) return value;
+  try {
+    return parse_python_json(text, where);
+  } catch (const InputError&) {
+    return value;  // ordinary text that starts with a bracket
+  }
+}
+
+// Calls from a table: a call, or a list of calls, also as JSON text.
 Json calls_of(const Json& content, const std::string& where) {
-  const Json parsed = content.is_string() ? parse_python_json(content.get<std::string>(), where) : content;
+  const Json whole = decoded(content, where);
   Json calls = Json::array();
-  for (const Json& call : parsed.is_array() ? parsed : Json::array({parsed})) {
-    if (!call.is_object() || !json_member(call, "name").is_string()) {
-      throw InputError(where + ": a turn from 'function_call' holds no call with a 'name'");
+  for (const Json& entry : whole.is_array() ? whole : Json::array({whole})) {
+    Json call = decoded(entry, where);
+    if (const Json function = decoded(json_member(call, "function"), where); function.is_object()) {
+      call["function"] = function;
+      calls.push_back(std::move(call));
+    } else if (json_member(call, "name").is_string()) {
+      calls.push_back({{"type", "function"}, {"function", std::move(call)}});
+    } else {
+      throw InputError(where + ": a turn from 'function_call', or 'tool_calls', holds no call with a 'name'");
     }
-    calls.push_back({{"type", "function"}, {"function", call}});
   }
   return calls;
 }
@@ -70,21 +90,14 @@ Turn turn_kind(const Json& turn) {
   return turn.contains("input") && turn.contains("output") ? Turn::kPair : Turn::kNone;
 }
 
-// The parsed value of a JSON text with an object or array; otherwise the value itself.
-Json decoded(const Json& value, const std::string& where) {
-  if (!value.is_string()) return value;
-  const auto& text = value.get_ref<const std::string&>();
-  const std::size_t first = text.find_first_not_of(" \t\r\n");
-  if (first == std::string::npos || (text[first] != '[' && text[first] != '{')) return value;
-  try {
-    return parse_python_json(text, where);
-  } catch (const InputError&) {
-    return value;  // ordinary text that starts with a bracket
+// A message as other formats and tables have it: {"role": "user", "value": "..."}, or calls as JSON text.
+Json with_content(Json message, const std::string& where) {
+  const Json calls = json_member(message, "tool_calls");
+  if (calls.is_string() || calls.is_object() || (calls.is_array() && !calls.empty() && calls[0].is_string())) {
+    const Json whole = decoded(calls, where);
+    const bool blank = whole.is_string() && whole.get<std::string>().find_first_not_of(" \t\r\n") == std::string::npos;
+    message["tool_calls"] = blank || whole == Json("null") ? Json() : calls_of(whole, where);
   }
-}
-
-// A message whose text has the key of another format: {"role": "user", "value": "..."}.
-Json with_content(Json message) {
   if (!json_member(message, "content").is_null() || !json_member(message, "tool_calls").is_null()) return message;
   for (const char* key : {"value", "text"}) {
     if (!json_member(message, key).is_string()) continue;
@@ -100,7 +113,7 @@ void append_turn(const Json& turn, Json& messages, const std::string& where) {
   switch (turn_kind(turn)) {
     case Turn::kMessage:
       json_string(turn, "role", where + ": a message");
-      messages.push_back(with_content(turn));
+      messages.push_back(with_content(turn, where));
       return;
     case Turn::kShareGpt:
       messages.push_back(message_of_turn(turn, where));
@@ -123,11 +136,16 @@ void append_turn(const Json& turn, Json& messages, const std::string& where) {
 
 std::optional<Json> as_conversation(const Json& value, const std::string& where) {
   const Json whole = decoded(value, where);
-  const Json list = whole.is_object() ? Json::array({whole}) : whole;
+  Json list = whole.is_object() ? Json::array({whole}) : whole;
   if (!list.is_array() || list.empty()) return std::nullopt;
-  if (turn_kind(decoded(list.front(), where)) == Turn::kNone) return std::nullopt;
+  for (Json& turn : list) turn = decoded(turn, where);
   Json messages = Json::array();
-  for (const Json& turn : list) append_turn(decoded(turn, where), messages, where);
+  if (std::any_of(list.begin(), list.end(), is_response_item)) {
+    for (const Json& entry : list) add_response_item(entry, messages, where);
+    return messages;
+  }
+  if (turn_kind(list.front()) == Turn::kNone) return std::nullopt;
+  for (const Json& turn : list) append_turn(turn, messages, where);
   return messages;
 }
 

@@ -11,6 +11,7 @@ namespace oscar {
 // Returns [{"role": ..., "content": ...}, ...]. Accepts:
 //   such a list, one such message, or either as JSON text, also message by message;
 //   turns {"from": "human", "value": ...} (ShareGPT), with speakers mapped to chat-template roles;
+//   items of the Responses API (dialects.h);
 //   pairs {"input": ..., "output": ...}.
 // nullopt if the value is none of these: a text, numbers, objects without a speaker. InputError, starting with `where`,
 // for a list that is only partly of this form, or for an unknown speaker.

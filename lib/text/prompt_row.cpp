@@ -9,6 +9,7 @@
 #include "base/foreign_text.h"
 #include "base/json_rules.h"
 #include "text/conversation.h"
+#include "text/dialects.h"
 #include "text/row_json.h"
 
 namespace oscar {
@@ -21,21 +22,17 @@ const char* const kPromptKeys =
 namespace {
 
 // Keys with a prompt or part of one; they are never chat template variables.
-constexpr std::array<std::string_view, 25> kContentKeys = {
-    "input_ids", "messages", "conversations",  "conversation", "text",     "prompt",   "completion",
-    "chosen",    "rejected", "instruction",    "input",        "context",  "question", "query",
-    "problem",   "content",  "body",           "request",      "response", "output",   "answer",
-    "solution",  "history",  "attention_mask", "labels"};
+constexpr std::array<std::string_view, 26> kContentKeys = {
+    "input_ids", "messages", "conversations", "conversation",   "text",    "prompt",   "completion",
+    "chosen",    "rejected", "instruction",   "input",          "context", "question", "query",
+    "problem",   "content",  "body",          "request",        "params",  "response", "output",
+    "answer",    "solution", "history",       "attention_mask", "labels"};
 
 // Answers to a prompt or question, most likely first.
 constexpr std::array<const char*, 6> kAnswers = {"completion", "response", "output", "answer", "solution", "chosen"};
 
 // Keys of a system message beside a conversation.
 constexpr std::array<const char*, 2> kSystem = {"system", "system_prompt"};
-
-bool is_empty(const Json& value) {
-  return value.is_string() ? value.get_ref<const std::string&>().empty() : value.is_structured() && value.empty();
-}
 
 class RowReader {
  public:
@@ -54,7 +51,7 @@ class RowReader {
   }
 
  private:
-  bool full(const char* key) const { return has_value(row_, key) && !is_empty(json_member(row_, key)); }
+  bool full(const char* key) const { return says(row_, key); }
   const Json& at(const std::string& key) const { return json_member(row_, key); }
 
   template <class There>
@@ -68,20 +65,22 @@ class RowReader {
       if (there(key)) return take_instruction(key);
     }
     if (there("content")) return take("content", false);
-    for (const char* key : {"body", "request"}) {
+    for (const char* key : {"body", "request", "params"}) {
       if (there(key)) return take_request(key);
     }
-    return false;
+    return there("input") && at("input").is_array() && as_conversation(at("input"), where_) && take_request("");
   }
 
   void used(const std::string& key) { used_.push_back(key); }
 
-  bool take_text(const std::string& key) {
+  bool take_text(const std::string& key) { return set_text(key, json_string(row_, key.c_str(), where_)); }
+
+  bool set_text(const std::string& key, const std::string& text) {
     used(key);
     out_.kind = key == "prompt" ? "prompt" : "text";
     out_.reading = "'" + key + "'";
-    out_.text = json_string(row_, key.c_str(), where_);
-    if (out_.text->empty()) out_.empty = key;
+    out_.text = text;
+    if (text.empty()) out_.empty = key;
     return true;
   }
 
@@ -91,7 +90,13 @@ class RowReader {
     out_.reading = "'" + key + "'";
     if (messages.empty()) out_.empty = key;
     out_.messages = std::move(messages);
+    if (has_blocks(out_.messages)) read_blocks();
     return true;
+  }
+
+  void read_blocks() {
+    out_.api = Api::kMessages;
+    out_.messages = messages_of_blocks(out_.messages, where_);
   }
 
   bool take_ids(const std::string& key) {
@@ -117,9 +122,10 @@ class RowReader {
       return take_ids(key);
     }
     if (any && value.is_object() && !has_value(value, "role") && !has_value(value, "from")) return take_request(key);
+    const bool request = at("thinking").is_object() || at("output_config").is_object() || at("reasoning").is_object();
+    if (key == "messages" && request) return take_request("");
     if (key == "messages" || key == "conversations" || key == "conversation" || (any && value.is_structured())) {
-      return take_messages(
-          key, value.is_string() && is_empty(value) ? Json::array() : need_conversation(value, key, where_));
+      return take_messages(key, value == Json("") ? Json::array() : need_conversation(value, key, where_));
     }
     if (any && value.is_string()) {
       if (std::optional<Json> messages = as_conversation(value, where_))
@@ -130,9 +136,7 @@ class RowReader {
 
   // "prompt" or "chosen": a text or a conversation, with a separate answer.
   bool take_prompt() {
-    if (!at("prompt").is_string() && !at("prompt").is_structured())
-      return take_text("prompt");  // reports the type
-                                   // error
+    if (!at("prompt").is_string() && !at("prompt").is_structured()) return take_text("prompt");  // reports its type
     const auto answer = std::find_if(kAnswers.begin(), kAnswers.end(), [&](const char* key) {
       return full(key) && (at(key).is_string() || as_conversation(at(key), where_));
     });
@@ -140,11 +144,7 @@ class RowReader {
     if (answer == kAnswers.end()) {
       if (asked) return take_messages("prompt", *std::move(asked));
       if (at("prompt").is_array() && at("prompt").size() == 1 && at("prompt")[0].is_string()) {  // from a request
-        out_.text = at("prompt")[0].get<std::string>();
-        used("prompt");
-        out_.kind = "prompt";
-        out_.reading = "'prompt'";
-        return true;
+        return set_text("prompt", at("prompt")[0].get<std::string>());
       }
       const bool ids = at("prompt").is_array() && !at("prompt").empty() && at("prompt").front().is_number();
       return ids ? take_ids("prompt") : take_text("prompt");
@@ -220,44 +220,51 @@ class RowReader {
     return true;
   }
 
-  // A client's request to a server: its messages or prompt, and the other members that reach the chat template.
+  // A client's request to a server, in a key or as the whole row (empty key).
   bool take_request(const std::string& key) {
-    Json body = at(key);
-    if (body.is_string()) body = parse_python_json(body.get<std::string>(), where_ + ": '" + key + "'");
-    if (!body.is_object()) {
-      throw InputError(where_ + ": '" + key + "' is " + body.type_name() + ", expected a request, which is an object");
+    Json body = key.empty() ? row_ : at(key);
+    const std::string place = key.empty() ? where_ : where_ + ": '" + key + "'";
+    if (body.is_string()) body = parse_python_json(body.get<std::string>(), place);
+    const ApiRequest request = read_request(body, place);
+    out_ = RowReader(request.row, place).read("");
+    if (out_.kind == "messages") {
+      if (request.api == Api::kMessages && out_.api == Api::kChat) read_blocks();
+      if (request.api != Api::kChat) out_.api = request.api;
+      // Other than for rows of a data set, it comes before a system message of the conversation.
+      if (!request.system.empty()) put_system(request.system);
     }
-    used(key);
-    const char* part = has_value(body, "messages") ? "messages" : has_value(body, "prompt") ? "prompt" : "input";
-    if (!has_value(body, part)) {
-      throw InputError(where_ + ": '" + key + "' has none of 'messages', 'prompt' and 'input'");
+    out_.effort = request.effort;
+    out_.reading = "'" + request.part + "'" + (key.empty() ? "" : " in '" + key + "'");
+    out_.unread = request.unread;
+    used_.clear();
+    for (const auto& [name, value] : row_.items()) {
+      if (key.empty() || name == key) used(name);
     }
-    const bool responses = part == std::string_view("input");  // of the Responses API
-    Json asked = {{responses ? "messages" : part, body[part]}};
-    if (responses && body[part].is_string()) asked["messages"] = {{{"role", "user"}, {"content", body[part]}}};
-    if (responses && has_value(body, "instructions")) asked["system"] = body["instructions"];
-    for (const char* name : {"system", "tools", "documents", "add_generation_prompt", "continue_final_message",
-                             "chat_template_kwargs", "reasoning_effort"}) {
-      if (has_value(body, name)) asked[name] = body[name];
-    }
-    PromptRow inner = RowReader(asked, where_ + ": '" + key + "'").read("");
-    out_ = std::move(inner);
-    out_.reading = "'" + std::string(part) + "' in '" + key + "'";
-    out_.unread.clear();
     served_ = true;
     return true;
+  }
+
+  void put_system(const std::string& text) {
+    out_.messages.insert(out_.messages.begin(), Json{{"role", "system"}, {"content", text}});
   }
 
   // A text, or a list of its parts, beside a conversation without a system message becomes its first message.
   void add_system() {
     if (out_.messages.empty()) return;
-    const Json& role = json_member(out_.messages.front(), "role");
-    if (role == "system" || role == "developer") return;
+    const bool lists = std::any_of(out_.messages.begin(), out_.messages.end(),
+                                   [](const Json& message) { return json_member(message, "content").is_array(); });
+    if (lists && full("system") && out_.api == Api::kChat) read_blocks();
+    const Json role = json_member(out_.messages.front(), "role");
     for (const char* key : kSystem) {
       if (!full(key) || !(at(key).is_string() || at(key).is_array())) continue;
-      const Json system = {{"role", "system"}, {"content", at(key)}};
-      out_.messages.insert(out_.messages.begin(), system);
+      const std::string text = system_text(at(key));
       used(key);
+      if (out_.api != Api::kMessages && (role == "system" || role == "developer")) {
+        if (json_member(out_.messages.front(), "content") != Json(text)) out_.unread.emplace_back(key);
+        continue;
+      }
+      if (text.empty()) continue;
+      put_system(text);
       out_.reading += std::string(" with '") + key + "'";
       return;
     }
@@ -272,7 +279,7 @@ class RowReader {
       const bool content = std::find(kContentKeys.begin(), kContentKeys.end(), key) != kContentKeys.end();
       if (chat && !served_ && !content) {
         out_.extras[key] = value;
-      } else if (!is_empty(value) && (!served_ || value.is_structured())) {
+      } else if (says(row_, key) && (!served_ || value.is_structured())) {
         out_.unread.push_back(key);
       }
     }

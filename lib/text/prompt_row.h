@@ -2,7 +2,7 @@
 // this order decides (docs/prompts.md has it as a table):
 //   the requested column; "input_ids"; "messages"; "conversations" or "conversation"; "text"; "prompt" with its answer;
 //   "chosen"; "instruction", "question", "query" or "problem" with its answer; "content";
-//   a request in "body" or "request".
+//   a request in "body", "request" or "params", or of the Responses API as the row.
 // A key with value null, NaN or empty counts as absent if another key is present.
 #pragma once
 
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "text/dialects.h"
 
 namespace oscar {
 
@@ -24,6 +25,8 @@ struct PromptRow {
   Json mask;                     // for ids: an array, or null
   Json others = Json::object();  // "position_ids" and "token_type_ids" beside ids
   Json messages;                 // array of messages; otherwise null
+  Api api = Api::kChat;          // whose they are
+  std::string effort;            // "disabled" for a request of that API without thinking
   Json extras;  // object with other arguments of apply_chat_template: tools, documents, and further keys
 
   std::vector<std::string> unread;  // keys with a value that was not read

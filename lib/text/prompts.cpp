@@ -134,13 +134,16 @@ class Loader {
     if (chat_.asks_for_date()) set_.date = chat_.date();
     std::vector<std::string> unread = row.unread;
     for (const auto& [key, value] : row.extras.items()) {
-      const bool says = has_value(row.extras, key) && value != Json("") && !(value.is_structured() && value.empty());
-      const bool argument = key == "add_generation_prompt" || key == "chat_template_kwargs";
-      if (says && !argument && !chat_.names(key)) unread.push_back(key);
+      const bool argument = key == "add_generation_prompt" || key == "chat_template_kwargs" ||
+                            (key == "reasoning_effort" && chat_.names("enable_thinking"));
+      if (says(row.extras, key) && !argument && !chat_.names(key)) unread.push_back(key);
     }
+    const std::string text = chat_.render(input, &unread);
+    for (std::string& name : unwritten(input.messages, chat_, text)) unread.push_back(std::move(name));
+    std::sort(unread.begin(), unread.end());
+    unread.erase(std::unique(unread.begin(), unread.end()), unread.end());
     count(row, unread);
-    // The template already wrote BOS.
-    add(source, row.kind, tokenizer_.get().encode(chat_.render(input), false));
+    add(source, row.kind, tokenizer_.get().encode(text, false));  // the template already wrote BOS
   }
 
   void count(const PromptRow& row, const std::vector<std::string>& unread) {

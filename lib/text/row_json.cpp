@@ -19,6 +19,11 @@ bool has_value(const Json& object, std::string_view key) {
   return !value.is_null() && !(value.is_number_float() && std::isnan(value.get<double>()));
 }
 
+bool says(const Json& object, std::string_view key) {
+  const Json& value = json_member(object, key);
+  return has_value(object, key) && value != Json("") && !(value.is_structured() && value.empty());
+}
+
 std::vector<std::string_view> split_json_values(std::string_view text, const std::string& where) {
   std::vector<std::string_view> values;
   std::size_t at = 0;

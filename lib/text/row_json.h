@@ -12,6 +12,9 @@ namespace oscar {
 // Whether the member exists and has a value. null and NaN mark missing values.
 bool has_value(const Json& object, std::string_view key);
 
+// Whether it exists and is neither missing nor empty.
+bool says(const Json& object, std::string_view key);
+
 // The texts of the values in a file that is one array, or values one after another. InputError if the text ends inside
 // a value, or for anything else between or after the values of an array. Does not check the values themselves.
 std::vector<std::string_view> split_json_values(std::string_view text, const std::string& where);

@@ -61,14 +61,13 @@ def command(name, *arguments):
 
 
 def run(name, *arguments, limit_file_size=None, timeout=300, **options):
-    """Runs oscar-<name>. limit_file_size: writes beyond it fail as on a full disk (EFBIG)."""
+    """Runs oscar-<name>. limit_file_size: writes beyond it fail (EFBIG), as under `ulimit -f`."""
     line = command(name, *arguments)
 
     def before():
         if limit_file_size is not None:
             import resource
 
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit_file_size, limit_file_size))
 
     options.setdefault("stdout", subprocess.PIPE)

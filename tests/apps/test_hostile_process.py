@@ -79,7 +79,7 @@ def long_prompts(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGXCPU])
 def test_signals_end_a_collection_that_can_go_on(number, long_prompts, tmp_path):
     line = ["collect", "--model", SAMPLE / "tiny-qwen3", "--prompts", long_prompts, "-o", tmp_path / "s", "--tokens", 20000, "--seq-len", 512,
             "--far-pairs", "none"]

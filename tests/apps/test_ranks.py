@@ -157,7 +157,6 @@ def test_a_full_disk_of_one_rank_ends_all(line, tmp_path):
     def before(rank):
         import resource
 
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         if rank == 1:
             resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
 

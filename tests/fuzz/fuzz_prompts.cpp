@@ -44,7 +44,7 @@ class Folder {
 };
 
 const ChatTemplate& chat() {
-  static const ChatTemplate made = ChatTemplate::from_model(Folder().path());
+  static const ChatTemplate made = RowSettings{}.chat_template(Folder().path());
   return made;
 }
 
@@ -52,6 +52,14 @@ const ChatTemplate& chat() {
 
 std::vector<std::string> seeds() {
   return {
+      R"({"messages": [{"role": "developer", "content": [{"type": "text", "text": "a"}, {"type": "image"}]}, {"role": "assistant", )"
+      R"("content": [{"type": "thinking", "thinking": "t"}, {"type": "tool_use", "id": "c", "name": "f", "input": {"a": 1}}]}, )"
+      R"({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": [{"type": "text", "text": "b"}]}]}], )"
+      R"("system": [{"type": "text", "text": "s"}], "tools": [{"name": "f", "input_schema": {}}, {"type": "namespace", "name": "n", "tools": []}]})",
+      R"({"body": {"input": [{"role": "assistant", "content": [{"text": "a"}]}, {"type": "function_call", "name": "f", "arguments": "{\"a\": 1}"}, )"
+      R"({"type": "reasoning", "summary": [{"text": "r"}]}, {"type": "function_call_output", "output": "o"}], "instructions": "i", )"
+      R"("reasoning": {"effort": "low"}}})",
+      R"({"messages": [{"role": "assistant", "content": "a", "tool_calls": "[{\"name\": \"f\"}]"}], "thinking": {"type": "disabled"}})",
       "{\"text\": \"a\"}\n\n{\"prompt\": \"caf\\u00e9\", \"source\": 3}\r\n{\"input_ids\": [1, 2, 0]}\n",
       R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": null, "tool_calls": )"
       R"([{"id": "1", "type": "function", "function": {"name": "f", "arguments": {"x": [1, 2.5, null, "\n"]}}}]}, )"

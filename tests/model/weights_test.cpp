@@ -172,12 +172,20 @@ TEST(Weights, BuffersThatMeanNothingAreAllowed) {
   TinyCheckpoint tiny;
   tiny.tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = at::ones({8});
   for (const char* name : {"self_attn.k_scale", "self_attn.v_proj.output_scale", "mlp.up_proj.input_scale",
-                           "mlp.experts.gate_up_proj_input_scale", "mlp.up_proj.input_global_scale"}) {
+                           "mlp.experts.gate_up_proj_input_scale", "mlp.up_proj.input_global_scale",
+                           "self_attn.k_zero_point", "self_attn.v_proj.v_zero_point", "self_attn.q_global_scale",
+                           "self_attn.kv_zero_point", "self_attn.k_proj.output_global_scale", "self_attn.v_scale_inv",
+                           "self_attn.k_cache.scale", "self_attn.q.scale"}) {
     tiny.tensors[std::string("model.layers.0.") + name] = at::ones({1});
   }
   const TempDirectory directory;
   const Checkpoint checkpoint = tiny.write(directory.path());
   EXPECT_NO_THROW(Decoder(checkpoint, DecoderOptions{}));
+  for (const char* name : {"self_attn.k_proj.weight_zero_point", "self_attn.risk_scale", "self_attn.k_norm.scale"}) {
+    TinyCheckpoint other;
+    other.tensors[std::string("model.layers.0.") + name] = at::ones({1});
+    EXPECT_THAT(fault(other), testing::HasSubstr(name)) << "it means something";
+  }
 }
 
 TEST(Weights, TiedHeadIsTheEmbedding) {

@@ -2,12 +2,16 @@
 //   oscar_render              rows {"template", "variables"}
 //   oscar_render model-folder rows {"messages", "tools", "documents", "variables",
 //                             "add_generation_prompt"}; the first output row is {"kind"}
+//   oscar_render model-folder rows
+//                             rows of prompts (docs/prompts.md), rendered as by a server; {"text", "unread"}
 #include <ctime>
 #include <iostream>
 #include <string>
 
 #include "base/errors.h"
 #include "base/json.h"
+#include "base/json_rules.h"
+#include "text/chat_row.h"
 #include "text/chat_template.h"
 #include "text/jinja/from_json.h"
 #include "text/jinja/template.h"
@@ -34,6 +38,16 @@ std::string render(const Json& row, const oscar::ChatTemplate* chat) {
   return chat->render(input);
 }
 
+Json serve(const std::string& line, oscar::ChatTemplate& chat) {
+  chat.set_rendering(oscar::Rendering::kServer);
+  const oscar::PromptRow row = oscar::read_prompt_row(oscar::parse_python_json(line, "row"), "", "row");
+  const oscar::ChatInput input = oscar::chat_of_row(row, "row");
+  std::vector<std::string> unread = row.unread;
+  const std::string text = chat.render(input, &unread);
+  for (const std::string& name : oscar::unwritten(input.messages, chat, text)) unread.push_back(name);
+  return {{"text", text}, {"unread", unread}};
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -50,6 +64,11 @@ int main(int argc, char** argv) {
   for (std::string line; std::getline(std::cin, line);) {
     Json reply;
     try {
+      if (argc > 2) {
+        reply = serve(line, chat);
+        std::cout << reply.dump() << "\n";
+        continue;
+      }
       reply["text"] = render(oscar::parse_json(line, "stdin", 200), argc > 1 ? &chat : nullptr);
     } catch (const oscar::Error& e) {
       reply["error"] = e.what();

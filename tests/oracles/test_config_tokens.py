@@ -98,6 +98,22 @@ def test_older_files(names, config, tmp_path):
     compare(tmp_path, CONFIG[config], {name: FILES[name] for name in names})
 
 
+A, B, C = "<|new|>", "<|other|>", "<tool>"
+
+
+@pytest.mark.parametrize("added", [{}, {C: 9000, A: 9001}])
+@pytest.mark.parametrize("older", [{}, {"additional_special_tokens": [A, C]}, {"extra_special_tokens": [A, {"content": C, "lstrip": True}]},
+                                   {"extra_special_tokens": {"image_token": A}}, {"additional_special_tokens": [A], "extra_special_tokens": [C, B]},
+                                   {"extra_special_tokens": {"x_token": C}, "additional_special_tokens": [A]}])  # fmt: skip
+@pytest.mark.parametrize("config", [{}, {"extra_special_tokens": [B]}, {"extra_special_tokens": []}, {"extra_special_tokens": None}, {"additional_special_tokens": [B]},
+                                    {"additional_special_tokens": []}, {"extra_special_tokens": [B], "additional_special_tokens": [C]},
+                                    {"extra_special_tokens": {"image_token": "<image>"}, "additional_special_tokens": [B]},
+                                    {"extra_special_tokens": {}, "additional_special_tokens": [B]}])  # fmt: skip
+def test_lists_of_special_tokens_in_two_files(config, older, added, tmp_path):
+    """Which list counts depends on the keys of both files, not only on the tokens in them."""
+    compare(tmp_path, config, {"special_tokens_map.json": older, "added_tokens.json": added})
+
+
 def test_ids_of_tokenizer_json_with_gaps_and_out_of_order(tmp_path):
     for ids in ([9000, 9007], [9001, 9000], [5, 5]):
         description = json.loads(SAMPLE.read_text())

@@ -113,6 +113,24 @@ def test_logits(case, tool, oscar_logits, tmp_path):
         (model / "config.json").write_text(config)
 
 
+@pytest.mark.parametrize("name, outside", [("qwen3-5-wrapped", True), ("mistral-wrapped", True), ("mistral-wrapped", None), ("ministral3-wrapped", None)])
+def test_a_head_that_the_wrapper_ties(name, outside, tmp_path, oscar_logits, tool):
+    """text_config says that embedding and head are two, the wrapper's own key or its default that they are one; no head is stored."""
+    model = family_checkpoints.make(name, tmp_path / "model", tie_word_embeddings=True)
+    config = json.loads((model / "config.json").read_text())
+    config["text_config"]["tie_word_embeddings"] = False
+    config["tie_word_embeddings"] = outside
+    if outside is None:
+        del config["tie_word_embeddings"]
+    (model / "config.json").write_text(json.dumps(config))
+    theirs, _ = peer(model)
+    ours = oscar_logits(model)
+    assert (ours - theirs).abs().max() < 1e-4 * (theirs.max() - theirs.min())
+    config["tie_word_embeddings"] = False
+    (model / "config.json").write_text(json.dumps(config))
+    assert "lm_head.weight is missing" in tool("oscar_logits", model, tmp_path / "ids.txt", tmp_path / "x", code=3)
+
+
 @pytest.mark.parametrize("name", ["qwen3-moe", "gemma3", "gpt-oss", "qwen3-5", "gemma4-moe-wrapped"])
 def test_bfloat16(name, tmp_path, oscar_logits):
     """BF16 is as close to FP32 as theirs: one family for each kind of norm and of experts."""

@@ -13,6 +13,7 @@ namespace oscar {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -181,7 +182,12 @@ TEST_F(Chat, ServersDecodeArgumentsAndJoinParts) {
   EXPECT_THAT(model.render(input), HasSubstr("[{'type': 'text', 'text': 'a'}"));
   model.set_rendering(Rendering::kServer);
   EXPECT_EQ(model.render(input), "a\nbc3");
+  // Arguments that are no object are lost at a server, too, which is said.
+  std::vector<std::string> unread;
   input.messages[1]["tool_calls"][0]["function"]["arguments"] = "{x";
+  EXPECT_EQ(model.render(input, &unread), "a\nbc");
+  EXPECT_THAT(unread, ElementsAre("arguments"));
+  input.messages[1]["tool_calls"][0]["function"]["arguments"] = "{\"x\": 123456789012345678901}";
   EXPECT_THROW(model.render(input), InputError);
   // A call without text, as every server logs it: most templates add its content to a text.
   write("chat_template.jinja", "{% for m in messages %}{{ '[' + m.content + ']' }}{% endfor %}");
@@ -199,6 +205,29 @@ TEST_F(Chat, ServersDecodeArgumentsAndJoinParts) {
   knowing.set_rendering(Rendering::kServer);
   input.messages.erase(1);
   EXPECT_EQ(knowing.render(input), "<a><b>");
+}
+
+// Images become marks where a template goes through parts, and are named; parts that servers refuse are refused.
+TEST_F(Chat, PartsThatAreNoText) {
+  ChatInput input;
+  input.messages = parse_json(
+      R"([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}, {"text": "a"}, {"video_url": "x"}, "b"]}])",
+      "t");
+  const auto read = [&](const char* part) {
+    write("chat_template.jinja", std::string("{% for m in messages %}") + part + "{% endfor %}");
+    ChatTemplate model = ChatTemplate::from_model(folder_.path());
+    model.set_rendering(Rendering::kServer);
+    std::vector<std::string> unread;
+    std::string text = model.render(input, &unread);
+    EXPECT_THAT(unread, ElementsAre("image_url", "video_url"));
+    return text;
+  };
+  EXPECT_EQ(read("{{ m.content }}"), "a\nb");
+  EXPECT_EQ(read("{% for p in m.content %}<{{ p.text or p.type }}>{% endfor %}"), "<image><a><video><b>");
+  input.messages[0]["content"][0] = {{"type", "file"}, {"file", "x"}};
+  EXPECT_THROW(read("{{ m.content }}"), InputError);
+  input.messages[0]["content"][0] = {{"type", "text"}, {"text", 3}};
+  EXPECT_THROW(read("{{ m.content }}"), InputError);
 }
 
 TEST_F(Chat, SaysWhyATemplateCannotBeRendered) {
@@ -241,8 +270,11 @@ TEST_F(Chat, HostileTemplatesAreBounded) {
       "{% set ns = namespace(x='a') %}{% for i in range(99) %}{% set ns.x = ns.x|replace('a', 'aaaa') %}{% endfor %}",
       "{% set ns = namespace(x=[]) %}{% for i in range(9999) %}{% set ns.x = [ns.x] %}{% endfor %}",
       "{% set ns = namespace(x={}) %}{% for i in range(9999) %}{% set ns.x = {'a': ns.x} %}{% endfor %}",
-      "{% set ns = namespace() %}{% set ns.self = ns %}",
-      "{% set ns = namespace() %}{% set ns.self = [ns] %}",
+      "{% set ns = namespace() %}{% set ns.self = ns %}{{ ns }}",
+      "{% set ns = namespace() %}{% set ns.self = [ns] %}{{ ns.self }}",
+      "{% set ns = namespace() %}{% set ns.self = [ns] %}{{ ns|tojson }}",
+      "{% set ns = namespace(x=1) %}{% for i in range(99999) %}{% set ns.x = namespace(x=[ns.x]) %}{% endfor %}{{ ns "
+      "}}",
       "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
       "{% macro f(n) %}{% for i in [1] %}{% if n %}{{ (f(n) + f(n)) }}{% endif %}{% endfor %}{% endmacro %}{{ f(1) }}",
       "{{ " + repeat("(", 5000) + "1" + repeat(")", 5000) + " }}",

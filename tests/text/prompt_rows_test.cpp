@@ -98,6 +98,99 @@ TEST_F(PromptRows, Conversations) {
   EXPECT_THAT(fault(R"({"messages": 3})"), HasSubstr("'messages' is number, expected an array of messages"));
 }
 
+// What a template of user, system and assistant messages makes of agents' logs. tests/python/test_served_prompts.py
+// compares many with vLLM.
+TEST_F(PromptRows, LogsOfOtherInterfaces) {
+  write_file_atomic(
+      folder_ / "chat_template.jinja",
+      "{% for m in messages %}{% if m.role in ['system', 'user', 'assistant'] %}<{{ m.role }}>{{ m.content }}"
+      "{% for c in m.tool_calls or [] %}({{ c.function.name }}{{ c.function.arguments.a }}){% endfor %}"
+      "{% endif %}{% endfor %}{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}");
+  chat_ = RowSettings{}.chat_template(folder_.path());
+  const Json call = {{"name", "f"}, {"arguments", {{"a", 1}}}};
+  for (const Json& calls : {call, Json(call.dump()), Json(Json::array({call}).dump()), Json::array({call.dump()}),
+                            Json(Json::array({{{"function", call.dump()}}}).dump())}) {
+    EXPECT_EQ(text(R"({"messages": [{"role": "assistant", "content": "x", "tool_calls": )" + calls.dump() + "}]}"),
+              "<assistant>x(f1)")
+        << calls;
+  }
+  for (const char* none : {"\" \"", "\"null\"", "\"[]\"", "[]", "null"}) {
+    EXPECT_EQ(text(R"({"messages": [{"role": "assistant", "content": "x", "tool_calls": )" + std::string(none) + "}]}"),
+              "<assistant>x")
+        << none;
+    if (std::string(none) != "\"null\"") {
+      EXPECT_EQ(text(R"({"messages": [{"role": "user", "content": "q"}], "tools": )" + std::string(none) + "}"),
+                "<user>q");
+    }
+  }
+  EXPECT_THAT(fault(R"({"messages": [{"role": "assistant", "tool_calls": "call f"}]})"),
+              HasSubstr("no call with a 'name'"));
+  EXPECT_EQ(text(R"({"params": {"max_tokens": 9, "system": "s", "messages": [{"role": "user", "content": "q"}]}})"),
+            "<system>s<user>q");
+  EXPECT_EQ(
+      text(
+          R"({"input": [{"role": "user", "content": "q"}, {"type": "function_call", "name": "f", "arguments": "{\"a\": 1}"}], "tools": [{"type": "function", "name": "f"}]})"),
+      "<user>q<assistant>(f1)[f]");
+  EXPECT_THAT(
+      fault(R"({"input": [{"role": "user", "content": "q"}, {"type": "reasoning", "encrypted_content": "x"}]})"),
+      HasSubstr("'encrypted_content', which servers refuse"));
+  EXPECT_THAT(fault(R"({"input": [{"type": "function_call", "name": "f"}, {"type": "web_search_call"}]})"),
+              HasSubstr("an item has the type 'web_search_call', which servers refuse"));
+  EXPECT_THAT(fault(R"({"messages": [{"role": "user", "content": [{"type": "tool_result"}, {"type": "document"}]}]})"),
+              HasSubstr("a message has a block of the type 'document', which servers refuse"));
+  // What no message and no template holds is named.
+  EXPECT_THAT(
+      reading_notes(read(
+          R"({"body": {"functions": [{"name": "f"}], "tools": [{"type": "web_search"}], "messages": [{"role": "function", "content": "gone"}, )"
+          R"({"role": "assistant", "content": "x", "function_call": {"name": "f"}, "reasoning": "r", "name": "n"}]}})")),
+      ElementsAre("1 row: 'messages' in 'body'; not read: 'content of function' (1), 'function_call' (1), "
+                  "'functions' (1), 'reasoning' (1), 'tool web_search' (1)"));
+  EXPECT_THAT(
+      reading_notes(read(
+          R"({"messages": [{"role": "user", "content": [{"type": "tool_result", "content": [{"type": "text", "text": "gone"}, {"type": "document"}]}]}, )"
+          R"({"role": "assistant", "content": [{"type": "redacted_thinking", "data": "d"}, {"type": "text", "text": "x"}]}]})")),
+      ElementsAre("1 row: 'messages'; not read: 'content of tool' (1), 'document' (1), 'redacted_thinking' (1)"));
+  EXPECT_THAT(reading_notes(read(R"({"system": "s", "messages": [{"role": "system", "content": "t"}]})")),
+              ElementsAre("1 row: 'messages'; not read: 'system' (1)"));
+}
+
+// Any value in the place of any other is read or refused in a sentence.
+TEST_F(PromptRows, LogsWithOddValues) {
+  const char* const logs[] = {
+      R"({"messages": [{"role": "assistant", "content": [{"type": "thinking", "thinking": "t"}, {"type": "tool_use", "id": "c", "name": "f",
+      "input": {"a": 1}}], "tool_calls": []}, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content":
+      [{"type": "text", "text": "x"}, {"type": "image"}, {"type": "tool_reference", "name": "f"}]}]}], "system": [{"type": "text",
+      "text": "s"}], "tools": [{"name": "f", "input_schema": {}}, {"type": "namespace", "name": "n", "tools": [{"name": "x"}]},
+      {"type": "function", "function": {"name": "f"}}], "thinking": {"type": "disabled"}, "output_config": {"effort": "low"}})",
+      R"({"body": {"input": [{"role": "assistant", "content": [{"text": "a"}], "tool_calls": []}, {"type": "function_call", "name": "f",
+      "namespace": "n", "arguments": "{}", "call_id": "c"}, {"type": "reasoning", "summary": [{"text": "r"}], "content": []},
+      {"type": "function_call_output", "output": [{"type": "input_text", "text": "x"}]}], "instructions": "i", "reasoning":
+      {"effort": "low"}, "tools": [{"type": "custom", "name": "f"}]}})"};
+  chat_.set_rendering(Rendering::kServer);
+  std::size_t refused = 0, rows = 0;
+  for (const char* log : logs) {
+    const Json sound = parse_json(log, "log");
+    const Json flat = sound.flatten();
+    for (const auto& [at, value] : flat.items()) {
+      for (auto place = Json::json_pointer(at); !place.empty(); place.pop_back()) {
+        for (const Json& odd :
+             {Json(), Json(3), Json("x"), Json(Json::array()), Json::array({1}), Json(Json::object())}) {
+          Json row = sound;
+          row[place] = odd;
+          ++rows;
+          try {
+            read(row.dump());
+          } catch (const InputError&) {
+            ++refused;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(refused, rows / 20);
+  EXPECT_LT(refused, rows / 4 * 3);
+}
+
 TEST_F(PromptRows, Texts) {
   EXPECT_EQ(text(R"({"prompt": "a", "completion": "b"})"), "ab");
   EXPECT_EQ(text(R"({"prompt": "a", "response": "b"})"), "ab");

@@ -165,6 +165,7 @@ struct FamilyRow {
   // text_config selects the family.
   const char* wrapper = nullptr;
   const char* wrapper_type = nullptr;
+  bool wrapper_ties = false;  // its default of tie_word_embeddings
   bool named_inside = false;  // for a shared wrapper: only if text_config names this model_type
   ConfigDefaults defaults;
   // Reads the family's special keys after all others; nullptr: none.

@@ -37,6 +37,7 @@ const FamilyRow kMinistral3 = {
     .model_type = "ministral3",
     .wrapper = "Mistral3ForConditionalGeneration",
     .wrapper_type = "mistral3",
+    .wrapper_ties = true,
     .named_inside = true,
     .defaults = {.head_dim = 128,
                  .query_heads = 32,

@@ -10,6 +10,7 @@ const FamilyRow kMistral = {
     .model_type = "mistral",
     .wrapper = "Mistral3ForConditionalGeneration",
     .wrapper_type = "mistral3",
+    .wrapper_ties = true,
     .defaults =
         {.kv_heads = 8, .max_position = 131072, .bos = 1, .eos = {2, -1, -1}, .sliding = SlidingLayers::kEveryLayer},
     .family = [](const ModelConfig&) { return Family{}; },

@@ -470,7 +470,7 @@ Value call_function(const std::string& name, Arguments arguments, const std::tm&
     }
   }
   if (name == "dict") return members;
-  return Namespace{std::make_shared<Dict>(std::move(members))};
+  return Namespaces::make(std::move(members));
 }
 
 }  // namespace oscar::jinja

@@ -6,6 +6,7 @@
 
 #include "base/budget.h"
 #include "text/jinja/builtins.h"
+#include "text/jinja/content_loop.h"
 #include "text/jinja/parser.h"
 #include "text/unicode/unicode.h"
 
@@ -193,7 +194,7 @@ class Renderer {
     if (object == nullptr || object->as_namespace() == nullptr) {
       throw TemplateError("'" + target + "' is set, but '" + target.substr(0, dot) + "' is not a namespace");
     }
-    if (value.as_namespace() != nullptr || value.as_loop() != nullptr) {
+    if (value.as_loop() != nullptr) {
       throw TemplateError("a " + value.type_name() + " inside a namespace is not supported");
     }
     const std::string name = target.substr(dot + 1);
@@ -505,10 +506,12 @@ class Renderer {
 Template::Template(const std::string& source) {
   if (find_invalid_utf8(source) != std::string::npos) throw TemplateError("it is not valid UTF-8");
   body_ = parse(source);
+  takes_parts_ = loops_over_content(body_);
 }
 
 std::string Template::render(const Dict& variables, const std::tm& now) const {
   const Budget budget("rendering it", kLimits);
+  const Namespaces namespaces;
   return Renderer(variables, now).run(body_);
 }
 

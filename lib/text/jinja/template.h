@@ -16,9 +16,11 @@ class Template {
   // `now` is the local time for strftime_now. TemplateError if the template fails; BudgetError if it takes too much
   // work or memory.
   std::string render(const Dict& variables, const std::tm& now) const;
+  bool takes_parts() const { return takes_parts_; }  // loops_over_content()
 
  private:
   Body body_;
+  bool takes_parts_ = false;
 };
 
 }  // namespace oscar::jinja

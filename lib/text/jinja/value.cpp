@@ -37,12 +37,23 @@ Value::Value(Dict members) {
 }
 
 void Value::nest(const Value& member) {
-  if (member.as_namespace() != nullptr || member.is_generator() || member.as_loop() != nullptr ||
-      member.as_stepper() != nullptr) {
+  if (member.is_generator() || member.as_loop() != nullptr || member.as_stepper() != nullptr) {
     throw TemplateError("a " + member.type_name() + " inside a container is not supported");
   }
   depth_ = std::max(depth_, member.depth_ + 1);
   if (depth_ > 100) throw TemplateError("containers are nested deeper than 100 levels");
+}
+
+Namespaces::~Namespaces() {
+  for (const auto& members : all_) members->clear();  // ends circles
+  current_ = outer_;
+}
+
+Namespace Namespaces::make(Dict members) {
+  Budget::hold(64 + sizeof(Dict::value_type) * members.size());
+  const auto made = std::make_shared<Dict>(std::move(members));
+  if (current_ != nullptr) current_->all_.push_back(made);
+  return {made};
 }
 
 List Value::take_items() const {
@@ -131,7 +142,8 @@ bool equal(const Value& a, const Value& b) {
     }
     return true;
   }
-  return false;
+  return a.as_namespace() != nullptr && b.as_namespace() != nullptr &&
+         a.as_namespace()->members == b.as_namespace()->members;
 }
 
 int compare(const Value& a, const Value& b) {

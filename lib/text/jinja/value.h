@@ -67,8 +67,23 @@ struct Stepper {
 struct Function {
   std::string name;  // range, namespace, raise_exception; "dict.get" for a method that is read but not called
 };
-struct Namespace {  // the only object that {% set a.b = c %} can change
+// The only object that {% set a.b = c %} can change. It may hold itself, so its members live until the rendering ends.
+struct Namespace {
   std::shared_ptr<Dict> members;
+};
+// The namespaces of one rendering on this thread.
+class Namespaces {
+ public:
+  Namespaces() : outer_(current_) { current_ = this; }
+  ~Namespaces();
+  Namespaces(const Namespaces&) = delete;
+  Namespaces& operator=(const Namespaces&) = delete;
+  static Namespace make(Dict members);
+
+ private:
+  static inline thread_local Namespaces* current_ = nullptr;
+  Namespaces* const outer_;
+  std::vector<std::shared_ptr<Dict>> all_;
 };
 
 // Kinds of list. A generator (the result of map and select) can be iterated once and is then empty. A group is a tuple
@@ -85,8 +100,7 @@ class Value {
   Value(double d) : data_(d) {}
   Value(std::string s);
   Value(const char* s) : Value(std::string(s)) {}
-  // TemplateError for containers nested more than 100 levels deep, and for namespaces in containers (they could form
-  // cycles).
+  // TemplateError for containers nested more than 100 levels deep, not counting beyond a namespace.
   Value(List items, Sequence sequence = Sequence::kList);
   Value(Dict members);
   Value(Namespace n) : data_(std::move(n)) {}

@@ -93,42 +93,64 @@ void charge(const std::string& out, std::size_t& written) {
   written = out.size();
 }
 
-void write_repr(const Value& value, std::string& out, std::size_t& written) {
-  if (value.is_string()) {
-    if (value.is_markup()) out += "Markup(";
-    write_string_repr(value.string(), out);
-    if (value.is_markup()) out += ')';
-  } else if (value.is_sequence(Sequence::kList) || value.is_tuple()) {
-    const bool tuple = value.is_tuple();
-    const List& items = value.list();
-    out += tuple ? '(' : '[';
-    for (std::size_t i = 0; i < items.size(); ++i) {
-      if (i > 0) out += ", ";
-      write_repr(items[i], out, written);
-    }
-    if (tuple && items.size() == 1) out += ',';
-    out += tuple ? ')' : ']';
-  } else if (value.is_dict()) {
-    out += '{';
-    for (std::size_t i = 0; i < value.dict().size(); ++i) {
-      if (i > 0) out += ", ";
-      const Key& key = value.dict()[i].first;
-      if (key.number()) {
-        out += key.text();
-      } else {
-        write_string_repr(key.text(), out);
-      }
-      out += ": ";
-      write_repr(value.dict()[i].second, out, written);
-    }
-    out += '}';
-  } else if (value.is_undefined()) {
-    out += "Undefined";
-  } else {
-    out += value.text();
+class ReprWriter {
+ public:
+  std::string run(const Value& value) {
+    write(value, 0);
+    return std::move(out_);
   }
-  charge(out, written);
-}
+
+ private:
+  void write(const Value& value, int depth) {
+    if (depth > kMostDepth) throw TemplateError("a namespace that holds itself, or is nested too deep, is written");
+    if (value.is_string()) {
+      if (value.is_markup()) out_ += "Markup(";
+      write_string_repr(value.string(), out_);
+      if (value.is_markup()) out_ += ')';
+    } else if (value.is_sequence(Sequence::kList) || value.is_tuple()) {
+      const bool tuple = value.is_tuple();
+      const List& items = value.list();
+      out_ += tuple ? '(' : '[';
+      for (std::size_t i = 0; i < items.size(); ++i) {
+        if (i > 0) out_ += ", ";
+        write(items[i], depth + 1);
+      }
+      if (tuple && items.size() == 1) out_ += ',';
+      out_ += tuple ? ')' : ']';
+    } else if (value.is_dict()) {
+      write_members(value.dict(), depth);
+    } else if (value.as_namespace() != nullptr) {
+      out_ += "<Namespace ";
+      write_members(*value.as_namespace()->members, depth);
+      out_ += '>';
+    } else if (value.is_undefined()) {
+      out_ += "Undefined";
+    } else {
+      out_ += value.text();
+    }
+    charge(out_, written_);
+  }
+
+  void write_members(const Dict& members, int depth) {
+    out_ += '{';
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      if (i > 0) out_ += ", ";
+      const Key& key = members[i].first;
+      if (key.number()) {
+        out_ += key.text();
+      } else {
+        write_string_repr(key.text(), out_);
+      }
+      out_ += ": ";
+      write(members[i].second, depth + 1);
+    }
+    out_ += '}';
+  }
+
+  static constexpr int kMostDepth = 200;
+  std::string out_;
+  std::size_t written_ = 0;
+};
 
 void write_json_string(const std::string& text, bool ascii_only, std::string& out) {
   out += '"';
@@ -232,12 +254,7 @@ class JsonWriter {
 
 }  // namespace
 
-std::string repr(const Value& value) {
-  std::string out;
-  std::size_t written = 0;
-  write_repr(value, out, written);
-  return out;
-}
+std::string repr(const Value& value) { return ReprWriter().run(value); }
 
 std::string Value::text() const {
   if (is_string()) return string();
@@ -246,7 +263,7 @@ std::string Value::text() const {
   if (is_bool()) return integer() != 0 ? "True" : "False";
   if (is_int()) return std::to_string(integer());
   if (is_float()) return float_text(number());
-  if (is_dict() || is_tuple() || is_sequence(Sequence::kList)) return repr(*this);
+  if (is_dict() || is_tuple() || is_sequence(Sequence::kList) || as_namespace() != nullptr) return repr(*this);
   throw TemplateError("writing a " + type_name() + " as text is not supported");
 }
 

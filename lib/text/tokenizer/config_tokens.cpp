@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "base/errors.h"
 #include "base/foreign_text.h"
@@ -70,6 +71,12 @@ std::int64_t token_index(const std::string& text, const std::string& where) {
   return index;
 }
 
+using Tokens = std::optional<std::vector<Written>>;
+
+bool holds(const Tokens& tokens, const std::string& content) {
+  return tokens && std::any_of(tokens->begin(), tokens->end(), [&](const Written& t) { return t.content == content; });
+}
+
 class TokenFiles {
  public:
   explicit TokenFiles(const fs::path& directory)
@@ -121,7 +128,7 @@ class TokenFiles {
       const bool special =
           std::any_of(named_.begin(), named_.end(),
                       [&](const auto& n) { return is_standard(n.first) && n.second.content == content; }) ||
-          std::any_of(extra_.begin(), extra_.end(), [&](const Written& t) { return t.content == content; });
+          holds(extra_, content);
       by_index_[index.get<std::int64_t>()] = plain_token(content, special);
     }
   }
@@ -147,8 +154,7 @@ class TokenFiles {
     for (const auto& [key, value] : named.items()) name(key, value, where);
   }
 
-  // Tokens by name, and lists of further ones. merges: for the second file, special_tokens_map.json, whose list is
-  // appended to the first one's.
+  // Tokens by name, and lists of further ones. merges: for the second file, special_tokens_map.json.
   void read_names(const Json& object, const std::string& where, bool merges) {
     for (const char* key : kStandard) name(key, json_member(object, key), where);
     for (const auto& [key, value] : object.items()) {
@@ -163,23 +169,30 @@ class TokenFiles {
     const bool others =
         std::any_of(named_.begin(), named_.end(), further) || json_member(object, "extra_special_tokens").is_object();
     if (!merges && !others) read_model_specific(object, where);
-    const Json* list = &json_member(object, "extra_special_tokens");
-    if (list->is_null() || list->empty()) list = &json_member(object, "additional_special_tokens");
-    if (list->is_null()) return;
-    if (list->is_object()) {
-      for (const auto& [key, value] : list->items()) name(key, value, where);
-      return;
+    read_list(object, "additional_special_tokens", where, additional_);
+    const Json& extra = json_member(object, "extra_special_tokens");
+    if (!merges && extra.empty() && additional_) {
+      extra_ = std::exchange(additional_, std::nullopt);
+    } else if (extra.is_object()) {
+      for (const auto& [key, value] : extra.items()) name(key, value, where);
+      extra_ = std::nullopt;
+    } else {
+      read_list(object, "extra_special_tokens", where, extra_);
     }
-    if (!list->is_array()) {
-      throw InputError(where + ": the list of special tokens is " + list->type_name() +
-                       ", expected an array or object");
+  }
+
+  // Further tokens. Those of a second file are appended to "extra_special_tokens", and replace
+  // "additional_special_tokens".
+  void read_list(const Json& object, const char* key, const std::string& where, Tokens& tokens) {
+    if (!object.contains(key)) return;
+    const Json& list = object[key];
+    if (!list.is_array() && !list.is_null()) {
+      throw InputError(where + ": the list of special tokens is " + list.type_name() + ", expected an array or object");
     }
-    if (!merges) extra_.clear();
-    for (const Json& value : *list) {
-      Written token = written(value, "extra_special_tokens", where);
-      const bool known =
-          std::any_of(extra_.begin(), extra_.end(), [&](const Written& t) { return t.content == token.content; });
-      if (!known) extra_.push_back(std::move(token));
+    if (!tokens || &tokens == &additional_) tokens.emplace();
+    for (const Json& value : list.is_array() ? list : Json::array()) {
+      Written token = written(value, key, where);
+      if (!holds(tokens, token.content)) tokens->push_back(std::move(token));
     }
   }
 
@@ -205,7 +218,7 @@ class TokenFiles {
       out_.added.push_back(token.flags ? *token.flags : plain_token(token.content, true));
     };
     for (const auto& [key, token] : named_) add(token);
-    for (const Written& token : extra_) add(token);
+    for (const Written& token : (extra_ ? extra_ : additional_).value_or(std::vector<Written>())) add(token);
     for (const auto& [key, token] : named_) out_.named.emplace_back(key, token.content);
   }
 
@@ -213,7 +226,8 @@ class TokenFiles {
   const std::string where_;
   const Json config_;
   std::vector<std::pair<std::string, Written>> named_;  // standard ones first
-  std::vector<Written> extra_;
+  // The two lists, if there is one. Without the first, transformers reads the second when all files are read.
+  Tokens extra_, additional_;
   std::map<std::int64_t, Json> by_index_;
   ConfigTokens out_;
 };
