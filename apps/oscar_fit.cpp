@@ -31,8 +31,8 @@ constexpr const char* kExample =
 std::vector<std::string> phases() {
   std::vector<std::string> names = collect_phases();  // "saving" is last
   names.insert(names.begin() + 1, phase::kOwnText);
-  names.insert(names.end() - 1,
-               {phase::kStatistics, phase::kCurves, phase::kTransforms, phase::kClips, phase::kPredictions});
+  names.insert(names.end() - 1, {phase::kStatistics, phase::kCurves, phase::kTransforms, phase::kClips,
+                                 phase::kPredictions, phase::kHeldOut});
   return names;
 }
 

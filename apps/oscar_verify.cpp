@@ -13,6 +13,7 @@
 #include "checkpoint/checkpoint_files.h"
 #include "export/export_format.h"
 #include "model/device_memory.h"
+#include "pipeline/beside_fit.h"
 #include "pipeline/device_choice.h"
 #include "pipeline/output_files.h"
 #include "pipeline/pair_options.h"
@@ -54,7 +55,8 @@ void write_reports(const VerifyArguments& a, const VerifyReport& report) {
 // The inputs of this run; outputs must differ from them.
 FileRoles file_roles(const VerifyArguments& a, const Checkpoint* model) {
   FileRoles roles;
-  for (const std::string& file : {a.text, a.baseline, a.common.config}) roles.input(file);
+  for (const std::string& file : {a.baseline, a.common.config}) roles.input(file);
+  roles.inputs({a.texts.begin(), a.texts.end()});
   for (const std::string& bundle : a.bundles) roles.inputs(bundle_files(bundle));
   for (std::size_t from = 0; from < a.rotations.size();) {
     const std::size_t comma = std::min(a.rotations.find(',', from), a.rotations.size());
@@ -73,7 +75,7 @@ void check_arguments(const VerifyArguments& a, const CLI::App& app) {
     return;
   }
   if (a.bundles.empty() && a.rotations.empty()) require_known_methods(a.request.methods);
-  if (a.common.model.empty() || a.text.empty()) {
+  if (a.common.model.empty() || a.texts.empty()) {
     throw UsageError("--model and --text are required, unless --check-only is given (oscar-verify --help explains)");
   }
 }
@@ -97,7 +99,7 @@ std::int64_t longest_sequence(const VerifyRequest& request) {
 // Fills in the request. windows: from the first bundle, unless an option gives them.
 void fill_request(VerifyArguments& a, const std::vector<VerifySource>& sources, Ranks* ranks) {
   VerifyRequest& request = a.request;
-  request.text = a.text;
+  request.texts.assign(a.texts.begin(), a.texts.end());
   request.baseline = a.baseline;
   request.work_dir = a.work_dir;
   if (a.work_dir.empty() && !a.report.empty()) request.work_dir = a.report + ".work";
@@ -130,6 +132,16 @@ void choose_decoder(VerifyArguments& a, Ranks* ranks) {
   if (decoder.stream_layers && a.request.decode) {
     log_warning("--stream-layers with --path " + a.path + " reads the weights of all layers once for every token");
   }
+}
+
+// The methods of --methods that are made from the statistics of the first bundle.
+std::vector<VerifySource> fit_comparisons(const VerifyArguments& a, const std::vector<VerifySource>& sources) {
+  std::vector<VerifySource> fitted;
+  if (a.bundles.empty()) return fitted;
+  for (const std::string& name : methods_to_fit(a.request.methods, sources)) {
+    fitted.push_back(fit_beside(name, *sources.front().bundle, a.bundles.front(), a.request.decoder.device));
+  }
+  return fitted;
 }
 
 // Measures, writes the reports, and returns the exit code. told: this process prints.
@@ -189,7 +201,9 @@ int run_verify(VerifyArguments& a, const CLI::App& app, Ranks* ranks) {
   choose_decoder(a, ranks);
   const LazyTokenizer tokenizer(model->location().directory / "tokenizer.json");
   std::vector<EvaluatedBundle> evaluated;
-  for (const VerifySource& source : sources) evaluated.push_back({&*source.bundle, source.facts});
+  for (const VerifySource& source : sources) evaluated.push_back({&*source.bundle, source.facts, {}});
+  const std::vector<VerifySource> fitted = fit_comparisons(a, sources);
+  for (const VerifySource& source : fitted) evaluated.push_back({&*source.bundle, source.facts, source.facts.row});
   DecoderOptions& decoder = a.request.decoder;
   std::unique_ptr<ByteGather> gather;
   if (!decoder.stream_layers && !a.common.dry_run) {
@@ -229,8 +243,8 @@ int run_plan(const VerifyArguments& a) {
   const Checkpoint checkpoint = Checkpoint::open(locate_model(a.common.model, a.common.revision));
   CacheWindows windows;
   if (!a.windows.empty()) windows = parse_windows(a.windows);
-  const MemoryPlan plan =
-      plan_memory(checkpoint.config(), parse_memory(a.memory), checkpoint.weight_bytes(), a.plan_contexts, windows);
+  const MemoryPlan plan = plan_memory(checkpoint.config(), parse_memory(a.memory), checkpoint.weight_bytes(),
+                                      a.plan_contexts, windows, a.plan_bits);
   print_result(a.common.json ? plan_json(plan) : plan_table(plan));
   return 0;
 }
@@ -262,7 +276,7 @@ int main_verify(int argc, char** argv) {
       app,
       "--column --render --date --revision --dtype --seed --rotations --clip --compare --bits --windows --decode-last "
       "--stream-layers --task-lengths --task-prompts --layer-sequences --bootstrap "
-      "--markdown --junit --baseline --work-dir --resume --max-ppl-ratio --max-kl-increase");
+      "--markdown --junit --baseline --work-dir --resume --max-kl-p999 --max-ppl-ratio --max-kl-increase");
   CLI::App* plan = app.add_subcommand("plan", "Which method, context and batch fit in a memory, from geometry only");
   plan->add_option("--model", a.common.model, "Model directory, or org/name in the Hugging Face cache (required)")
       ->type_name("DIR|org/name");
@@ -273,6 +287,10 @@ int main_verify(int argc, char** argv) {
   plan->add_option("--contexts", a.plan_contexts, "Contexts in tokens (default: 4096 and up)")
       ->delimiter(',')
       ->check(whole_number(1, kMostTokens));
+  plan->add_option("--bits", a.plan_bits, "Bits per element of waterfill")
+      ->type_name("B")
+      ->capture_default_str()
+      ->check(real_number(0.25, 4.5));
   plan->fallthrough();
   CLI::App* methods = app.add_subcommand("methods", "List the methods with their bits, windows and sources");
   methods

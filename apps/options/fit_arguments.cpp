@@ -46,33 +46,23 @@ void choose_for_format(FitArguments& a) {
   a.fit.one_clip = true;
 }
 
-// Defaults of a method: the published method as published, error-weighted ones at their best.
-void choose_defaults(FitArguments& a, const MethodRow& method) {
-  const auto choose = [](std::string& option, const char* value) {
-    if (option == "auto") option = value;
-  };
-  choose(a.scope, method.metric_aware() ? "head" : "layer");
-  choose(a.encoder, method.metric_aware() ? "search" : "minmax");
-  // Methods that allocate bits choose the center per layer (fit/key_center.h).
-  if (!method.allocates_bits) choose(a.center, method.metric_aware() ? "mean" : "none");
-  choose(a.clip, method.metric_aware() ? "none" : "search");
-}
-
 // Parses the texts of options, and sets the defaults of a method or of --for.
 void parse_options(FitArguments& a) {
   // The same default with statistics as with a model. With --for, the format decides below.
   if (!a.method_given) a.fit.method = preferred_method().id;
   if (!a.form.empty()) choose_for_format(a);
-  choose_defaults(a, fitted_method(a.fit.method));
-  a.fit.scope = a.scope == "head" ? Scope::kHead : Scope::kLayer;
-  a.fit.value_target = fitted_method(a.fit.method).metric_aware() ? ValueTarget::kOutput : ValueTarget::kExact;
-  a.fit.encoder = parse_encoder(a.encoder);
-  a.fit.center = a.center == "mean"   ? Center::kMean
+  const FitOptions usual = usual_options(fitted_method(a.fit.method));
+  a.fit.scope = a.scope == "auto" ? usual.scope : a.scope == "head" ? Scope::kHead : Scope::kLayer;
+  a.fit.value_target = usual.value_target;
+  a.fit.encoder = a.encoder == "auto" ? usual.encoder : parse_encoder(a.encoder);
+  a.fit.center = a.center == "auto"   ? usual.center
+                 : a.center == "mean" ? Center::kMean
                  : a.center == "key"  ? Center::kKey
                  : a.center == "rope" ? Center::kRope
-                 : a.center == "auto" ? Center::kAuto
                                       : Center::kNone;
-  if (a.clip == "none") {
+  if (a.clip == "auto") {
+    a.fit.clip = usual.clip;
+  } else if (a.clip == "none") {
     a.fit.clip = ClipMode::kNone;
   } else if (a.clip != "search") {
     a.fit.clip = ClipMode::kFixed;

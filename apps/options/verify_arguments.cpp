@@ -9,7 +9,8 @@ namespace oscar {
 void add_source_options(CLI::App& app, VerifyArguments& a) {
   CLI::Option* bundle =
       app.add_option("--bundle", a.bundles,
-                     "Bundle of oscar-fit to evaluate; given several times, rows are named by directory")
+                     "Bundle of oscar-fit to evaluate; given several times, the first one is the candidate, which "
+                     "gates decide about, and rows are named by directory")
           ->type_name("DIR")
           ->allow_extra_args(false);
   app.add_option("--rotations", a.rotations, "Published rotation files to evaluate")
@@ -23,14 +24,15 @@ void add_source_options(CLI::App& app, VerifyArguments& a) {
                      " (default: the first of these that loses nothing of it)")
       ->type_name("FORMAT");
   app.add_flag("--check-only", a.check_only, "Check structure, hashes, orthogonality and, with --model, that it fits");
-  app.add_option("--text", a.text,
+  app.add_option("--text", a.texts,
                  "Text to score: one UTF-8 document, or JSON rows whose texts are one after another (required, but for "
-                 "--check-only, methods and plan)")
-      ->type_name("FILE");
+                 "--check-only, methods and plan); of several files each is gated by itself")
+      ->type_name("FILE ...");
   add_row_options(app, a.request.rows);
   app.add_option("--methods", a.request.methods,
-                 "Methods (oscar-verify methods lists them), or all, or 2bit (default: bf16 and the bundle's, without "
-                 "a bundle bf16,naive2,hadamard2)")
+                 "Methods beside the bundle's (oscar-verify methods lists them), or all, or 2bit; oscar and others "
+                 "of oscar-fit are fitted from the bundle's statistics (default: bf16, without a bundle "
+                 "bf16,naive2,hadamard2)")
       ->delimiter(',')
       ->type_name("ID,...");
   app.add_option(
@@ -101,6 +103,8 @@ void add_report_options(CLI::App& app, VerifyArguments& a) {
   app.add_option("--max-kl", gates.max_kl,
                  "Gate: mean KL to BF16 of the bundle's method, nats (default, where no gate is named: " +
                      significant(kDefaultMaxKl, 3) + ")")
+      ->group("Gates");
+  app.add_option("--max-kl-p999", gates.max_kl_p999, "Gate: KL that one token in a thousand exceeds, nats")
       ->group("Gates");
   app.add_option("--max-ppl-ratio", gates.max_ppl_ratio, "Gate: perplexity over that of BF16")->group("Gates");
   app.add_option("--min-top1", gates.min_top1, "Gate: share of tokens with BF16's top token, 0 to 1")->group("Gates");

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "apps/options/common_options.h"
+#include "registry/registry.h"
 #include "verify/verification.h"
 
 namespace oscar {
@@ -15,11 +16,12 @@ inline constexpr std::uint64_t kMostTokens = std::uint64_t{1} << 40;  // maximum
 struct VerifyArguments {
   CommonOptions common;
   VerifyRequest request;
-  std::vector<std::string> bundles;
-  std::string rotations, clip, form, text, windows, path = "prefill", report, html, markdown, junit, baseline, work_dir;
+  std::vector<std::string> bundles, texts;
+  std::string rotations, clip, form, windows, path = "prefill", report, html, markdown, junit, baseline, work_dir;
   bool check_only = false;
   std::string memory;                       // for `plan`
   std::vector<std::int64_t> plan_contexts;  // for `plan`
+  double plan_bits = kUsualBits;            // for `plan`
 };
 
 void add_source_options(CLI::App& app, VerifyArguments& arguments);  // what is evaluated, and on which text

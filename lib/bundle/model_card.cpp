@@ -65,6 +65,18 @@ std::string code_text(const Bundle& bundle) {
   return text + (text.empty() ? "" : "; ") + "2 bits, one scale for " + scales;
 }
 
+// What oscar-fit measured (provenance.measured); damaged records give no sentence.
+std::string measured_sentence(const Bundle& bundle) {
+  const Json m = json_member(bundle.provenance, "measured");
+  for (const char* key : {"kl", "perplexity_ratio", "context"}) {
+    if (!m.is_object() || !m.contains(key) || !m[key].is_number()) return "No measured quality is recorded here. ";
+  }
+  return "On text that the calibration did not see, the mean KL to the BF16 cache was " +
+         formatted("%.3g", m["kl"].get<double>()) + " nats and perplexity " +
+         formatted("%.3f", m["perplexity_ratio"].get<double>()) + " times that of BF16, in sequences of " +
+         std::to_string(m["context"].get<std::int64_t>()) + " tokens. ";
+}
+
 }  // namespace
 
 double bundle_bits_per_element(const Bundle& bundle) {
@@ -150,7 +162,8 @@ std::string bundle_card(const Bundle& bundle) {
   out << "Written by `oscar-fit`. `" << kManifestName << "` is the manifest, `" << kRotationsName
       << "` holds the matrices; keys and queries are multiplied by M_K, values by M_V, attention outputs by the "
          "transpose of M_V.\n\n"
-         "No measured quality is recorded here: run `oscar-verify --model ... --bundle ... --text ...` on your own "
+      << measured_sentence(bundle)
+      << "Run `oscar-verify --model ... --bundle ... --text ...` on your own "
          "text, then `oscar-export --report` to put its numbers into the card of the exported files.\n";
   return out.str() + "\n" + provenance_section(bundle);
 }

@@ -12,6 +12,7 @@
 #include "codec/codec.h"
 #include "fit/side_moments.h"
 #include "fit/targets.h"
+#include "registry/registry.h"
 #include "transform/profile_allocation.h"
 
 namespace oscar {
@@ -46,11 +47,14 @@ struct FitOptions {
   double exponent = 1.0;                               // 0: orthogonal, 1: fully balanced
   std::vector<Widths> key_profiles, value_profiles;    // waterfill: [L] widths chosen elsewhere (measured allocation)
   std::string allocate = "analytic";                   // waterfill: the source of the widths; only recorded
-  double bits = 2.25;                                  // waterfill: budget in bits per element, parameters included
+  double bits = kUsualBits;                            // waterfill: budget in bits per element, parameters included
   std::vector<std::uint8_t> key_widths, value_widths;  // balanced: [4] for layout blocks, the same in all layers
   std::function<void()> on_step;                       // progress, called fit_steps() times, by one thread at a time
   Timeline* timeline = nullptr;                        // if set, gets the phases of fit_phases.h
 };
+
+// The options of a method that none are given for: the published method as published, others at their best.
+FitOptions usual_options(const MethodRow& method);
 
 // The rows and the metric of a side that the options select.
 MomentChoice moment_choice(const FitOptions& options, ValueTarget value_target, bool centered, bool rotated = false);

@@ -10,5 +10,6 @@ inline constexpr const char* kCurves = "curves";            // measuring curves
 inline constexpr const char* kTransforms = "transforms";    // fitting transforms, widths, and metrics of the encoder
 inline constexpr const char* kClips = "clips";              // searching clip ratios
 inline constexpr const char* kPredictions = "predictions";  // predicting errors over the sampled rows
+inline constexpr const char* kHeldOut = "held-out text";    // the measurement at the end
 
 }  // namespace oscar::phase

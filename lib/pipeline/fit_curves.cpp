@@ -53,11 +53,9 @@ FitResult quick_fit(const Statistics& statistics, const FitOptions& options) {
   return fit(statistics, quick);
 }
 
-// Products of the passes that a layer's sides take of one token, in weights: L (L + 1) layers, each with those of the
-// projections and the MLP.
+// Products of the passes that a layer's sides take of one token, in weights: L (L + 1) layers.
 double curve_products(const ModelConfig& c) {
-  const std::int64_t weights = c.hidden * (2 * (c.query_heads + c.kv_heads) * c.head_dim + 3 * c.intermediate);
-  return static_cast<double>(c.layers * (c.layers + 1)) * static_cast<double>(weights);
+  return static_cast<double>(c.layers * (c.layers + 1)) * layer_products(c);
 }
 
 // Above it, 8 sequences of 2,048 tokens take more than about ten minutes of two cores with 80 GFLOP/s each.
@@ -85,6 +83,10 @@ Curves read_curves(const Statistics& statistics, const std::string& sha256, cons
 }
 
 }  // namespace
+
+double layer_products(const ModelConfig& c) {
+  return static_cast<double>(c.hidden * (2 * (c.query_heads + c.kv_heads) * c.head_dim + 3 * c.intermediate));
+}
 
 CurveShape curve_shape(const CurveArguments& arguments, const ModelConfig& model, at::Device device) {
   CurveShape shape;

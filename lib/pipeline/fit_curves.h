@@ -48,6 +48,9 @@ CurveShape curve_shape(const CurveArguments& arguments, const ModelConfig& model
 DecoderOptions curve_decoding(const CurveArguments& arguments, const CommonOptions& common, const ModelConfig& model,
                               at::Device device);
 
+// Products of the projections and the MLP of a layer, for each token.
+double layer_products(const ModelConfig& model);
+
 // Whether bit widths are allocated by measured curves. UsageError for contradictory options.
 bool uses_curves(const CurveArguments& arguments, const CommonOptions& common, const std::string& method);
 

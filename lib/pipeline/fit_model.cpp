@@ -14,8 +14,19 @@
 #include "pipeline/device_choice.h"
 #include "pipeline/fit_output.h"
 #include "pipeline/output_files.h"
+#include "report/number_text.h"
 
 namespace oscar {
+namespace {
+
+constexpr const char* kNoneHeldOut = "held out   nothing: the prompts are too few, so the bundle is not measured\n";
+
+std::string held_out_text(const HeldOutShape& shape, std::int64_t tokens) {
+  return "held out   " + grouped(tokens) + " tokens of the text, to measure the bundle on " +
+         std::to_string(shape.sequences) + " sequences of " + grouped(shape.context) + "\n";
+}
+
+}  // namespace
 
 fs::path statistics_beside(const std::string& output) { return beside_output(output, ".statistics.safetensors"); }
 
@@ -73,13 +84,20 @@ PromptSet ModelRun::read_own_text() {
   return own_text_->read();
 }
 
-void ModelRun::read_prompts() {
-  if (!arguments_.prompts.empty()) given_ = oscar::read_prompts(arguments_, checkpoint_);
-  for (const std::string& file : arguments_.options.files) given_names_ += (given_names_.empty() ? "" : ", ") + file;
+void ModelRun::read_prompts(const CacheWindows& windows) {
+  const CollectOptions& options = arguments_.options;
+  const HeldOutShape wanted =
+      wanted_shape(checkpoint_.config(), device(), options.context > 0 ? options.context : options.seq_len);
+  if (!arguments_.prompts.empty()) {
+    given_ = oscar::read_prompts(arguments_, checkpoint_);
+    held_out_ = hold_out(given_, options.tokens - arguments_.own_beside, wanted, windows);
+  }
+  for (const std::string& file : options.files) given_names_ += (given_names_.empty() ? "" : ", ") + file;
   prompts_ = given_;
   if (own_text_) {
     PromptSet own = read_own_text();
     prompts_ = joined(std::move(own), std::move(prompts_));
+    if (arguments_.prompts.empty()) held_out_ = hold_out(prompts_, options.tokens, wanted, windows);
   }
   choose_sequences(arguments_, checkpoint_, prompts_, common_.dry_run);
   run_ = plan_collect(arguments_, checkpoint_, prompts_);
@@ -89,13 +107,31 @@ void ModelRun::read_prompts() {
 // Curves measured on self-generated text as well gave bit widths up to 3 times worse on text like the prompts
 // (docs/results.md).
 CurveText ModelRun::curve_text(const CacheWindows& windows, const CurveArguments& curves) const {
-  std::int64_t given = 0;
-  for (const Prompt& prompt : given_.prompts) given += std::ssize(prompt.ids);
   const bool alone =
-      !own_text_ || given >= curve_shape(curves, checkpoint_.config(), device()).context;  // enough for one sequence
+      !own_text_ ||
+      token_count(given_) >= curve_shape(curves, checkpoint_.config(), device()).context;  // enough for one sequence
   std::string names = given_names_;
   if (!alone) names = own_text_->file().filename().string() + (names.empty() ? "" : ", ") + names;
   return load_curve_text(checkpoint_, device(), windows, curves, alone ? &given_ : &prompts_, names);
+}
+
+std::optional<HeldOutShape> ModelRun::held_out_shape(const CacheWindows& windows) const {
+  if (held_out_.prompts.empty()) return std::nullopt;
+  const CollectOptions& options = arguments_.options;
+  // Without --context, the contexts are those that the model reads well (choose_sequences()).
+  const std::int64_t served = arguments_.context > 0 ? options.context : options.seq_len;
+  return shape_within(wanted_shape(checkpoint_.config(), device(), served), token_count(held_out_), windows);
+}
+
+std::optional<HeldOutText> ModelRun::held_out(const CacheWindows& windows) const {
+  const std::optional<HeldOutShape> shape = held_out_shape(windows);
+  if (!shape) return std::nullopt;
+  const LazyTokenizer tokenizer(checkpoint_.location().directory / "tokenizer.json");
+  CurveText text = oscar::curve_text(held_out_, given_names_, shape->context, shape->sequences, checkpoint_.config(),
+                                     tokenizer, windows);
+  const CollectOptions& options = arguments_.options;
+  return HeldOutText{std::move(text.sequences), arguments_.context > 0 ? options.context : options.seq_len,
+                     token_count(held_out_), arguments_.prompts.empty()};
 }
 
 FitShape ModelRun::shape(const std::optional<CurvePlan>& curves) const {
@@ -108,18 +144,30 @@ FitShape ModelRun::shape(const std::optional<CurvePlan>& curves) const {
   return shape;
 }
 
-void ModelRun::print_plan(const std::optional<CurvePlan>& curves) {
+void ModelRun::print_plan(const std::optional<CurvePlan>& curves, const CacheWindows& windows,
+                          std::size_t measurements) {
   const CollectOptions& options = arguments_.options;
-  const RunTime time = fit_time(checkpoint_, run_.plan, options, shape(curves));
+  FitShape planned = shape(curves);
+  planned.held_out = held_out_shape(windows);
+  planned.windows = windows;
+  planned.measurements = measurements;
+  const RunTime time = fit_time(checkpoint_, run_.plan, options, planned);
   if (common_.json) {
     Json out = estimate_json(run_.plan, options, run_.estimate, time);
     if (curves) out["curves"] = curve_plan_json(*curves);
+    if (planned.held_out) {
+      out["held_out"] = {{"tokens", token_count(held_out_)},
+                         {"sequences", planned.held_out->sequences},
+                         {"context", planned.held_out->context}};
+    }
     out["own_text"] = own_text_.has_value();
     print_result(dump_json(out));
     return;
   }
   print_result((own_text_ ? own_text_->plan_text() : std::string()) + estimate_text(run_.plan, options, run_.estimate) +
-               (curves ? curve_plan_text(*curves) : std::string()) + time.text() + "dry run: nothing was written\n");
+               (curves ? curve_plan_text(*curves) : std::string()) +
+               (planned.held_out ? held_out_text(*planned.held_out, token_count(held_out_)) : kNoneHeldOut) +
+               time.text() + "dry run: nothing was written\n");
 }
 
 // An interrupted run may have collected them already.

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "pipeline/fit_curves.h"
+#include "pipeline/fit_measure.h"
 #include "pipeline/fit_text.h"
 #include "pipeline/fit_time.h"
 
@@ -24,19 +25,24 @@ class ModelRun {
   at::Device device() const { return arguments_.options.device; }
   at::ScalarType dtype() const { return arguments_.options.dtype; }
   void add_roles(FileRoles& roles) const;
-  void read_prompts();  // reads or generates them; under --dry-run uses prompts of equal lengths
+  // Reads or generates them, and holds some out; under --dry-run uses prompts of equal lengths.
+  void read_prompts(const CacheWindows& windows);
   // The text for curves if --text does not name one: the prompts, or all text if they are too short.
   CurveText curve_text(const CacheWindows& windows, const CurveArguments& curves) const;
 
-  // --dry-run. curves: the cost of measuring them, if they are measured.
-  void print_plan(const std::optional<CurvePlan>& curves);
+  // The held-out text for the measurement at the end; nullopt: the prompts were too few.
+  std::optional<HeldOutText> held_out(const CacheWindows& windows) const;
+
+  // --dry-run. curves: the cost of measuring them, if they are measured. measurements: of bundles on the held-out text.
+  void print_plan(const std::optional<CurvePlan>& curves, const CacheWindows& windows, std::size_t measurements);
   // Collects the statistics, or with --resume takes them from an earlier run with the same model, prompts and options.
   void collect();
   // Removes the remaining empty folder of --work-dir.
   void finish() const;
 
  private:
-  FitShape shape(const std::optional<CurvePlan>& curves) const;  // what the run will do
+  FitShape shape(const std::optional<CurvePlan>& curves) const;  // what the run will do, but for the measurement
+  std::optional<HeldOutShape> held_out_shape(const CacheWindows& windows) const;
   void plan_own_text();
   PromptSet read_own_text();
   bool take_earlier() const;
@@ -47,6 +53,7 @@ class ModelRun {
   Checkpoint checkpoint_;
   std::optional<OwnText> own_text_;
   PromptSet given_, prompts_;  // the user's prompts; the same with self-generated text first
+  PromptSet held_out_;         // in neither of them
   std::string given_names_;    // names of the user's files
   CollectRun run_;
 };

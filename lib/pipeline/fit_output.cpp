@@ -14,6 +14,7 @@
 #include "layout/left_out.h"
 #include "pipeline/fit_summary.h"
 #include "registry/registry.h"
+#include "report/number_text.h"
 
 namespace oscar {
 namespace {
@@ -181,7 +182,7 @@ void print_fit_plan(const FitPlan& plan, const std::string& output, bool json) {
 }
 
 void print_fit_result(const Bundle& bundle, const FitResult& result, const std::string& output,
-                      const std::string& statistics, bool json, const Json& target) {
+                      const std::string& statistics, bool json, const Ending& ending) {
   if (json) {
     Json out = {{"format_version", 1}, {"output", output}, {"method", bundle.method}, {"scope", bundle.scope}};
     out["statistics"] = statistics;
@@ -202,7 +203,8 @@ void print_fit_result(const Bundle& bundle, const FitResult& result, const std::
     if (const std::optional<PredictedKl> predicted = prediction_of(bundle, output)) {
       out["predicted_kl"] = {{"kl", predicted->kl}, {"standard_error", predicted->error}};
     }
-    if (!target.is_null()) out["target"] = target;
+    if (!ending.target.is_null()) out["target"] = ending.target;
+    if (!ending.measured.is_null()) out["measured"] = ending.measured;
     out["fit"] = bundle.fit_report;
     print_result(dump_json(out));
     return;
@@ -231,7 +233,8 @@ void print_fit_result(const Bundle& bundle, const FitResult& result, const std::
   const std::string form = lossless_form(bundle).format;
   text << (form == kSimulatedForm
                ? "no engine serves it in this model without a change: evaluate it with oscar-verify\n"
-               : "format " + form + " carries it unchanged; measure its quality with oscar-verify\n");
+               : "format " + form + " carries it unchanged; measure its quality with oscar-verify\n")
+       << ending.text;
   print_summary(text.str());
 }
 
@@ -256,15 +259,22 @@ void print_pareto(const std::vector<ParetoRow>& rows, bool dry_run, bool json) {
                       {"value_bits", row.value_bits},
                       {"predicted_error", row.error},
                       {"bundle", row.directory}});
+      if (row.kl) list.back()["measured_kl"] = row.kl->mean;
     }
     print_result(dump_json(Json{{"format_version", 1}, {"dry_run", dry_run}, {"pareto", std::move(list)}}));
     return;
   }
-  std::string text = " budget    bits       K       V  predicted error  bundle\n";
+  const bool measured = !rows.empty() && rows.front().kl;
+  std::string text = " budget    bits       K       V  predicted error  " +
+                     std::string(measured ? "held-out KL       +-  " : "") + "bundle\n";
   for (const ParetoRow& row : rows) {
     text +=
-        formatted("%7.4g %7.3f %7.3f %7.3f  %15.4g  ", row.budget, row.bits, row.key_bits, row.value_bits, row.error) +
-        row.directory + "\n";
+        formatted("%7.4g %7.3f %7.3f %7.3f  %15.4g  ", row.budget, row.bits, row.key_bits, row.value_bits, row.error);
+    if (row.kl) {
+      text += formatted("%11s  %7s  ", significant(row.kl->mean, 3).c_str(),
+                        half_width(row.kl->mean, row.kl->interval).c_str());
+    }
+    text += row.directory + "\n";
   }
   dry_run ? print_result(text + "dry run: nothing was written\n") : print_summary(text);
 }

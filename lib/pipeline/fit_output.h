@@ -9,6 +9,7 @@
 #include "fit/fit_options.h"
 #include "fit/fit_result.h"
 #include "pipeline/fit_curves.h"
+#include "report/metrics.h"
 
 namespace oscar {
 
@@ -23,13 +24,20 @@ FitPlan plan_fit(const Statistics& statistics, const FitOptions& options);
 Json curve_plan_json(const CurvePlan& plan);
 std::string curve_plan_text(const CurvePlan& plan);  // one line
 void print_fit_plan(const FitPlan& plan, const std::string& output, bool json);
-// statistics: the file used for the fit. target: what chose the budget (fit_target.h), or null.
+// What a run says beside the fit.
+struct Ending {
+  std::string text;  // its last lines: what was measured
+  Json measured;     // the same (fit_measure.h), or null
+  Json target{};     // what chose the budget (fit_target.h), or null
+};
+// statistics: the file used for the fit.
 void print_fit_result(const Bundle& bundle, const FitResult& result, const std::string& output,
-                      const std::string& statistics, bool json, const Json& target);
+                      const std::string& statistics, bool json, const Ending& ending);
 
 // One budget of --pareto.
 struct ParetoRow {
   double budget = 0.0, bits = 0.0, key_bits = 0.0, value_bits = 0.0, error = 0.0;
+  std::optional<KlMetrics> kl{};  // measured on held-out text
   std::string directory;
 };
 

@@ -142,6 +142,16 @@ double curve_seconds(LayerTimer& probe, const CurvePlan& plan) {
   return probe.loading(0.0) + sequences * (sides + 2.0 * static_cast<double>(plan.budgets) * whole);
 }
 
+double held_out_seconds(LayerTimer& probe, const FitShape& shape) {
+  const LayerTimer::Rates rates = exact_rates(probe, [] { return std::make_unique<ExactCacheAttention>(); });
+  const HeldOutShape& held = *shape.held_out;
+  const double all = probe.all_layers(rates, held.context), coded = static_cast<double>(shape.measurements);
+  const auto rows = static_cast<double>(held.context - first_scored_position(shape.windows));
+  const double seconds =
+      static_cast<double>(held.sequences) * (all + coded * (kWholeLayer * all + rows * scoring(probe).whole));
+  return seconds + (1.0 + coded) * probe.loading(seconds);
+}
+
 // Eigenproblems and products of the transforms of all layers.
 double transform_seconds(const ModelConfig& config) {
   const at::Tensor square = at::rand({config.head_dim, config.head_dim}, at::kDouble);
@@ -174,6 +184,7 @@ RunTime fit_time(const Checkpoint& checkpoint, const TokenPlan& plan, const Coll
   if (shape.curves)
     time.phases.push_back({phase::kCurves, curve_seconds(curves ? *narrow : probe.layers(), *shape.curves)});
   time.phases.push_back({phase::kTransforms, transform_seconds(checkpoint.config())});
+  if (shape.held_out) time.phases.push_back({phase::kHeldOut, held_out_seconds(probe.layers(), shape)});
   return time;
 }
 

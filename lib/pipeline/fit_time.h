@@ -9,6 +9,7 @@
 #include "generate/write_text.h"
 #include "pipeline/collect_time.h"
 #include "pipeline/fit_curves.h"
+#include "pipeline/held_out.h"
 
 namespace oscar {
 
@@ -18,6 +19,9 @@ struct FitShape {
   DecoderOptions range;           // how those passes run
   std::optional<TextShape> text;  // self-generated
   std::optional<CurvePlan> curves;
+  std::optional<HeldOutShape> held_out;
+  CacheWindows windows;
+  std::size_t measurements = 1;  // of bundles on the held-out text
 };
 
 // Loads one layer at a time, and the head.

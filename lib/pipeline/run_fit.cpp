@@ -47,7 +47,7 @@ bool collect_statistics(const FitRequest& r, ModelRun& model, std::optional<Curv
   check_bits(r, model.checkpoint().config().head_dim);
   {
     const Timeline::Phase reading(r.fit.timeline, phase::kPrompts);
-    model.read_prompts();
+    model.read_prompts(r.windows);
   }
   std::optional<CurvePlan> curves;
   if (r.measures()) {
@@ -55,7 +55,8 @@ bool collect_statistics(const FitRequest& r, ModelRun& model, std::optional<Curv
     curves = plan_curves(model.checkpoint(), model.device(), r.common, r.curves, *text, r.windows, measured_budgets(r));
   }
   if (r.common.dry_run) {
-    model.print_plan(curves);
+    // A target moves to other budgets until the measurement meets it: to two of them, say.
+    model.print_plan(curves, r.windows, r.target.given() ? 2 : budgets_of(r).size());
     return false;
   }
   model.collect();
@@ -118,36 +119,61 @@ Fitted fit_next(const FitRequest& r, const FitInput& input, const std::optional<
   }
 }
 
-// One bundle per budget, and a table of predicted errors.
-void save_pareto(const FitRequest& r, FitInput input, const std::optional<MeasuredCurves>& curves) {
+Measured measure(const FitRequest& r, HeldOutRun& held, Bundle& bundle) {
+  const Timeline::Phase measuring(r.fit.timeline, phase::kHeldOut);
+  Measured measured = held.measure(bundle);
+  record_measured(bundle, held.text(), measured);
+  return measured;
+}
+
+// One bundle per budget, and a table of predicted errors. held: null: nothing is measured.
+void save_pareto(const FitRequest& r, FitInput input, const std::optional<MeasuredCurves>& curves, HeldOutRun* held) {
   std::vector<ParetoRow> rows;
   for (const double bits : r.pareto) {
     input.options.bits = bits;
-    const Fitted fitted = fit_next(r, input, curves, r.common.dry_run ? 0 : rows.size());
+    Fitted fitted = fit_next(r, input, curves, r.common.dry_run ? 0 : rows.size());
     if (rows.empty()) {
       for (const std::string& warning : fitted.result.warnings) log_warning(warning);
     }
     const fs::path directory = pareto_directory(r, bits);
+    std::optional<Measured> measured;
+    if (held != nullptr) measured = measure(r, *held, fitted.bundle);
     if (!r.common.dry_run) {
       make_directory(r.common.output);
       save_fitted(fitted.bundle, curves, directory, r);
     }
     rows.push_back(pareto_row(bits, fitted.bundle, fitted.result, directory.string()));
+    if (measured) rows.back().kl = measured->quality.kl;
   }
   remove_state(curves, r);
   print_pareto(rows, r.common.dry_run, r.common.json);
 }
 
-void save_one(const FitRequest& r, const FitInput& input, const std::optional<MeasuredCurves>& curves) {
+void save_one(const FitRequest& r, const FitInput& input, const std::optional<MeasuredCurves>& curves,
+              HeldOutRun* held) {
   std::optional<TargetChoice> target;
   if (r.target.given()) target = choose_budget(curves->curves, r.target, kept_curves(*curves, r));
-  const Fitted fitted = fit_bundle(r, input, curves, target);
+  Fitted fitted = fit_bundle(r, input, curves, target);
+  Ending ending;
+  if (held != nullptr) {
+    Measured measured = measure(r, *held, fitted.bundle);
+    while (target && measured.quality.kl.mean > r.target.kl_target()) {
+      climb(*target, r.target, measured, kept_curves(*curves, r));
+      fitted = fit_bundle(r, input, curves, target);
+      measured = measure(r, *held, fitted.bundle);
+    }
+    ending = {measured_text(held->text(), measured, target ? &r.target : nullptr),
+              measured_json(held->text(), measured)};
+  } else if (r.curves.collects) {
+    ending.text =
+        "measured  nothing: the prompts are too few to hold some out; evaluate other text with oscar-verify\n";
+  }
+  if (target) ending.target = target_json(r.target, *target);
   for (const std::string& warning : fitted.result.warnings) log_warning(warning);
   save_fitted(fitted.bundle, curves, r.common.output, r);
   remove_state(curves, r);
   if (target && !r.common.json) print_summary(target_table(r.target, *target));
-  print_fit_result(fitted.bundle, fitted.result, r.common.output, r.statistics, r.common.json,
-                   target ? target_json(r.target, *target) : Json());
+  print_fit_result(fitted.bundle, fitted.result, r.common.output, r.statistics, r.common.json, ending);
 }
 
 }  // namespace
@@ -158,6 +184,7 @@ int run_fit(const FitRequest& given) {
     if (given.is_first() && !may_be_done(output, given))
       AtomicDirectory::require_usable(output, given.common.overwrite, bundle_directory());
   }
+  if (given.is_first()) refuse_other_bundles(given, nullptr, {});
   const std::jthread device = start_device(given.common, given.curves.ranks);  // while statistics are read
   std::optional<ModelRun> model;
   if (given.curves.collects) model.emplace(given.collect, given.common, given.work_dir);
@@ -180,13 +207,18 @@ int run_fit(const FitRequest& given) {
     print_plan(r, input);
     return 0;
   }
+  if (r.is_first() && r.curves.resume) refuse_other_bundles(r, &statistics, sha256.get());
   const std::optional<MeasuredCurves> curves = measure_widths(r, input, text);
+  std::optional<HeldOutRun> held;
+  if (std::optional<HeldOutText> out = model ? model->held_out(r.windows) : std::nullopt) {
+    held.emplace(model->checkpoint(), DecoderOptions{model->dtype(), model->device()}, std::move(*out), r.windows);
+  }
   if (!r.is_first()) {
     remove_state(curves, r);
   } else if (r.pareto.empty()) {
-    save_one(r, input, curves);
+    save_one(r, input, curves, held ? &*held : nullptr);
   } else {
-    save_pareto(r, input, curves);
+    save_pareto(r, input, curves, held ? &*held : nullptr);
   }
   if (model) model->finish();
   log_timeline(r.fit.timeline);

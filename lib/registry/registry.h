@@ -19,6 +19,9 @@ enum class MethodTransform : std::uint8_t {
   kBalanced,      // fitted to the rows and their error metric (fit/metric_fit.h); not orthogonal
 };
 
+// The budget of methods that allocate bits, where none is given: bits per element, parameters included.
+inline constexpr double kUsualBits = 2.25;
+
 // The role of a method in a comparison. Each role except kCompetitor has exactly one row.
 enum class MethodRole : std::uint8_t {
   kCompetitor,

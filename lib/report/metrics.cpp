@@ -51,6 +51,9 @@ KlMetrics summarize_kl(const std::vector<SequenceScores>& sequences, const Boots
   kl.max = values.back();
   const std::vector<SequenceSum> parts = sums(sequences, kl_of);
   kl.interval = bootstrap_mean(parts, options);
+  std::vector<std::vector<double>> by_token;
+  for (const SequenceScores& s : sequences) by_token.push_back(s.kl);
+  kl.p999_interval = bootstrap_quantile(by_token, 0.999, options);
   for (const SequenceSum& s : parts) {
     kl.by_sequence.push_back(s.count > 0 ? s.sum / static_cast<double>(s.count) : 0.0);
   }

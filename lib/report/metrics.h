@@ -22,8 +22,8 @@ struct KlMetrics {
   double mean = 0, standard_error = 0;
   double min = 0, p001 = 0, p01 = 0, p05 = 0, p10 = 0;  // 0.1, 1, 5 and 10 % quantiles
   double median = 0, p90 = 0, p95 = 0, p99 = 0, p999 = 0, max = 0;
-  std::optional<Interval> interval;  // bootstrap over sequences, for the mean
-  std::vector<double> by_sequence;   // mean of each sequence, in order; pairs two runs on the same text
+  std::optional<Interval> interval, p999_interval;  // bootstrap over sequences: of the mean and of p999
+  std::vector<double> by_sequence;                  // mean of each sequence, in order; pairs two runs on the same text
 };
 
 // Change in the probability of the next token, method minus baseline, in percent (llama.cpp's Delta p).

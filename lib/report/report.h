@@ -27,9 +27,11 @@ struct LayerClip {
   std::vector<double> key, value;
 };
 
+inline constexpr const char* kFittedKind = "fitted";
+
 struct BundleFacts {
   std::string row;     // id of its method rows
-  std::string kind;    // bundle | published
+  std::string kind;    // bundle | published | fitted: for comparison, from the statistics of a bundle
   std::string source;  // directory name, or "K.pt + V.pt"
   std::string method, scope, encoder;
   std::string model_fingerprint;               // empty: not recorded in the files
@@ -68,8 +70,9 @@ struct PassageToken {
 };
 
 struct TextFacts {
-  std::string name, sha256;
-  std::int64_t tokens = 0;  // in the entire file
+  std::string name, sha256;  // of several texts: all names, and a hash of their hashes
+  std::int64_t tokens = 0;   // in the entire file
+  std::int64_t sequences = 0;
 };
 
 struct ScoringFacts {
@@ -124,13 +127,21 @@ struct CacheRatio {
   double ratio = 0;
 };
 
+// One of several scored texts.
+struct TextQuality {
+  std::string text;  // its name
+  std::int64_t sequences = 0;
+  QualityMetrics quality;
+};
+
 struct MethodReport {
   std::string id, source;
   std::string comparison;  // authors | common | bytes: the source of the method's windows or bits
   std::string settings;    // windows and groups in words
   std::string path;        // prefill | decode
   bool quantized = true;
-  bool evaluated = false;             // a candidate row: gates apply to it
+  bool evaluated = false;             // a row of a bundle
+  bool beside = false;                // of a bundle after the first: its gates are shown and decide nothing
   double code_bits = 0;               // bits per element of a quantized token, including parameters
   double bits_per_element = 0;        // at the evaluated context, including windows
   double token_bytes = 0;             // per quantized token in one layer, including parameters; 0: not counted
@@ -141,7 +152,9 @@ struct MethodReport {
   std::vector<LayerError> layers;
   std::vector<TaskScore> tasks;
   std::vector<CacheRatio> ratios;    // for a quantized method, at the contexts that the model supports
-  std::optional<bool> passes_gates;  // for candidate rows; empty for others, or if no gate was set
+  std::optional<bool> passes_gates;  // for rows of bundles; empty for others, or if no gate was set
+  std::vector<TextQuality> texts;    // on each text of a run with several; otherwise empty
+  bool candidate() const { return evaluated && !beside; }  // gates decide by this row
 };
 
 // A requested method without a row.
@@ -156,7 +169,7 @@ struct BaselineChange {
 };
 
 struct GateResult {
-  std::string name;  // max_kl | max_ppl_ratio | min_top1 | min_niah | max_kl_increase
+  std::string name;  // max_kl | max_kl_p999 | max_ppl_ratio | min_top1 | min_niah | max_kl_increase
   std::string method, path;
   double limit = 0;
   std::optional<double> value;  // empty: could not be measured, so the gate fails
@@ -164,6 +177,8 @@ struct GateResult {
   std::optional<double> bound{};  // end of the confidence interval that must be within the limit; empty: the value must
                                   // be
   std::string reason{};           // why a value within its limit still fails, and what to do
+  std::string text{};             // of several texts, the one that the value is of
+  bool decides = true;            // false: of a row beside the candidate
 };
 
 struct SelfCheck {
@@ -179,6 +194,7 @@ struct VerifyReport {
   ModelFacts model;
   std::vector<BundleFacts> bundles;
   TextFacts text;
+  std::vector<TextFacts> texts;  // each of several; otherwise empty
   ScoringFacts scoring;
   std::int64_t sink = 64, recent = 256;
   std::string dtype, device;
@@ -205,17 +221,17 @@ struct VerifyReport {
 
 // "max_kl of oscar (prefill): 0.0123, 95% interval to 0.0201, limit 0.05; ...reason": one gate in words.
 std::string gate_text(const VerifyReport& report, const GateResult& gate);
-// One sentence per candidate row: changed tokens, perplexity, memory, and at the end PASS, FAIL, "no gate" or "no
-// verdict". Empty without a candidate row.
+// One sentence per row of a bundle, the candidate's last: changed tokens, perplexity, memory, and at the end PASS,
+// FAIL, "no gate" or "no verdict"; of other bundles "would pass" or "would fail". Empty without a bundle.
 std::vector<std::string> verdict_sentences(const VerifyReport& report);
-// One sentence per candidate row whose text repeats phrases (recall.h).
+// One sentence per row of a bundle whose text repeats phrases (recall.h).
 std::vector<std::string> recall_sentences(const VerifyReport& report);
 // "2.9x smaller at 2K, 6.7x at 128K"; empty without ratios.
 std::string memory_text(const MethodReport& method);
-// The three layers of a candidate row with the largest loss, with their bit widths: "11 (.69, keys 0-0-0-0, values
+// The three layers of a bundle's row with the largest loss, with their bit widths: "11 (.69, keys 0-0-0-0, values
 // 0-0-0-0)". Empty without layer errors.
 std::string worst_layers_text(const VerifyReport& report, const MethodReport& method);
-// The bundle of a candidate row; null: none.
+// The bundle of a row; null: none.
 const BundleFacts* bundle_of(const VerifyReport& report, const MethodReport& method);
 
 // The tasks of the report at each length, without repeats.
@@ -224,7 +240,7 @@ std::vector<const TaskScore*> task_columns(const VerifyReport& report);
 std::string share_text(const TaskScore& task);
 // Explains "+-" and brackets in tables, without a period.
 std::string interval_note(const VerifyReport& report);
-// For each bundle that was calibrated on the text: "the text shares passages with the prompts ... flatters it".
+// For each bundle that was calibrated on the text: "TEXT shares passages with the prompts ... than on unseen text".
 std::vector<std::string> seen_notes(const VerifyReport& report);
 // "DIR was calibrated on keys up to ..., and contexts of ... are scored". Empty if no longer context is scored, or if
 // unknown.

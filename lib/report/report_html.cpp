@@ -54,6 +54,10 @@ std::string provenance(const VerifyReport& r) {
                              std::to_string(r.model.kv_heads) + " heads of " + std::to_string(r.model.head_dim));
   text += entry("model fingerprint", "<code>" + escape(r.model.fingerprint) + "</code>");
   for (const BundleFacts& b : r.bundles) {
+    if (b.kind == kFittedKind) {
+      text += entry("fitted for comparison", escape(b.row) + ", from " + escape(b.source));
+      continue;
+    }
     text += entry("bundle", escape(b.source) + " (" + escape(b.method) + ", scope " + escape(b.scope) + ", encoder " +
                                 escape(b.encoder) + ")");
     text += entry("served as", escape(b.served_as));
@@ -96,7 +100,7 @@ std::string report_html(const VerifyReport& report) {
     page += "<div class=\"banner note\" role=\"note\">" + html::escape(note) + "</div>\n";
   }
   page += "<h2>Methods</h2>\n" + html::method_table(report);
-  page += html::size_plots(report);
+  page += html::text_table(report) + html::size_plots(report);
   if (const std::string samples = html::passage_samples(report); !samples.empty()) {
     page += "<h2>A passage of the text</h2>\n" + samples;
   }

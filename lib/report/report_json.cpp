@@ -94,7 +94,8 @@ Json kl_json(const KlMetrics& kl) {
           {"ci", interval(kl.interval)}, {"min", number(kl.min)},   {"p001", number(kl.p001)},
           {"p01", number(kl.p01)},       {"p05", number(kl.p05)},   {"p10", number(kl.p10)},
           {"median", number(kl.median)}, {"p90", number(kl.p90)},   {"p95", number(kl.p95)},
-          {"p99", number(kl.p99)},       {"p999", number(kl.p999)}, {"max", number(kl.max)}};
+          {"p99", number(kl.p99)},       {"p999", number(kl.p999)}, {"p999_ci", interval(kl.p999_interval)},
+          {"max", number(kl.max)}};
 }
 
 Json delta_p_json(const DeltaPMetrics& d) {
@@ -107,6 +108,23 @@ Json delta_p_json(const DeltaPMetrics& d) {
           {"p90", number(d.p90)},       {"p95", number(d.p95)},
           {"p99", number(d.p99)},       {"p999", number(d.p999)},
           {"max", number(d.max)}};
+}
+
+Json texts_json(const std::vector<TextQuality>& texts) {
+  Json list = Json::array();
+  for (const TextQuality& t : texts) {
+    const QualityMetrics& q = t.quality;
+    list.push_back({{"text", t.text},
+                    {"sequences", t.sequences},
+                    {"tokens", q.tokens},
+                    {"ppl", number(q.ppl)},
+                    {"ppl_ratio", number(q.ppl_ratio)},
+                    {"ppl_ratio_ci", interval(q.ppl_ratio_interval)},
+                    {"kl", kl_json(q.kl)},
+                    {"same_top1", number(q.same_top1)},
+                    {"same_top1_ci", interval(q.same_top1_interval)}});
+  }
+  return list;
 }
 
 Json head_error_json(const HeadError& e) {
@@ -191,6 +209,7 @@ Json method_json(const MethodReport& m) {
           {"settings", m.settings},
           {"source", m.source},
           {"evaluated", m.evaluated},
+          {"candidate", m.candidate()},
           {"bits_per_element", number(m.bits_per_element)},
           {"code_bits_per_element", number(m.code_bits)},
           {"allocated_bytes", m.allocated_bytes},
@@ -227,11 +246,13 @@ Json gates_json(const std::vector<GateResult>& gates) {
     list.push_back({{"name", g.name},
                     {"method", g.method},
                     {"path", g.path},
+                    {"text", g.text.empty() ? Json(nullptr) : Json(g.text)},
                     {"limit", number(g.limit)},
                     {"value", optional_number(g.value)},
                     {"bound", optional_number(g.bound)},
                     {"reason", g.reason},
-                    {"pass", g.pass}});
+                    {"pass", g.pass},
+                    {"decides", g.decides}});
   }
   return list;
 }
@@ -294,10 +315,19 @@ Json checks_json(const std::vector<SelfCheck>& checks) {
 }  // namespace
 
 std::string report_json(const VerifyReport& r) {
+  const auto text_facts = [](const TextFacts& t) {
+    return Json{{"name", t.name}, {"sha256", t.sha256}, {"tokens", t.tokens}};
+  };
+  Json texts = Json::array();
+  for (const TextFacts& t : r.texts) {
+    texts.push_back(text_facts(t));
+    texts.back()["sequences"] = t.sequences;
+  }
   Json methods = Json::array();
   for (const MethodReport& m : r.methods) {
     methods.push_back(method_json(m));
     if (m.token_bytes > 0) methods.back()["token_bytes"] = number(m.token_bytes);
+    if (!m.texts.empty()) methods.back()["texts"] = texts_json(m.texts);
   }
   Json bundles = Json::array();
   for (const BundleFacts& b : r.bundles) bundles.push_back(bundle_json(b));
@@ -307,7 +337,8 @@ std::string report_json(const VerifyReport& r) {
                        {"model", model_json(r.model)},
                        {"bundle", bundles.empty() ? Json(nullptr) : bundles[0]},
                        {"bundles", bundles},
-                       {"text", {{"name", r.text.name}, {"sha256", r.text.sha256}, {"tokens", r.text.tokens}}},
+                       {"text", text_facts(r.text)},
+                       {"texts", texts},
                        {"context", r.scoring.context},
                        {"windows", {{"sink", r.sink}, {"recent", r.recent}}},
                        {"scoring", scoring_json(r)},

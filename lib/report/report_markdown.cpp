@@ -9,7 +9,7 @@ namespace {
 
 std::string row_of(const MethodReport& m) {
   const QualityMetrics& q = m.quality;
-  std::string row = "| " + markdown_text(m.id) + (m.evaluated ? " (evaluated)" : "") + " | " +
+  std::string row = "| " + markdown_text(m.id) + (m.candidate() ? " (candidate)" : "") + " | " +
                     (m.quantized ? m.comparison : "") + " | " + m.path + " | " + fixed(m.bits_per_element, 2) + " | " +
                     grouped(static_cast<std::int64_t>(m.allocated_bytes)) + " | " + significant(q.kl.mean, 3) + " ± " +
                     half_width(q.kl.mean, q.kl.interval) + " | " + significant(q.kl.p99, 3) + " | " + growth_text(m) +
@@ -21,6 +21,24 @@ std::string row_of(const MethodReport& m) {
              (t.score ? share_text(t) : "unsolved by BF16");
   }
   return row + (tasks.empty() ? "-" : markdown_text(tasks)) + " |\n";
+}
+
+// Rows of bundles on each of several texts.
+std::string text_lines(const VerifyReport& r) {
+  if (r.texts.empty()) return "";
+  std::string text =
+      "\n| method | text | KL mean (nats) ± 95% | KL 99.9% | PPL ratio ± 95% | same top "
+      "|\n|---|---|---:|---:|---:|---:|\n";
+  for (const MethodReport& m : r.methods) {
+    if (!m.evaluated) continue;
+    for (const TextQuality& t : m.texts) {
+      const QualityMetrics& q = t.quality;
+      text += "| " + markdown_text(m.id) + " | " + markdown_text(t.text) + " | " + significant(q.kl.mean, 3) + " ± " +
+              half_width(q.kl.mean, q.kl.interval) + " | " + significant(q.kl.p999, 3) + " | " + fixed(q.ppl_ratio, 4) +
+              " ± " + half_width(q.ppl_ratio, q.ppl_ratio_interval) + " | " + percent(q.same_top1, 2) + "% |\n";
+    }
+  }
+  return text;
 }
 
 std::string verdict_of(const VerifyReport& r) {
@@ -39,6 +57,9 @@ std::string junit_case(const std::string& group, const std::string& name, std::o
 // The form in which a bundle was evaluated.
 std::string served_note(const BundleFacts& b) {
   std::string note = markdown_code(b.row);
+  if (b.kind == kFittedKind) {
+    return note.insert(0, 1, '\n').append(" was fitted for comparison, from " + markdown_code(b.source) + ".\n");
+  }
   if (b.simulated())
     return note.insert(0, 1, '\n').append(" is evaluated in simulation: no engine serves it as it is.\n");
   note.append(" is evaluated as ").append(markdown_text(b.served_as)).append(" serves it");
@@ -66,6 +87,7 @@ std::string report_markdown(const VerifyReport& r) {
       "| tasks |\n";
   text += "|---|---|---|---:|---:|---:|---:|---:|---:|---:|---|\n";
   for (const MethodReport& m : r.methods) text += row_of(m);
+  text += text_lines(r);
   for (const BundleFacts& b : r.bundles) text += served_note(b);
   text += "\nBits: per element of K and V at this context, BF16 windows included. ±: " + interval_note(r) +
           ". Growth: KL over the last quarter of the scored positions over that of the second.\n";
@@ -85,7 +107,10 @@ std::string report_markdown(const VerifyReport& r) {
   for (const TaskScore* t : task_columns(r)) text += "- " + markdown_text(baseline_share(*t)) + "\n";
   if (!r.gates.empty() || !r.checks.empty()) text += "\n";
   for (const GateResult& g : r.gates)
-    text += std::string(g.pass ? "- pass: " : "- **FAIL**: ") + markdown_text(gate_text(r, g)) + "\n";
+    text += std::string(g.pass      ? "- pass: "
+                        : g.decides ? "- **FAIL**: "
+                                    : "- would fail: ") +
+            markdown_text(gate_text(r, g)) + "\n";
   for (const SelfCheck& c : r.checks) {
     const char* word = !c.pass ? "- not run: " : *c.pass ? "- pass: " : "- **FAIL**: ";
     text += word + c.name + ": " + markdown_text(c.detail) + "\n";
@@ -115,7 +140,9 @@ std::string report_junit(const VerifyReport& r) {
     cases += junit_case(group, name, pass, detail);
   };
   for (const GateResult& g : r.gates) {
-    add("gate", g.name + " " + g.method + " " + g.path, g.pass, gate_text(r, g));
+    const bool shown = !g.pass && !g.decides;  // a gate of a row beside the candidate cannot fail the run
+    add("gate", g.name + " " + g.method + " " + g.path + (g.text.empty() ? "" : " " + g.text),
+        shown ? std::nullopt : std::optional(g.pass), gate_text(r, g));
   }
   for (const SelfCheck& c : r.checks) add("check", c.name, c.pass, c.detail);
   return "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"oscar-verify\" tests=\"" +

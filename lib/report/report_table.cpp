@@ -24,7 +24,7 @@ std::vector<std::string> row_names(const VerifyReport& report) {
     std::string name = shortened(escape_text(m.id), kNameColumns);
     const std::set<std::string>& all = same.at(name);
     if (all.size() > 1) name += " #" + std::to_string(1 + std::distance(all.begin(), all.find(m.id)));
-    names.push_back(name + (m.evaluated ? " *" : ""));
+    names.push_back(name + (m.candidate() ? " *" : ""));
   }
   return names;
 }
@@ -38,9 +38,9 @@ std::string task_cell(const MethodReport& method, const TaskScore& column) {
   return "-";
 }
 
-std::string verdict(std::optional<bool> pass) {
+std::string verdict(std::optional<bool> pass, bool decides = true) {
   if (!pass) return "-";
-  return *pass ? "pass" : "FAIL";
+  return *pass ? "pass" : decides ? "FAIL" : "fail";
 }
 
 std::string ratio_text(double ratio) { return ratio < 100.0 ? fixed(ratio, 3) : significant(ratio, 3); }
@@ -63,7 +63,7 @@ Row short_row(const VerifyReport& report, const MethodReport& m, const std::stri
   row.insert(row.end(), {fixed(m.bits_per_element, 2), smaller_text(report, m), significant(q.kl.mean, 3),
                          half_width(q.kl.mean, q.kl.interval), significant(q.ppl, 4), ratio_text(q.ppl_ratio),
                          half_width(q.ppl_ratio, q.ppl_ratio_interval), percent(q.same_top1, 2) + "%"});
-  if (gated) row.push_back(m.passes_gates ? verdict(*m.passes_gates) : "-");
+  if (gated) row.push_back(verdict(m.passes_gates, !m.beside));
   return row;
 }
 
@@ -77,6 +77,40 @@ std::string format_narrow(std::vector<Row> rows, std::size_t names) {
     for (Row& row : rows) row.erase(row.begin() + column);
   }
   return table_text(rows, names);
+}
+
+// Rows of bundles on each of several texts.
+std::string text_rows(const VerifyReport& report) {
+  std::vector<Row> rows = {{"method", "text", "KL mean", "+-95%", "99.9%", "PPL", "ratio", "+-95%", "same top"}};
+  const std::vector<std::string> names = row_names(report);
+  for (std::size_t i = 0; i < report.methods.size(); ++i) {
+    if (!report.methods[i].evaluated) continue;
+    for (const TextQuality& t : report.methods[i].texts) {
+      const QualityMetrics& q = t.quality;
+      rows.push_back({names[i], shortened(escape_text(t.text), kNameColumns), significant(q.kl.mean, 3),
+                      half_width(q.kl.mean, q.kl.interval), significant(q.kl.p999, 3), significant(q.ppl, 4),
+                      ratio_text(q.ppl_ratio), half_width(q.ppl_ratio, q.ppl_ratio_interval),
+                      percent(q.same_top1, 2) + "%"});
+    }
+  }
+  return rows.size() > 1 ? format_narrow(std::move(rows), 2) : "";
+}
+
+// What each bundle is. in_simulation: the words for a bundle that no engine serves.
+std::string bundle_lines(const VerifyReport& report, const char* in_simulation, const char* indent) {
+  std::string text;
+  for (const BundleFacts& b : report.bundles) {
+    if (b.kind == kFittedKind) {
+      text += wrapped("fitted for comparison: " + b.row + ", from " + b.source);
+      continue;
+    }
+    text += wrapped((&b == &report.bundles.front() ? "* evaluated: " : "beside it: ") + b.row +
+                    (b.simulated() ? in_simulation : " as " + b.served_as + " serves it"));
+    for (const std::string& change : b.served_changes) {
+      text += wrapped(indent + ("changed by " + b.served_as) + ": " + change);
+    }
+  }
+  return text;
 }
 
 // Next steps, and the verdict as the last line.
@@ -132,7 +166,7 @@ std::vector<std::string> seen_notes(const VerifyReport& report) {
   std::vector<std::string> notes;
   for (const BundleFacts& b : report.bundles) {
     if (!b.calibration || !b.calibration->seen()) continue;
-    notes.push_back(report.text.name + " " + b.calibration->reason() + " that " + b.source +
+    notes.push_back(b.calibration->text + " " + b.calibration->reason() + " that " + b.source +
                     " was calibrated on: its figures are better than on unseen text");
   }
   for (const BundleFacts& b : report.bundles) {
@@ -176,10 +210,10 @@ std::string report_details(const VerifyReport& report) {
                half_width(q.ppl_ratio, q.ppl_ratio_interval),
                percent(q.same_top1, 2) + "%"};
     for (const TaskScore* t : tasks) row.push_back(task_cell(m, *t));
-    if (gated) row.push_back(m.passes_gates ? (*m.passes_gates ? "pass" : "FAIL") : "-");
+    if (gated) row.push_back(verdict(m.passes_gates, !m.beside));
     rows.push_back(row);
   }
-  std::string text = table_in_parts(rows, 3);
+  std::string text = table_in_parts(rows, 3) + text_rows(report);
   text += wrapped("bits: per element of K and V at context " + std::to_string(report.scoring.context) +
                   ", BF16 windows " + std::to_string(report.sink) + "/" + std::to_string(report.recent) +
                   " included; " + grouped(report.scoring.tokens) + " tokens scored (" +
@@ -196,11 +230,7 @@ std::string report_details(const VerifyReport& report) {
   for (const LeftOut& l : report.left_out)
     text += wrapped("left out: " + l.id + " (" + l.comparison + "): " + l.reason);
   for (const TaskScore* t : tasks) text += wrapped(baseline_share(*t));
-  for (const BundleFacts& b : report.bundles) {
-    text += wrapped("* evaluated: " + b.row +
-                    (b.simulated() ? ", which no engine serves" : " as " + b.served_as + " serves it"));
-    for (const std::string& change : b.served_changes) text += wrapped("  changed by " + b.served_as + ": " + change);
-  }
+  text += bundle_lines(report, ", which no engine serves", "  ");
   for (const std::string& note : seen_notes(report)) text += wrapped("note: " + note);
   for (const BaselineChange& c : report.changes) {
     text += wrapped("against " + report.baseline + ", on its " + grouped(report.baseline_tokens) +
@@ -208,7 +238,8 @@ std::string report_details(const VerifyReport& report) {
                     significant(c.kl_before, 4) + " -> " + significant(c.kl_now, 4) + ", PPL ratio " +
                     fixed(c.ppl_ratio_before, 4) + " -> " + fixed(c.ppl_ratio_now, 4));
   }
-  for (const GateResult& g : report.gates) text += wrapped(verdict(g.pass) + "  gate " + gate_text(report, g));
+  for (const GateResult& g : report.gates)
+    text += wrapped(verdict(g.pass, g.decides) + "  gate " + gate_text(report, g));
   for (const SelfCheck& c : report.checks) text += wrapped(verdict(c.pass) + "  check " + c.name + ": " + c.detail);
   return text + closing_lines(report);
 }
@@ -234,17 +265,13 @@ std::string report_table(const VerifyReport& report) {
   for (std::size_t i = 0; i < ids.size(); ++i) {
     rows.push_back(short_row(report, report.methods[i], ids[i], compares, both, gated));
   }
-  std::string text = format_narrow(std::move(rows), names);
+  std::string text = format_narrow(std::move(rows), names) + text_rows(report);
   text += "bits: per element of K and V at context " + std::to_string(report.scoring.context) + ", BF16 windows " +
           std::to_string(report.sink) + "/" + std::to_string(report.recent) + " included\n";
   text +=
       wrapped("scored: " + grouped(report.scoring.tokens) + " tokens in " + std::to_string(report.scoring.sequences) +
               " sequences, those whose query sees a coded key; KL in nats");
-  for (const BundleFacts& b : report.bundles) {
-    text += wrapped("* evaluated: " + b.row +
-                    (b.simulated() ? ", in simulation: no engine serves it" : " as " + b.served_as + " serves it"));
-    for (const std::string& change : b.served_changes) text += wrapped("changed by " + b.served_as + ": " + change);
-  }
+  text += bundle_lines(report, ", in simulation: no engine serves it", "");
   for (const std::string& note : seen_notes(report)) text += wrapped("note: " + note);
   for (const MethodReport& m : report.methods) {
     for (const TaskScore& t : m.tasks) {
@@ -260,7 +287,8 @@ std::string report_table(const VerifyReport& report) {
                     significant(c.kl_before, 4) + " -> " + significant(c.kl_now, 4) + ", PPL ratio " +
                     fixed(c.ppl_ratio_before, 4) + " -> " + fixed(c.ppl_ratio_now, 4));
   }
-  for (const GateResult& g : report.gates) text += wrapped(verdict(g.pass) + "  gate " + gate_text(report, g));
+  for (const GateResult& g : report.gates)
+    text += wrapped(verdict(g.pass, g.decides) + "  gate " + gate_text(report, g));
   std::size_t passed = 0, idle = 0;
   for (const SelfCheck& c : report.checks) {
     if (c.pass && !*c.pass) text += wrapped("FAIL  check " + c.name + ": " + c.detail);

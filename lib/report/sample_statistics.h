@@ -50,4 +50,9 @@ struct SequenceSum {
 // on the seed (counter-based random numbers). Empty for fewer than two sequences.
 std::optional<Interval> bootstrap_mean(std::span<const SequenceSum> sequences, const BootstrapOptions& options);
 
+// The same for the quantile of all values, where sequences[s] has those of sequence s. `fraction` is near 1: the time
+// of a sample grows with the number of values above it.
+std::optional<Interval> bootstrap_quantile(const std::vector<std::vector<double>>& sequences, double fraction,
+                                           const BootstrapOptions& options);
+
 }  // namespace oscar

@@ -36,9 +36,11 @@ const SelfCheck* failed_check(const VerifyReport& report) {
   return nullptr;
 }
 
-const char* ending(const VerifyReport& report, const MethodReport& method) {
+std::string ending(const VerifyReport& report, const MethodReport& method) {
   const GateResult* gate = deciding_gate(report, method);
-  if ((gate != nullptr && !gate->pass) || failed_check(report) != nullptr) return "FAIL";
+  if (method.beside && gate != nullptr) return gate->pass ? "would pass" : "would fail";
+  if (gate != nullptr && !gate->pass) return gate->text.empty() ? "FAIL" : "FAIL on " + gate->text;
+  if (!method.beside && failed_check(report) != nullptr) return "FAIL";
   if (gate != nullptr) return "PASS";
   return report.undecided.empty() ? "no gate" : "no verdict";
 }
@@ -59,7 +61,8 @@ const BundleFacts* bundle_of(const VerifyReport& report, const MethodReport& met
 }
 
 std::string gate_text(const VerifyReport& report, const GateResult& gate) {
-  std::string text = gate.name + " of " + gate.method + " (" + gate.path + "): ";
+  std::string text =
+      gate.name + " of " + gate.method + " (" + gate.path + ")" + (gate.text.empty() ? "" : " on " + gate.text) + ": ";
   text += gate.value ? significant(*gate.value, 4) : "not measured";
   if (gate.bound) text += ", " + percent(report.bootstrap_level, 0) + "% interval to " + significant(*gate.bound, 3);
   text += ", limit " + significant(gate.limit, 4);
@@ -79,13 +82,17 @@ std::vector<std::string> verdict_sentences(const VerifyReport& report) {
   std::vector<std::string> sentences;
   const auto evaluated = std::count_if(report.methods.begin(), report.methods.end(),
                                        [](const MethodReport& m) { return m.evaluated && m.quantized; });
-  for (const MethodReport& m : report.methods) {
-    if (!m.evaluated || !m.quantized) continue;
+  const auto tell = [&](const MethodReport& m) {
     std::string text = evaluated > 1 ? m.id + " (" + m.path + "): " : "";
     text += changed_tokens(m.quality.same_top1) + ", perplexity " +
             significant(m.quality.ppl / m.quality.ppl_ratio, 4) + " -> " + significant(m.quality.ppl, 4);
     if (const std::string memory = memory_text(m); !memory.empty()) text += ", cache " + memory;
     sentences.push_back(text + ": " + ending(report, m));
+  };
+  for (const bool beside : {true, false}) {
+    for (const MethodReport& m : report.methods) {
+      if (m.evaluated && m.quantized && m.beside == beside) tell(m);
+    }
   }
   return sentences;
 }

@@ -22,6 +22,12 @@ std::string prompts_sha256(const std::vector<Prompt>& prompts) {
   return hash.hex();
 }
 
+std::int64_t token_count(const PromptSet& prompts) {
+  std::int64_t count = 0;
+  for (const Prompt& prompt : prompts.prompts) count += std::ssize(prompt.ids);
+  return count;
+}
+
 PromptSet joined(PromptSet first, PromptSet second) {
   PromptSet both = std::move(first);
   std::move(second.prompts.begin(), second.prompts.end(), std::back_inserter(both.prompts));

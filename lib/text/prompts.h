@@ -69,6 +69,8 @@ PromptSet parse_prompt_rows(std::string_view content, const std::string& where, 
                             const LazyTokenizer& tokenizer, const ChatTemplate& chat, std::int64_t vocabulary,
                             const PromptOptions& options = {});
 
+std::int64_t token_count(const PromptSet& prompts);
+
 // PromptSet::sha256 of these prompts: over each prompt's number of ids and its ids, little-endian.
 std::string prompts_sha256(const std::vector<Prompt>& prompts);
 

@@ -38,10 +38,11 @@ bool SeenText::seen() const { return !document.empty() || enough({compared, shar
 std::string SeenText::reason() const {
   if (!document.empty()) return "is one of the prompts (hash " + document + ")";
   return "shares passages with the prompts (" + std::to_string(shared) + " of " + std::to_string(compared) +
-         " that were compared)";
+         " that were scored and compared)";
 }
 
-SeenText find_seen_text(const Json& parts, const std::vector<std::int32_t>& ids) {
+SeenText find_seen_text(const Json& parts, const std::vector<std::int32_t>& ids,
+                        const std::vector<std::int32_t>& scored) {
   SeenText found;
   if (!parts.is_array()) return found;
   const std::string document = document_hash(ids);
@@ -55,7 +56,7 @@ SeenText find_seen_text(const Json& parts, const std::vector<std::int32_t>& ids)
     std::vector<std::uint64_t> record;
     for (const Json& hash : list_of(*prompts, "passages")) record.push_back(hash_value(hash));
     std::sort(record.begin(), record.end());
-    const SharedPassages p = shared_passages(record, ids);
+    const SharedPassages p = shared_passages(record, scored);
     const double share = p.compared > 0 ? static_cast<double>(p.shared) / static_cast<double>(p.compared) : 0;
     if (p.compared == 0 || share <= most) continue;
     most = share;

@@ -64,6 +64,14 @@ SequenceSet cut_sequences(const std::vector<std::int32_t>& document, const Seque
   return set;
 }
 
+std::vector<std::int32_t> SequenceSet::used(std::size_t prefix) const {
+  std::vector<std::int32_t> ids;
+  for (const std::vector<std::int32_t>& s : sequences) {
+    ids.insert(ids.end(), s.begin() + static_cast<std::ptrdiff_t>(prefix), s.end());
+  }
+  return ids;
+}
+
 std::vector<std::int32_t> leading_special_tokens(const Tokenizer& tokenizer) {
   const std::vector<std::int32_t> plain = tokenizer.encode("a", false), special = tokenizer.encode("a", true);
   const auto body = std::search(special.begin(), special.end(), plain.begin(), plain.end());

@@ -23,6 +23,8 @@ struct SequenceSet {
   std::int64_t context = 0;
   std::int64_t text_tokens = 0;    // in the full text
   std::int64_t unused_tokens = 0;  // tokens in no sequence
+
+  std::vector<std::int32_t> used(std::size_t prefix) const;  // the text in the sequences, without their prefixes
 };
 
 // UsageError for negative counts, and for a context beyond the model's or without a position that sees a quantized key.

@@ -152,7 +152,8 @@ void BaselineReport::compare(VerifyReport& report, std::optional<double> max_kl_
       if (before.empty() && !gate.reason.empty()) {
         gate.reason = "the earlier report has no KL of each sequence: write it again with this version";
       }
-      report.pass = report.pass && gate.pass;
+      gate.decides = !m.beside;
+      report.pass = report.pass && (gate.pass || m.beside);
       report.gates.push_back(gate);
     }
   }
@@ -161,7 +162,7 @@ void BaselineReport::compare(VerifyReport& report, std::optional<double> max_kl_
     const bool compared = std::any_of(report.gates.begin(), report.gates.end(), [&](const GateResult& g) {
       return g.name == "max_kl_increase" && g.method == m.id && g.path == m.path;
     });
-    if (!m.evaluated || compared) continue;
+    if (!m.candidate() || compared) continue;
     GateResult gate{"max_kl_increase", m.id, m.path, *max_kl_increase, std::nullopt, false};
     gate.reason = "the earlier report has no such row: write it again with the bundles and the --path of this run";
     report.gates.push_back(std::move(gate));

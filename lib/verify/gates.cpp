@@ -55,6 +55,33 @@ std::int64_t sequences_needed(double value, double bound, double limit, std::int
   return needed <= 100.0 * static_cast<double>(sequences) ? static_cast<std::int64_t>(needed) : 0;
 }
 
+// The gates on the figures of one text.
+std::vector<GateResult> gates_on(const GateLimits& limits, const MethodReport& method, const QualityMetrics& q,
+                                 std::int64_t sequences) {
+  std::vector<GateResult> gates;
+  const auto add = [&](const std::optional<double>& limit, const char* name, double value,
+                       const std::optional<Interval>& interval, GateSide side) {
+    if (limit) gates.push_back(gate_by_interval(method, name, *limit, value, interval, sequences, side));
+  };
+  add(limits.max_kl, "max_kl", q.kl.mean, q.kl.interval, GateSide::kUpper);
+  add(limits.max_kl_p999, "max_kl_p999", q.kl.p999, q.kl.p999_interval, GateSide::kUpper);
+  if (limits.max_kl_p999 && q.kl.p999 <= *limits.max_kl_p999 && q.tokens < kLeastTailTokens) {
+    gates.back().pass = false;
+    gates.back().reason = "too few tokens for the 99.9% quantile: score at least " + grouped(kLeastTailTokens);
+  }
+  add(limits.max_ppl_ratio, "max_ppl_ratio", q.ppl_ratio, q.ppl_ratio_interval, GateSide::kUpper);
+  add(limits.min_top1, "min_top1", q.same_top1, q.same_top1_interval, GateSide::kLower);
+  return gates;
+}
+
+// The default gate says only what it can: undecided texts are left out, and then no text passes.
+void leave_out_undecided(std::vector<GateResult>& gates, std::string& undecided) {
+  const auto unsure = std::find_if(gates.begin(), gates.end(), [](const GateResult& g) { return !g.reason.empty(); });
+  if (unsure == gates.end()) return;
+  if (unsure->decides) undecided = (unsure->text.empty() ? "" : unsure->text + ": ") + unsure->reason;
+  std::erase_if(gates, [](const GateResult& g) { return g.pass || !g.reason.empty(); });
+}
+
 }  // namespace
 
 GateResult gate_by_interval(const MethodReport& method, const char* name, double limit, double value,
@@ -80,6 +107,7 @@ GateResult gate_by_interval(const MethodReport& method, const char* name, double
 void check_gate_limits(const GateLimits& limits, bool has_evaluated_method, const std::vector<std::string>& tasks) {
   const double unbounded = std::numeric_limits<double>::infinity();
   require_range(limits.max_kl, "--max-kl", 0, unbounded);
+  require_range(limits.max_kl_p999, "--max-kl-p999", 0, unbounded);
   require_range(limits.max_ppl_ratio, "--max-ppl-ratio", 0, unbounded);
   require_range(limits.min_top1, "--min-top1", 0, 1);
   require_range(limits.min_niah, "--min-niah", 0, 1);
@@ -94,15 +122,15 @@ void check_gate_limits(const GateLimits& limits, bool has_evaluated_method, cons
 
 std::vector<GateResult> evaluate_gates(const GateLimits& limits, const MethodReport& method, std::int64_t sequences) {
   std::vector<GateResult> gates;
-  const QualityMetrics& q = method.quality;
-  const auto add = [&](const std::optional<double>& limit, const char* name, double value,
-                       const std::optional<Interval>& interval, GateSide side) {
-    if (limit) gates.push_back(gate_by_interval(method, name, *limit, value, interval, sequences, side));
-  };
-  add(limits.max_kl, "max_kl", q.kl.mean, q.kl.interval, GateSide::kUpper);
-  add(limits.max_ppl_ratio, "max_ppl_ratio", q.ppl_ratio, q.ppl_ratio_interval, GateSide::kUpper);
-  add(limits.min_top1, "min_top1", q.same_top1, q.same_top1_interval, GateSide::kLower);
+  if (method.texts.empty()) gates = gates_on(limits, method, method.quality, sequences);
+  for (const TextQuality& text : method.texts) {
+    for (GateResult& gate : gates_on(limits, method, text.quality, text.sequences)) {
+      gate.text = text.text;
+      gates.push_back(std::move(gate));
+    }
+  }
   if (limits.min_niah) gates.push_back(gate_by_needles(method, *limits.min_niah));
+  for (GateResult& gate : gates) gate.decides = !method.beside;
   return gates;
 }
 
@@ -113,13 +141,11 @@ void apply_gates(const GateLimits& limits, VerifyReport& report) {
   for (MethodReport& method : report.methods) {
     method.passes_gates.reset();
     if (!limits.any() || !method.quantized || !method.evaluated) continue;
-    const std::vector<GateResult> gates = evaluate_gates(limits, method, report.scoring.sequences);
-    if (report.default_gate && !gates.front().reason.empty()) {
-      report.undecided = gates.front().reason;
-      continue;
-    }
+    std::vector<GateResult> gates = evaluate_gates(limits, method, report.scoring.sequences);
+    if (report.default_gate) leave_out_undecided(gates, report.undecided);
+    if (gates.empty()) continue;
     method.passes_gates = std::all_of(gates.begin(), gates.end(), [](const GateResult& g) { return g.pass; });
-    pass = pass && *method.passes_gates;
+    pass = pass && (method.beside || *method.passes_gates);
     report.gates.insert(report.gates.end(), gates.begin(), gates.end());
   }
   for (const SelfCheck& check : report.checks) pass = pass && check.pass.value_or(true);

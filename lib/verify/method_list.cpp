@@ -38,7 +38,7 @@ std::vector<ListedMethod> list_methods(const ModelConfig* model) {
         m.does_not_fit = e.what();
       }
     } else {
-      m.bits = row.quantized ? uniform_code(d).bits_per_element() : 16.0;
+      m.bits = row.allocates_bits ? kUsualBits : row.quantized ? uniform_code(d).bits_per_element() : 16.0;
     }
     list.push_back(std::move(m));
   }

@@ -19,7 +19,7 @@ constexpr double kLeastKl = 1e-6;  // nats; below it, the ratio of measured to p
 const MethodReport* failed_row(const VerifyReport& report) {
   for (const MethodReport& m : report.methods) {
     for (const GateResult& gate : report.gates) {
-      if (!gate.pass && gate.reason.empty() && m.evaluated && gate.method == m.id && gate.path == m.path) return &m;
+      if (!gate.pass && gate.reason.empty() && m.candidate() && gate.method == m.id && gate.path == m.path) return &m;
     }
   }
   return nullptr;

@@ -67,7 +67,7 @@ std::uint64_t parse_memory(const std::string& text) {
 }
 
 MemoryPlan plan_memory(const ModelConfig& model, std::uint64_t memory, std::uint64_t weights,
-                       std::vector<std::int64_t> contexts, const CacheWindows& windows) {
+                       std::vector<std::int64_t> contexts, const CacheWindows& windows, double bits) {
   if (memory <= weights) {
     throw UsageError("the weights take " + format_bytes(weights) + ", and --memory is " + format_bytes(memory));
   }
@@ -88,6 +88,7 @@ MemoryPlan plan_memory(const ModelConfig& model, std::uint64_t memory, std::uint
   std::vector<PlannedMethod> methods;
   for (const MethodRow& row : method_registry()) {
     if (row.role == MethodRole::kBaseline) methods.push_back({row.id, with_windows(16.0)});
+    if (row.allocates_bits) methods.push_back({row.id, with_windows(bits)});
     if (row.role == MethodRole::kReference) {
       methods.push_back({row.id, with_windows(2.0 + 32.0 / static_cast<double>(model.head_dim))});
     }

@@ -39,9 +39,10 @@ struct MemoryPlan {
 std::uint64_t parse_memory(const std::string& text);
 
 // contexts: if empty, 4K, 16K, 64K and so on up to the model's maximum. UsageError if the memory cannot hold the
-// weights, or for a context beyond the maximum. 2-bit methods with a bundle use the common windows.
+// weights, or for a context beyond the maximum. Methods with a bundle use the common windows, and those that allocate
+// bits have `bits` per element.
 MemoryPlan plan_memory(const ModelConfig& model, std::uint64_t memory, std::uint64_t weights,
-                       std::vector<std::int64_t> contexts, const CacheWindows& windows);
+                       std::vector<std::int64_t> contexts, const CacheWindows& windows, double bits);
 
 std::string plan_table(const MemoryPlan& plan);
 std::string plan_json(const MemoryPlan& plan);

@@ -36,7 +36,7 @@ SelfCheck prediction_check(const VerifyReport& report) {
     if (!bundle.prediction) continue;
     const PredictedKl& p = *bundle.prediction;
     for (const MethodReport& m : report.methods) {
-      if (!m.evaluated || m.id != bundle.row || m.path != "prefill" ||
+      if (!m.candidate() || m.id != bundle.row || m.path != "prefill" ||
           (!m.comparison.empty() && m.comparison != "common")) {
         continue;
       }

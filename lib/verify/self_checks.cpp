@@ -58,7 +58,7 @@ SelfCheck negative_control(const VerifyReport& report) {
     const auto naive = std::find_if(report.methods.begin(), report.methods.end(), [&](const MethodReport& m) {
       return m.id == control && m.path == path && m.comparison == bundle.comparison;
     });
-    if (!bundle.evaluated || naive == report.methods.end() || naive->id == evaluated) continue;
+    if (!bundle.candidate() || naive == report.methods.end() || naive->id == evaluated) continue;
     if (bundle.comparison == "authors") {  // with more BF16 tokens the control may be better
       if (!check.pass) check.detail = control + " has other BF16 windows than " + evaluated + " (authors): no control";
       continue;
@@ -149,7 +149,7 @@ SelfCheck drift(const VerifyReport& report) {
                   std::nullopt};
   double worst = 0;  // growth divided by its limit
   for (const MethodReport& m : report.methods) {
-    const std::optional<KlGrowth> own = m.evaluated ? kl_growth(m.by_position) : std::nullopt;
+    const std::optional<KlGrowth> own = m.candidate() ? kl_growth(m.by_position) : std::nullopt;
     if (!own) continue;
     if (!enough_tokens(*own)) {
       if (!check.value) {

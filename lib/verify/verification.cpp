@@ -45,16 +45,27 @@ std::string row_of(const Bundle& bundle, const std::vector<std::string>& asked) 
   return by_head ? row->head_id : id_of_bundle(bundle.method);
 }
 
+// Whether a row of this name would be taken for a method that the bundle does not hold. A name of a method that only
+// bundles have is free, except the reference's, with which rows are compared.
+bool names_other_method(const std::string& id, const Bundle& bundle) {
+  const MethodRow* row = find_method(id);
+  if (row == nullptr || runs_bundle(id, bundle.method)) return false;
+  return !row->needs_bundle() || row->role == MethodRole::kReference;
+}
+
 // Ids of the bundles' rows. UsageError if two bundles have the same name.
 std::vector<NamedBundle> name_bundles(const std::vector<EvaluatedBundle>& bundles,
                                       const std::vector<std::string>& asked) {
   std::vector<NamedBundle> named;
+  const auto given = std::count_if(bundles.begin(), bundles.end(), [](const auto& b) { return b.fitted.empty(); });
   for (const EvaluatedBundle& b : bundles) {
-    if (bundles.size() == 1) return {{row_of(*b.bundle, asked), b.bundle}};
+    if (given == 1 || !b.fitted.empty()) {
+      named.push_back({b.fitted.empty() ? row_of(*b.bundle, asked) : b.fitted, b.bundle});
+      continue;
+    }
     const std::string& id = b.facts.source;
-    const std::vector<std::string> taken = method_ids();
     const bool repeated = std::any_of(named.begin(), named.end(), [&](const NamedBundle& n) { return n.id == id; });
-    if (repeated || contains(taken, id) || id == "all" || id == "2bit" ||
+    if (repeated || names_other_method(id, *b.bundle) || id == "all" || id == "2bit" ||
         id.find_first_of(" \t\n,") != std::string::npos) {
       throw UsageError("--bundle: rows of several bundles are named by their directories, and '" + id +
                        (repeated ? "' names two of them" : "' is no name for a row") + "; rename the directory");
@@ -80,10 +91,15 @@ Verification::Verification(const Checkpoint& checkpoint, const LazyTokenizer& to
   }
   if (!request_.baseline.empty()) earlier_ = BaselineReport::load(request_.baseline);
   check_tasks();
-  read_text(tokenizer);
+  read_texts(tokenizer);
   if (earlier_) {
     const VerifyReport facts = empty_report();
     earlier_->require_same(facts.model, facts.text, facts.scoring, facts.dtype);
+    if (texts_.size() > 1 && earlier_->sequences() != facts.scoring.sequences) {
+      throw InputError("the baseline scored " + std::to_string(earlier_->sequences()) + " sequences of these texts, " +
+                       "and this run " + std::to_string(facts.scoring.sequences) +
+                       ": with several texts, compare runs of equal --tokens and --max-sequences");
+    }
   }
   if (set_.context < request_.context) {
     log_warning("the text has only " + grouped(set_.text_tokens) + " tokens: one sequence of " + grouped(set_.context) +
@@ -163,18 +179,36 @@ void Verification::check_tasks() {
   }
 }
 
-// Reads the sequences to score, and determines how much of the text was used for calibration.
-void Verification::read_text(const LazyTokenizer& tokenizer) {
-  const ModelConfig& model = checkpoint_.config();
+// Reads the sequences to score.
+void Verification::read_texts(const LazyTokenizer& tokenizer) {
   SequenceOptions sequences;
   sequences.context = request_.context;
   sequences.max_tokens = request_.tokens;
   sequences.max_sequences = request_.max_sequences;
-  sequences.max_position = model.max_position;
+  sequences.max_position = checkpoint_.config().max_position;
+  // Checks the context before reading the text, because the check is cheap.
+  check_sequence_options(sequences, request_.windows);
+  for (const fs::path& file : request_.texts) add_text(file, sequences, tokenizer);
+  if (texts_.size() == 1) {
+    text_ = texts_.front();
+    return;
+  }
+  Sha256 hash;
+  for (const TextFacts& text : texts_) {
+    text_.name += (text_.name.empty() ? "" : ", ") + text.name;
+    text_.tokens += text.tokens;
+    hash.update(text.sha256);
+  }
+  text_.sha256 = hash.hex();
+}
+
+// Adds the sequences of one text, and determines how much of them was used for calibration.
+void Verification::add_text(const fs::path& file, SequenceOptions sequences, const LazyTokenizer& tokenizer) {
+  const ModelConfig& model = checkpoint_.config();
   std::optional<RowText> rows;
-  if (holds_rows(request_.text)) {
+  if (holds_rows(file)) {
     const ChatTemplate chat = request_.rows.chat_template(checkpoint_.location().directory);
-    rows = load_row_text(request_.text, tokenizer, chat, model.vocabulary, request_.rows.options);
+    rows = load_row_text(file, tokenizer, chat, model.vocabulary, request_.rows.options);
     for (const std::string& note : reading_notes(rows->rows)) log_info(note);
     if (!rows->rows.date.empty() && request_.rows.date.empty()) {
       log_info("the chat template writes the date, " + rows->rows.date + "; --date " + rows->rows.date +
@@ -184,26 +218,48 @@ void Verification::read_text(const LazyTokenizer& tokenizer) {
   const bool only_ids = rows && rows->only_ids;
   sequences.prefix = only_ids ? leading_bos(rows->ids, model.bos_token) : leading_special_tokens(tokenizer.get());
   // Rows with texts also depend on the template.
-  text_sha256_ = rows && !only_ids ? rows->rows.sha256 : sha256_file(request_.text);
-  // Checks the context before reading the text, because the check is cheap.
-  check_sequence_options(sequences, request_.windows);
-  sequences.text_name = request_.text.string();
+  const std::string sha256 = rows && !only_ids ? rows->rows.sha256 : sha256_file(file);
+  sequences.text_name = file.string();
   if (!only_ids) tokenizer_ = &tokenizer;
-  const std::vector<std::int32_t> ids = rows ? rows->ids : load_text(request_.text, tokenizer.get());
+  const std::vector<std::int32_t> ids = rows ? rows->ids : load_text(file, tokenizer.get());
   for (const std::int32_t id : ids) {
     if (id < 0 || id >= model.vocabulary) {
-      throw InputError(request_.text.string() + ": token " + std::to_string(id) +
-                       " is outside the model's vocabulary of " + std::to_string(model.vocabulary) +
-                       "; the tokenizer does not belong to this model");
+      throw InputError(file.string() + ": token " + std::to_string(id) + " is outside the model's vocabulary of " +
+                       std::to_string(model.vocabulary) + "; the tokenizer does not belong to this model");
     }
   }
-  set_ = cut_sequences(ids, sequences, request_.windows);
+  SequenceSet cut = cut_sequences(ids, sequences, request_.windows);
+  if (!set_.sequences.empty() && cut.context != set_.context) {
+    throw InputError(file.string() + ": gives sequences of " + grouped(cut.context) +
+                     " tokens, and the texts before it " + "of " + grouped(set_.context) +
+                     ": give longer texts, or a --context that all of them fill");
+  }
+  const auto same = [&](const fs::path& other) { return other.filename() == file.filename(); };
+  const bool unique = std::count_if(request_.texts.begin(), request_.texts.end(), same) == 1;
+  texts_.push_back(
+      {unique ? file.filename().string() : file.string(), sha256, cut.text_tokens, std::ssize(cut.sequences)});
+  compare_calibration(texts_.back().name, ids, cut.used(sequences.prefix.size()));
+  set_.context = cut.context;
+  set_.text_tokens += cut.text_tokens;
+  set_.unused_tokens += cut.unused_tokens;
+  std::move(cut.sequences.begin(), cut.sequences.end(), std::back_inserter(set_.sequences));
+}
+
+// Of several texts, the one with the largest shared part counts.
+void Verification::compare_calibration(const std::string& name, const std::vector<std::int32_t>& ids,
+                                       const std::vector<std::int32_t>& scored) {
   for (EvaluatedBundle& b : bundles_) {
-    if (b.bundle->calibration_hashes.empty()) continue;
-    b.facts.calibration = find_seen_text(b.bundle->calibration_hashes, ids);
-    if (!b.facts.calibration->seen()) continue;
-    log_warning(request_.text.string() + " " + b.facts.calibration->reason() + " that " + b.facts.source +
-                " was calibrated on, so that its figures are better than on unseen text");
+    if (!b.fitted.empty() || b.bundle->calibration_hashes.empty()) continue;
+    SeenText found = find_seen_text(b.bundle->calibration_hashes, ids, scored);
+    found.text = name;
+    if (found.seen()) {
+      log_warning(name + " " + found.reason() + " that " + b.facts.source +
+                  " was calibrated on, so that its figures are better than on unseen text");
+    }
+    std::optional<SeenText>& most = b.facts.calibration;
+    if (!most || (found.seen() && !most->seen()) || found.shared * most->compared > most->shared * found.compared) {
+      most = std::move(found);
+    }
   }
 }
 
@@ -222,21 +278,17 @@ void Verification::choose_methods() {
   const bool expanded = contains(ids, "all") || contains(ids, "2bit");
   ids = expand_methods(ids, named);
   const std::string& reference = method_with(MethodRole::kReference).id;
-  if (named.size() > 1) {
-    if (contains(ids, reference))
-      throw UsageError("'" + reference + "' is not one of several bundles: --methods names them by their directories");
-    for (const NamedBundle& n : named) {
-      if (!contains(ids, n.id)) ids.push_back(n.id);
+  const bool alone = named.size() == 1;
+  for (std::size_t i = 0; i < named.size(); ++i) {
+    std::string id = named[i].id;
+    // The reference represents a single bundle's method under any variant name.
+    if (alone && !contains(ids, id) && contains(ids, reference) && runs_bundle(reference, named[i].bundle->method)) {
+      id = reference;
     }
+    if (!contains(ids, id)) ids.push_back(id);
+    if (bundles_[i].fitted.empty()) evaluated_.push_back(id);
   }
   refuse_repeats(ids, "--methods");
-  for (const NamedBundle& n : named) {
-    // The reference represents a single bundle's method under any variant name.
-    evaluated_.push_back(contains(ids, n.id) ? n.id : contains(ids, reference) ? reference : "");
-    if (evaluated_.back().empty()) {
-      throw UsageError("--methods leaves out '" + n.id + "', the method of the bundle: add it, or give no bundle");
-    }
-  }
   const std::string& baseline = method_with(MethodRole::kBaseline).id;
   ComparisonRequest comparison{ids, request_.comparisons, request_.windows, request_.context, request_.bits};
   selection_ = select_methods(comparison, model, named, expanded);
@@ -315,11 +367,18 @@ MethodReport Verification::method_report(const RunnerResult& result, std::size_t
   m.settings = compared.settings;
   m.quantized = scored.method->quantized;
   m.evaluated = contains(evaluated_, m.id);
+  m.beside = m.evaluated && m.id != evaluated_.front();
   m.code_bits = scored.method->bits_per_element();
   m.bits_per_element = scored.method->bits_per_element_at(set_.context);
   m.token_bytes = scored.method->token_bytes(checkpoint_.config());
   m.allocated_bytes = allocated_bytes(*scored.method, checkpoint_.config(), set_.context);
   m.quality = summarize(scores, bootstrap);
+  for (auto next = scores.begin(); const TextFacts& text : texts_) {
+    if (texts_.size() == 1) break;
+    const std::vector<SequenceScores> own(next, next + text.sequences);
+    m.texts.push_back({text.name, text.sequences, summarize(own, bootstrap)});
+    next += text.sequences;
+  }
   m.recall = recall(scores, repeated);
   m.by_position = kl_by_position(scores, report.scoring.first_position, set_.context, kPositionBuckets);
   m.layers = result.layers[index];

@@ -28,8 +28,8 @@
 namespace oscar {
 
 struct VerifyRequest {
-  fs::path text;
-  RowSettings rows;  // if the text is a file of rows
+  std::vector<fs::path> texts;  // each is scored on its own terms: its own --tokens and --max-sequences, its own gates
+  RowSettings rows;             // of texts that are files of rows
   // Empty: bf16, naive2, hadamard2 and the bundle's method; "all", "2bit": see comparison.h.
   std::vector<std::string> methods;
   std::vector<std::string> comparisons{"common"};
@@ -58,10 +58,13 @@ struct VerifyRequest {
   Ranks* ranks = nullptr;             // ranks that share sequences and prompts; each needs a folder in work_dir
 };
 
-// A candidate bundle.
+// A bundle of the request. The first is the candidate: gates decide by it.
 struct EvaluatedBundle {
   const Bundle* bundle = nullptr;
   BundleFacts facts;
+  // A method that was fitted for comparison (pipeline/beside_fit.h) and is no bundle of the request: the id of its row.
+  // Such entries come last.
+  std::string fitted;
 };
 
 class Verification {
@@ -93,7 +96,10 @@ class Verification {
   void check_decode_path() const;
   void check_tasks();
   void choose_gate();
-  void read_text(const LazyTokenizer& tokenizer);
+  void read_texts(const LazyTokenizer& tokenizer);
+  void add_text(const fs::path& file, SequenceOptions options, const LazyTokenizer& tokenizer);
+  void compare_calibration(const std::string& name, const std::vector<std::int32_t>& ids,
+                           const std::vector<std::int32_t>& scored);
   void require_memory() const;        // EnvironmentError, with what would fit, if the GPU has too little memory
   std::int64_t first_scored() const;  // first scored position
   std::int64_t sequences_together() const;
@@ -109,7 +115,8 @@ class Verification {
   std::vector<std::string> evaluated_;  // ids of the bundles' rows; empty without a bundle
   SequenceSet set_;
   std::vector<TaskSet> tasks_;
-  std::string text_sha256_;
+  TextFacts text_;                // of all texts together
+  std::vector<TextFacts> texts_;  // in the order of their sequences
   std::optional<BaselineReport> earlier_;
   std::unique_ptr<VerifyWork> work_;
   bool default_gate_ = false;

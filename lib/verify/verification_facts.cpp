@@ -88,7 +88,7 @@ std::string Verification::plan_text() const {
     if (request_.comparisons.size() > 1 && c.method.quantized) list += " (" + c.comparison + ")";
   }
   std::string text =
-      wrapped("methods    " + list + (evaluated_.empty() ? "" : " (evaluated: " + joined(evaluated_) + ")"), 11);
+      wrapped("methods    " + list + (evaluated_.empty() ? "" : " (bundles: " + joined(evaluated_) + ")"), 11);
   text += "sequences  " + std::to_string(set_.sequences.size()) + " of " + grouped(set_.context) + " tokens, " +
           grouped(set_.unused_tokens) + " of the text's " + grouped(set_.text_tokens) + " tokens unused\n";
   text += "passes     " + std::to_string(passes) + " over " + grouped(tokens) + " tokens, and one over the first " +
@@ -132,8 +132,11 @@ VerifyReport Verification::empty_report() const {
              model.vocabulary,
              model.max_position};
   for (const EvaluatedBundle& b : bundles_) r.bundles.push_back(b.facts);
-  for (std::size_t i = 0; i < r.bundles.size(); ++i) r.bundles[i].row = evaluated_[i];
-  r.text = {request_.text.filename().string(), text_sha256_, set_.text_tokens};
+  for (std::size_t i = 0; i < r.bundles.size(); ++i) {
+    r.bundles[i].row = bundles_[i].fitted.empty() ? evaluated_[i] : bundles_[i].fitted;
+  }
+  r.text = text_;
+  if (texts_.size() > 1) r.texts = texts_;
   r.scoring.context = set_.context;
   r.scoring.sequences = std::ssize(set_.sequences);
   r.scoring.unused_tokens = set_.unused_tokens;
@@ -186,7 +189,7 @@ Json Verification::run_identity() const {
   Json identity = {{"tool_version", r.tool_version},
                    {"model", checkpoint_.fingerprint()},
                    {"bundle", bundle},
-                   {"text", text_sha256_},
+                   {"text", text_.sha256},
                    {"text_tokens", sequences_hash(set_.sequences)},
                    {"threads", at::get_num_threads()},
                    {"options",

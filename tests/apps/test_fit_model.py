@@ -45,6 +45,13 @@ def files_of(folder):
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
+def last_sentence(result):
+    """The last line, with the lines before it that it continues."""
+    lines = result.out.splitlines()
+    first = max(i for i, line in enumerate(lines) if not line.startswith(" "))
+    return " ".join([lines[first], *(line.strip() for line in lines[first + 1:])])
+
+
 def metadata_of(statistics):
     return json.loads(succeed("collect", "show", statistics, "--json").out)
 
@@ -84,6 +91,71 @@ def test_budgets_share_statistics_and_curves(line, small, tmp_path):
     succeed(*line(tmp_path / "all", "--prompts", small, *PROMPTS_ALONE, "--pareto", "1.5,2", *CURVES))
     assert sorted(p.name for p in (tmp_path / "all").iterdir()) == ["bits-1.5", "bits-2"]
     assert (tmp_path / "all.statistics.safetensors").exists()
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory):
+    """Twelve rows of 128 tokens, of which --tokens 500 reaches four."""
+    path = tmp_path_factory.mktemp("long") / "long.jsonl"
+    source = random.Random(5)
+    path.write_text("".join(json.dumps({"input_ids": [source.randrange(8000) for _ in range(128)]}) + "\n" for _ in range(12)))
+    return path
+
+
+def test_the_bundle_is_measured_on_prompts_that_nothing_saw(line, model, long, tmp_path):
+    """oscar-verify finds the same numbers on the rows that were held out, and nothing of them in the calibration."""
+    plan = json.loads(succeed(*line(tmp_path / "b", "--prompts", long, *CURVES, "--dry-run", "--json")).out)
+    assert plan["held_out"] == {"tokens": 1024, "sequences": 8, "context": 128} and plan["phases"][-1]["phase"] == "held-out text"
+    result = succeed(*line(tmp_path / "b", "--prompts", long, *CURVES))
+    measured = manifest_of(tmp_path / "b")["provenance"]["measured"]
+    assert measured["sequences"] == 8 and measured["context"] == 128 and measured["text"] == "held-out prompts"
+    assert last_sentence(result).startswith(f"measured  KL {measured['kl']:.3g} +- "), str(result)
+    prompts = metadata_of(tmp_path / "b.statistics.safetensors")["parts"][0]["prompts"]
+    assert prompts["skipped"] == [{"first": f"{long.name}:5", "last": f"{long.name}:12", "rows": 8, "reason": "held out for the measurement at the end"}]
+    held = tmp_path / "held.jsonl"
+    held.write_text("".join(long.read_text().splitlines(True)[4:]))
+    succeed("verify", "--model", model, "--bundle", tmp_path / "b", "--text", held, "--context", 128, "--device", "cpu", "--no-gate",
+            "--report", tmp_path / "r.json")
+    report = json.loads((tmp_path / "r.json").read_text())
+    row = next(m for m in report["methods"] if m["evaluated"])
+    assert measured["kl"] == pytest.approx(row["kl"]["mean"], rel=1e-4) and measured["kl_ci"] == pytest.approx(row["kl"]["ci"], rel=1e-4)
+    assert measured["perplexity_ratio"] == pytest.approx(row["ppl_ratio"], rel=1e-5) and measured["tokens"] == row["tokens"]
+    assert report["bundle"]["calibration_text"] == {"seen": False, "document": None, "compared": 993, "shared": 0}
+    assert "the mean KL to the BF16 cache was" in (tmp_path / "b" / "README.md").read_text()
+    # A finished run is complete, whatever the measurement would say now.
+    manifest = tmp_path / "b" / "oscar_bundle.json"
+    assert "is complete" in succeed(*line(tmp_path / "b", "--prompts", long, *CURVES, "--resume")).err
+    assert json.loads(manifest.read_text())["provenance"]["measured"] == measured
+    # Too few prompts, and several budgets.
+    few = tmp_path / "few.jsonl"
+    few.write_text("".join(long.read_text().splitlines(True)[:6]))
+    result = succeed(*line(tmp_path / "few", "--prompts", few, "--method", "oscar"))
+    assert last_sentence(result).startswith("measured  nothing: the prompts are too few"), str(result)
+    assert "measured" not in manifest_of(tmp_path / "few")["provenance"]
+    result = json.loads(succeed(*line(tmp_path / "all", "--prompts", long, "--pareto", "1.5,4", "--allocate", "analytic", "--json")).out)
+    kl = [row["measured_kl"] for row in result["pareto"]]
+    assert kl[0] > kl[1] > 0 and manifest_of(tmp_path / "all" / "bits-4")["provenance"]["measured"]["kl"] == pytest.approx(kl[1], rel=1e-5)
+
+
+def test_a_target_holds_on_prompts_that_nothing_saw(line, long, tmp_path):
+    """The prediction meets it with fewer bits than the measurement, which moves up."""
+    succeed(*line(tmp_path / "all", "--prompts", long, "--pareto", "0.5,1,1.5,2.25,4", *CURVES))
+    curves = ["--curves", tmp_path / "all" / "bits-1" / "curves.json"]
+    statistics = tmp_path / "all.statistics.safetensors"
+    predicted, kl = {}, {}
+    for bits in ("0.5", "1", "1.5", "2.25", "4"):
+        provenance = manifest_of(tmp_path / "all" / f"bits-{bits}")["provenance"]
+        predicted[bits], kl[bits] = provenance["prediction"]["kl"], provenance["measured"]["kl"]
+    # A target that a budget meets by its prediction and misses by its measurement.
+    low = next(bits for bits in kl if predicted[bits] < 0.98 * kl[bits])
+    target = (predicted[low] + kl[low]) / 2
+    alone = json.loads(succeed("fit", statistics, "-o", tmp_path / "alone", *WINDOWS, *curves, "--target-kl", target, "--json").out)
+    assert "measured" not in alone and alone["target"]["bits"] <= float(low)
+    found = json.loads(succeed(*line(tmp_path / "t", "--prompts", long, "--target-kl", target, *CURVES, "--json")).out)
+    assert found["measured"]["kl"] <= target and found["target"]["bits"] > alone["target"]["bits"]
+    assert manifest_of(tmp_path / "t")["provenance"]["target"]["bits"] == found["target"]["bits"]
+    text = succeed(*line(tmp_path / "t2", "--prompts", long, "--target-kl", target, *CURVES))
+    assert "above the target of" in text.err and "trying" in text.err and ": meets the target of" in last_sentence(text), str(text)
 
 
 def test_the_statistics_of_an_earlier_run(line, small, tmp_path):
@@ -191,7 +263,27 @@ def test_a_run_that_was_stopped_behind_its_last_step_is_complete(line, tmp_path)
     again = succeed(*run, "--resume")
     assert "the bundle in" in again.err and "is complete" in again.err and "passes" not in again.err, again.err
     assert files_of(tmp_path) == expected
-    refuse(USAGE, *run, "--resume", "--bits", 1.5, names=[tmp_path / "b", "holds a bundle of other statistics or options"])
+    holds = "holds a bundle of other statistics or options"
+    refuse(USAGE, *run, "--resume", "--bits", 1.5, names=[tmp_path / "b", holds, "bits: 2.25 there, 1.5 in this run"])
+    # Refused before anything is measured: without statistics, the first step would collect them again.
+    statistics = tmp_path / "b.statistics.safetensors"
+    statistics.rename(tmp_path / "kept")
+    changes = {("--allocate", "analytic"): "allocate: measured there, closed", ("--encoder", "minmax"): "encoder: search there",
+               ("--preset", "smallest"): "target: nothing there, 0.04", ("--method", "oscar"): "method: waterfill there"}
+    for change, names in changes.items():
+        without = run[:run.index("--allocate")] if change[0] in ("--allocate", "--method") else run
+        error = refuse(USAGE, *without, "--resume", *change, names=[holds, names])
+        assert not statistics.exists(), error
+    (tmp_path / "kept").rename(statistics)
+    # With the statistics of other prompts, before the curves: nothing of them is left.
+    other = line(tmp_path / "c", "--allocate", "measured", "--seed", 9, *CURVES)
+    succeed(*other)
+    shutil.rmtree(tmp_path / "c")
+    shutil.copytree(tmp_path / "b", tmp_path / "c")
+    refuse(USAGE, *other, "--resume", names=[tmp_path / "c", holds, "sha256 of the statistics"])
+    assert not (tmp_path / "c.curves.work").exists()
+    for path in tmp_path.glob("c*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
     refuse(USAGE, *run, names=[tmp_path / "b", "already exists"])
     assert files_of(tmp_path) == expected
 

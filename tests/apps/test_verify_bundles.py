@@ -1,10 +1,11 @@
-"""oscar-verify with several bundles: rows are named by directory, all are evaluated, and the report says which is which."""
+"""oscar-verify with several bundles, methods that are fitted beside one, and several texts: the report says which is which,
+and what decides."""
 import json
 import shutil
 
 import pytest
 
-from harness import DONE, GATE_FAILED, USAGE, phases_of, refuse, run, succeed
+from harness import BAD_INPUT, DONE, GATE_FAILED, USAGE, phases_of, refuse, run, succeed
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +31,7 @@ def test_rows_and_gates(pair, line, tmp_path):
     assert set(rows) == {"bf16", "oscar-tns", "by-layer", "by-head"}
     assert [m["evaluated"] for m in rows.values()].count(True) == 2
     assert rows["by-layer"]["kl"]["mean"] != rows["by-head"]["kl"]["mean"]
+    assert [m["candidate"] for m in rows.values()].count(True) == 1 and rows["by-layer"]["candidate"]
     assert [b["row"] for b in report["bundles"]] == ["by-layer", "by-head"]
     assert [b["scope"] for b in report["bundles"]] == ["layer", "head"]
     assert report["bundle"] == report["bundles"][0]
@@ -62,6 +64,79 @@ def test_verbose_says_where_the_time_went(pair, line, tmp_path):
     assert "where the time went" not in quiet.err
     measured = [{k: v for k, v in json.loads(r.read_text()).items() if k != "command"} for r in reports]
     assert measured[0] == measured[1]
+
+
+def test_a_bundle_beside_the_candidate_decides_nothing(pair, line, tmp_path):
+    """The two differ in KL: a limit between them passes one order of the bundles and fails the other."""
+    kl = {}
+    succeed(*line, "--bundle", pair / "by-layer", "--bundle", pair / "by-head", "--no-gate", "--report", tmp_path / "r.json")
+    for m in json.loads((tmp_path / "r.json").read_text())["methods"]:
+        kl[m["id"]] = m["kl"]["ci"][1], m["kl"]["mean"]
+    good, bad = sorted(("by-layer", "by-head"), key=kl.get)
+    assert kl[good][0] < kl[bad][1], kl
+    limit = (kl[good][0] + kl[bad][1]) / 2
+    result = succeed(*line, "--bundle", pair / good, "--bundle", pair / bad, "--max-kl", limit, "--junit", tmp_path / "r.xml",
+                     "--html", tmp_path / "r.html")
+    assert "FAIL" not in result.out and f"fail  gate max_kl of {bad}" in result.out and result.out.rstrip().endswith("PASS")
+    assert "<failure" not in (tmp_path / "r.xml").read_text() and 'class="banner pass"' in (tmp_path / "r.html").read_text()
+    result = run(*line, "--bundle", pair / bad, "--bundle", pair / good, "--max-kl", limit)
+    assert result.code == GATE_FAILED and result.out.rstrip().endswith("FAIL"), str(result)
+
+
+def test_names_add_rows_that_are_fitted_from_the_statistics(model, text, prompts, tmp_path):
+    far = tmp_path / "best.statistics.safetensors"
+    succeed("collect", "--model", model, "--prompts", prompts, "-o", far, "--seq-len", 128, "--far-pairs", "4,16")
+    for name, *options in (["best"], ["other", "--method", "oscar"], ["balanced"]):
+        succeed("fit", far, "-o", tmp_path / name, *options)
+    asked = ["verify", "--model", model, "--text", text, "--context", 400, "--max-sequences", 4, "--bootstrap", 0, "--no-gate"]
+    result = succeed(*asked, "--bundle", tmp_path / "best", "--methods", "fp8,oscar,balanced", "--report", tmp_path / "r.json")
+    assert "fitted for comparison: oscar, from best.statistics.safetensors" in result.out
+    report = json.loads((tmp_path / "r.json").read_text())
+    rows = {m["id"]: m for m in report["methods"]}
+    assert set(rows) == {"fp8", "oscar", "balanced", "waterfill"} and not rows["oscar"]["evaluated"] and rows["waterfill"]["candidate"]
+    assert [(b["row"], b["kind"]) for b in report["bundles"]] == [("waterfill", "bundle"), ("oscar", "fitted"), ("balanced", "fitted")]
+    # The same as a fit by hand.
+    succeed(*asked, "--bundle", tmp_path / "other", "--report", tmp_path / "other.json")
+    by_hand = {m["id"]: m for m in json.loads((tmp_path / "other.json").read_text())["methods"]}
+    assert by_hand["oscar"]["kl"] == rows["oscar"]["kl"]
+    # A folder may have the name of a method that it does not hold, but not the one that rows are compared with.
+    result = succeed(*asked, "--bundle", tmp_path / "best", "--bundle", tmp_path / "balanced", "--methods", "oscar", "--dry-run")
+    assert "methods    oscar, best, balanced (bundles: best, balanced)" in result.out, str(result)
+    shutil.copytree(tmp_path / "best", tmp_path / "oscar")
+    refuse(USAGE, *asked, "--bundle", tmp_path / "best", "--bundle", tmp_path / "oscar", names=["oscar", "rename"])
+    # Without the statistics, or with others.
+    far.rename(tmp_path / "kept.safetensors")
+    missing = [*asked, "--bundle", tmp_path / "best", "--methods", "oscar"]
+    refuse(BAD_INPUT, *missing, names=["best.statistics.safetensors is not beside", "oscar-fit STATISTICS --method oscar"])
+    succeed("collect", "--model", model, "--prompts", prompts, "-o", far, "--seq-len", 96, "--far-pairs", "4,16")
+    refuse(BAD_INPUT, *missing, names=["best.statistics.safetensors holds other statistics"])
+
+
+def test_every_text_is_gated(model, bundle, text, tmp_path):
+    other = tmp_path / "other.txt"
+    other.write_text("".join(f"Pump {i} takes {i * 13 % 70} liters from tank {i % 9}.\n" for i in range(120)))
+    line = ["verify", "--model", model, "--context", 400, "--max-sequences", 4, "--bundle", bundle, "--report", tmp_path / "r.json", "--overwrite"]
+    alone = {}
+    for file in (text, other):
+        succeed(*line, "--text", file, "--no-gate")
+        row = next(m for m in json.loads((tmp_path / "r.json").read_text())["methods"] if m["evaluated"])
+        alone[file.name] = row["kl"]["ci"][1], row["kl"]["mean"]
+    bad, good = sorted(alone, key=alone.get, reverse=True)
+    limit = alone[bad][1] * 0.999  # below the mean of one text
+    assert alone[good][0] < limit, alone
+    result = run(*line, "--text", text, other, "--max-kl", limit, "--junit", tmp_path / "r.xml", "--html", tmp_path / "r.html",
+                 "--markdown", tmp_path / "r.md")
+    assert result.code == GATE_FAILED and result.out.rstrip().endswith(f"FAIL on {bad}"), str(result)
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert [(t["name"], t["sequences"]) for t in report["texts"]] == [(text.name, 4), (other.name, 4)]
+    assert {g["text"]: g["pass"] for g in report["gates"]} == {bad: False, good: True}
+    row = next(m for m in report["methods"] if m["evaluated"])
+    assert {t["text"]: (t["kl"]["ci"][1], t["kl"]["mean"]) for t in row["texts"]} == alone
+    for file in ("r.xml", "r.html", "r.md"):
+        assert bad in (tmp_path / file).read_text()
+    short = tmp_path / "short.txt"
+    short.write_text(other.read_text()[:960])
+    refuse(BAD_INPUT, *line, "--text", text, short, names=["short.txt", "longer texts"])
 
 
 def test_two_of_one_name_are_refused(pair, line, tmp_path):

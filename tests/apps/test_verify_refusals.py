@@ -183,6 +183,7 @@ def test_methods(model):
     assert "kivi2" in table and "arXiv 2402.02750" in table and "3.00" in table
     rows = {m["id"]: m for m in json.loads(succeed("verify", "methods", "--json").out)["methods"]}
     assert rows["bf16"]["bits_per_element"] == 16 and rows["naive2"]["bits_per_element"] == 2.25
+    assert rows["waterfill"]["bits_per_element"] == 2.25 and rows["waterfill"]["needs_bundle"]
     assert rows["kivi2"]["decode"] and not rows["turboquant2.5"]["decode"] and rows["oscar"]["needs_bundle"]
     assert all(m["source"] and m["summary"] for m in rows.values())
     own = {m["id"]: m for m in json.loads(succeed("verify", "methods", "--model", model, "--json").out)["methods"]}
@@ -230,6 +231,10 @@ def test_plan(model):
     rows = {m["id"]: m for m in plan["methods"]}
     assert rows["bf16"]["contexts"][0]["sequence_bytes"] == 2 * 2 * 2 * 64 * 2 * 512  # layers, sides, heads, d, bytes
     assert rows["oscar"]["contexts"][1]["sequence_bytes"] < 0.6 * rows["bf16"]["contexts"][1]["sequence_bytes"]
+    fewer = json.loads(succeed("verify", "plan", "--model", model, "--memory", "64MiB", "--contexts", "512,1024", "--bits", 1, "--json").out)
+    less = {m["id"]: m for m in fewer["methods"]}
+    assert less["oscar"] == rows["oscar"]
+    assert less["waterfill"]["contexts"][1]["sequence_bytes"] < rows["waterfill"]["contexts"][1]["sequence_bytes"]
     refuse(USAGE, "verify", "plan", "--model", model, "--memory", "1KiB", names="--memory")
     refuse(USAGE, "verify", "plan", "--model", model, "--memory", "1KB", names="--memory")
     refuse(USAGE, "verify", "plan", "--model", model, "--memory", "64MiB", "--contexts", "5000", names="1024")

@@ -67,7 +67,34 @@ TEST(Bootstrap, DependsOnTheSeedAlone) {
   EXPECT_NE(a->low, c->low);
 }
 
+// Each sample, written out: the values of the drawn sequences, sorted.
+TEST(Bootstrap, QuantilesAreThoseOfTheDrawnValues) {
+  std::vector<std::vector<double>> sequences(7);
+  for (std::uint64_t s = 0; s < 7; ++s) {
+    for (std::uint64_t i = 0; i < 40 + 13 * s; ++i) sequences[s].push_back(std::floor(4 * normal(s, i)));  // with ties
+  }
+  const BootstrapOptions options{300, 0.9, 5};
+  for (const double fraction : {0.5, 0.9, 0.999, 1.0}) {
+    std::vector<double> quantiles;
+    for (std::uint64_t sample = 0; sample < 300; ++sample) {
+      std::vector<double> drawn;
+      for (std::uint64_t draw = 0; draw < 7; ++draw) {
+        const auto s = static_cast<std::size_t>(7 * random_unit(5, sample, draw));
+        drawn.insert(drawn.end(), sequences[s].begin(), sequences[s].end());
+      }
+      std::sort(drawn.begin(), drawn.end());
+      quantiles.push_back(quantile_sorted(drawn, fraction));
+    }
+    std::sort(quantiles.begin(), quantiles.end());
+    const auto interval = bootstrap_quantile(sequences, fraction, options);
+    ASSERT_TRUE(interval);
+    EXPECT_NEAR(interval->low, quantile_sorted(quantiles, 0.05), 1e-9) << fraction;
+    EXPECT_NEAR(interval->high, quantile_sorted(quantiles, 0.95), 1e-9) << fraction;
+  }
+}
+
 TEST(Bootstrap, NeedsTwoSequences) {
+  EXPECT_FALSE(bootstrap_quantile({{1.0, 2.0}}, 0.999, {}));
   EXPECT_FALSE(bootstrap_mean(std::vector<SequenceSum>{{1.0, 10}}, {}));
   EXPECT_FALSE(bootstrap_mean(std::vector<SequenceSum>{}, {}));
 }

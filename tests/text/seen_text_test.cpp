@@ -31,26 +31,42 @@ Json part_of(const std::vector<std::vector<std::int32_t>>& documents) {
 
 TEST(SeenText, FindsDocumentsAndPassages) {
   const Json parts = {part_of({ids(1, 500)}), part_of({ids(2, 500), ids(3, 500)})};
-  const SeenText whole = find_seen_text(parts, ids(3, 500));
+  const SeenText whole = find_seen_text(parts, ids(3, 500), ids(3, 500));
   EXPECT_TRUE(whole.seen());
   EXPECT_EQ(whole.document, document_hash(ids(3, 500)));
   std::vector<std::int32_t> text = ids(9, 2000);
-  EXPECT_FALSE(find_seen_text(parts, text).seen());
+  EXPECT_FALSE(find_seen_text(parts, text, text).seen());
   const auto known = ids(2, 500);
   text.insert(text.begin() + 700, known.begin() + 100, known.begin() + 300);
-  const SeenText some = find_seen_text(parts, text);
+  const SeenText some = find_seen_text(parts, text, text);
   EXPECT_TRUE(some.seen());
   EXPECT_EQ(some.document, "");
   EXPECT_THAT(some.reason(), testing::HasSubstr("shares passages"));
   EXPECT_EQ(some.shared, 169u);  // 200 tokens hold 169 passages of 32
 }
 
+// The head of a long text is scored: passages of the prompts in it count against the head, and others not at all.
+TEST(SeenText, ComparesWhatIsScored) {
+  const Json parts = {part_of({ids(2, 500)})};
+  const auto known = ids(2, 500);
+  std::vector<std::int32_t> head = ids(9, 1000), text;
+  std::copy_n(known.begin() + 100, 60, head.begin() + 500);  // 29 passages
+  text = head;
+  const auto rest = ids(10, 30000);
+  text.insert(text.end(), rest.begin(), rest.end());
+  EXPECT_FALSE(find_seen_text(parts, text, text).seen()) << "a thousandth of the whole text";
+  EXPECT_TRUE(find_seen_text(parts, text, head).seen());
+  EXPECT_FALSE(find_seen_text(parts, text, rest).seen());
+  EXPECT_EQ(find_seen_text(parts, text, rest).shared, 0u);
+}
+
 TEST(SeenText, RecordsWithoutHashesSayNothing) {
   for (const char* text : {"null", "[]", "[{}]", "[3]", "[{\"prompts\": {\"sha256\": \"x\"}}]"}) {
-    EXPECT_FALSE(find_seen_text(parse_json(text, "parts"), ids(1, 100)).seen()) << text;
+    EXPECT_FALSE(find_seen_text(parse_json(text, "parts"), ids(1, 100), ids(1, 100)).seen()) << text;
   }
-  EXPECT_THROW(find_seen_text(parse_json("[{\"prompts\": {\"passages\": [\"zz\"]}}]", "parts"), ids(1, 100)),
-               InputError);
+  EXPECT_THROW(
+      find_seen_text(parse_json("[{\"prompts\": {\"passages\": [\"zz\"]}}]", "parts"), ids(1, 100), ids(1, 100)),
+      InputError);
 }
 
 }  // namespace

@@ -65,6 +65,79 @@ TEST(Gates, TheFarEndOfTheIntervalDecides) {
   EXPECT_EQ(evaluate_gates(limits, m, 8)[0].reason, "");
 }
 
+TEST(Gates, TheTailHasAGateOfItsOwn) {
+  GateLimits limits;
+  limits.max_kl_p999 = 0.5;
+  EXPECT_TRUE(limits.any());
+  MethodReport m = with_values(0.01, 1.0, 1.0, std::nullopt);
+  m.quality.tokens = kLeastTailTokens;
+  m.quality.kl.p999 = 0.3;
+  m.quality.kl.p999_interval = Interval{0.2, 0.45};
+  ASSERT_EQ(evaluate_gates(limits, m, 8).size(), 1u);
+  EXPECT_EQ(evaluate_gates(limits, m, 8)[0].name, "max_kl_p999");
+  EXPECT_EQ(evaluate_gates(limits, m, 8)[0].bound, 0.45);
+  EXPECT_TRUE(evaluate_gates(limits, m, 8)[0].pass);
+  m.quality.kl.p999_interval = Interval{0.2, 0.55};
+  EXPECT_FALSE(evaluate_gates(limits, m, 8)[0].pass);
+  m.quality.kl.p999_interval = Interval{0.2, 0.45};
+  m.quality.tokens = kLeastTailTokens - 1;
+  EXPECT_FALSE(evaluate_gates(limits, m, 8)[0].pass);
+  EXPECT_EQ(evaluate_gates(limits, m, 8)[0].reason, "too few tokens for the 99.9% quantile: score at least 5,000");
+  m.quality.kl.p999 = 0.6;  // beyond the limit, whatever the number of tokens
+  EXPECT_EQ(evaluate_gates(limits, m, 8)[0].reason, "");
+}
+
+// The mean over all texts is within the limit, and one text is not.
+TEST(Gates, EveryTextIsGated) {
+  const GateLimits limits{0.1, std::nullopt, std::nullopt, std::nullopt};
+  VerifyReport r = sample_report({});
+  MethodReport& m = r.methods[2];
+  m.texts = {{"code.txt", 4, m.quality}, {"tales.txt", 4, m.quality}};
+  m.texts[1].quality.kl.mean = 0.2;
+  apply_gates(limits, r);
+  ASSERT_EQ(r.gates.size(), 2u);
+  EXPECT_EQ(r.gates[0].text, "code.txt");
+  EXPECT_TRUE(r.gates[0].pass);
+  EXPECT_EQ(r.gates[1].text, "tales.txt");
+  EXPECT_FALSE(r.gates[1].pass);
+  EXPECT_FALSE(r.pass);
+  EXPECT_TRUE(verdict_sentences(r).back().ends_with(": FAIL on tales.txt")) << verdict_sentences(r).back();
+  // The default gate fails what is beyond it, and passes nothing while a text is undecided.
+  r.default_gate = true;
+  m.texts[0].sequences = 2;
+  apply_gates(limits, r);
+  EXPECT_FALSE(r.pass);
+  m.texts[1].quality = m.quality;
+  apply_gates(limits, r);
+  EXPECT_TRUE(r.pass);
+  EXPECT_TRUE(r.gates.empty());
+  EXPECT_EQ(r.undecided, "code.txt: too few sequences for a gate: score at least 4");
+}
+
+TEST(Gates, ABundleBesideTheCandidateDecidesNothing) {
+  const GateLimits limits{0.1, std::nullopt, std::nullopt, std::nullopt};
+  VerifyReport r = sample_report({});
+  r.methods.push_back(r.methods[2]);
+  r.methods[3].id = "other";
+  r.methods[3].beside = true;
+  r.methods[3].quality.kl.mean = 0.2;
+  apply_gates(limits, r);
+  ASSERT_EQ(r.gates.size(), 2u);
+  EXPECT_TRUE(r.gates[0].decides);
+  EXPECT_FALSE(r.gates[1].decides);
+  EXPECT_FALSE(r.gates[1].pass);
+  EXPECT_EQ(r.methods[3].passes_gates, false);
+  EXPECT_TRUE(r.pass);
+  ASSERT_EQ(verdict_sentences(r).size(), 2u);
+  EXPECT_TRUE(verdict_sentences(r)[0].ends_with(": would fail"));
+  EXPECT_TRUE(verdict_sentences(r)[1].ends_with(": PASS"));
+  EXPECT_NE(report_html(r).find("banner pass"), std::string::npos);
+  EXPECT_EQ(report_junit(r).find("<failure"), std::string::npos);
+  r.methods[3].beside = false;
+  apply_gates(limits, r);
+  EXPECT_FALSE(r.pass);
+}
+
 TEST(Gates, TooFewSequencesFail) {
   const GateLimits limits{0.1, std::nullopt, std::nullopt, std::nullopt};
   MethodReport m = with_values(0.05, 1.0, 1.0, std::nullopt);

@@ -23,7 +23,8 @@ const PlanRow& row_of(const MemoryPlan& plan, const std::string& id) {
 TEST(Plan, LeavesOutAMethodThatTheModelRulesOutWithTheReason) {
   ModelConfig odd = qwen3_8b();
   odd.head_dim = 40;  // groups of 32 channels do not divide it
-  const MemoryPlan plan = plan_memory(odd, std::uint64_t{80} << 30, std::uint64_t{16} << 30, {131072}, {64, 256, 1});
+  const MemoryPlan plan =
+      plan_memory(odd, std::uint64_t{80} << 30, std::uint64_t{16} << 30, {131072}, {64, 256, 1}, 2.25);
   EXPECT_GT(row_of(plan, "oscar").cells[0].bits, 2.0);
   ASSERT_FALSE(plan.do_not_fit.empty());
   for (const PlanGap& gap : plan.do_not_fit) {
@@ -37,20 +38,22 @@ TEST(Plan, LeavesOutAMethodThatTheModelRulesOutWithTheReason) {
 
 TEST(Plan, PublishedSizesOfAnEightBillionModel) {
   const MemoryPlan plan =
-      plan_memory(qwen3_8b(), std::uint64_t{80} << 30, std::uint64_t{16} << 30, {131072}, {64, 256, 1});
+      plan_memory(qwen3_8b(), std::uint64_t{80} << 30, std::uint64_t{16} << 30, {131072}, {64, 256, 1}, 2.25);
   const auto gib = [&](const char* id) {
     return static_cast<double>(row_of(plan, id).cells[0].sequence_bytes) / (std::uint64_t{1} << 30);
   };
   EXPECT_NEAR(gib("bf16"), 18.0, 0.01);
   EXPECT_NEAR(gib("fp8"), 9.0, 0.01);
   EXPECT_NEAR(gib("oscar"), 2.57, 0.01);
+  EXPECT_NEAR(gib("waterfill"), 2.57, 0.01);  // at 2.25 bits, as oscar
   EXPECT_EQ(row_of(plan, "bf16").cells[0].batch, 3);
   EXPECT_EQ(row_of(plan, "oscar").longest_context, 131072);
   EXPECT_EQ(plan.rows.back().id, "bf16");  // the largest last
 }
 
 TEST(Plan, LongestContextIsTheLastThatFits) {
-  const MemoryPlan plan = plan_memory(qwen3_8b(), std::uint64_t{24} << 30, std::uint64_t{16} << 30, {}, {64, 256, 1});
+  const MemoryPlan plan =
+      plan_memory(qwen3_8b(), std::uint64_t{24} << 30, std::uint64_t{16} << 30, {}, {64, 256, 1}, 2.25);
   const PlanRow& bf16 = row_of(plan, "bf16");
   EXPECT_EQ(bf16.longest_context, (std::int64_t{8} << 30) / 147456);
   EXPECT_EQ(bf16.cells.back().context, 131072);
@@ -71,8 +74,8 @@ TEST(Plan, MemoryAsPeopleWriteIt) {
 }
 
 TEST(Plan, Refusals) {
-  EXPECT_THROW(plan_memory(qwen3_8b(), 100, 200, {}, {64, 256, 1}), UsageError);
-  EXPECT_THROW(plan_memory(qwen3_8b(), std::uint64_t{1} << 40, 200, {200000}, {64, 256, 1}), UsageError);
+  EXPECT_THROW(plan_memory(qwen3_8b(), 100, 200, {}, {64, 256, 1}, 2.25), UsageError);
+  EXPECT_THROW(plan_memory(qwen3_8b(), std::uint64_t{1} << 40, 200, {200000}, {64, 256, 1}, 2.25), UsageError);
 }
 
 }  // namespace

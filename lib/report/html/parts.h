@@ -30,6 +30,7 @@ std::string series_name(const MethodReport& method);  // "oscar (prefill)", "osc
 
 std::string verdict_banner(const VerifyReport& report);
 std::string method_table(const VerifyReport& report);
+std::string text_table(const VerifyReport& report);     // rows of bundles on each text; empty for one text
 std::string gate_table(const VerifyReport& report);     // gates and self-checks
 std::string needle_tables(const VerifyReport& report);  // empty when no task ran
 std::string needle_grids(const VerifyReport& report);   // depth by length for each method; empty with only one length

@@ -44,7 +44,7 @@ bool varies(const VerifyReport& report, std::string MethodReport::*of) {
 
 // The line under the name that distinguishes rows of one method.
 std::string row_note(const VerifyReport& report, const MethodReport& m) {
-  std::string note = m.evaluated ? "evaluated" : "";
+  std::string note = m.candidate() ? "candidate" : m.evaluated ? "comparison" : "";
   const auto add = [&](const std::string& text) { note += (note.empty() ? "" : ", ") + text; };
   if (m.quantized && varies(report, &MethodReport::comparison)) add(m.comparison);
   if (varies(report, &MethodReport::path)) add(m.path);
@@ -57,15 +57,17 @@ std::string name_cell(const VerifyReport& report, const MethodReport& m) {
 }
 
 // The deciding numbers.
+std::string quality_cells(const QualityMetrics& q) {
+  return cell(with_interval(significant(q.kl.mean, 3), q.kl.interval, 3) + " &plusmn; " +
+              half_width(q.kl.mean, q.kl.interval)) +
+         cell(with_interval(fixed(q.ppl_ratio, 4), q.ppl_ratio_interval, 5) + " &plusmn; " +
+              half_width(q.ppl_ratio, q.ppl_ratio_interval)) +
+         cell(significant(q.ppl, 5)) + cell(percent(q.same_top1, 2) + "%");
+}
+
 std::string method_row(const VerifyReport& report, const MethodReport& m) {
-  const QualityMetrics& q = m.quality;
-  std::string row = (m.evaluated ? "<tr class=\"evaluated\">" : "<tr>") + name_cell(report, m);
-  row += cell(with_interval(significant(q.kl.mean, 3), q.kl.interval, 3) + " &plusmn; " +
-              half_width(q.kl.mean, q.kl.interval));
-  row += cell(with_interval(fixed(q.ppl_ratio, 4), q.ppl_ratio_interval, 5) + " &plusmn; " +
-              half_width(q.ppl_ratio, q.ppl_ratio_interval));
-  row += cell(significant(q.ppl, 5));
-  row += cell(percent(q.same_top1, 2) + "%");
+  std::string row =
+      (m.evaluated ? "<tr class=\"evaluated\">" : "<tr>") + name_cell(report, m) + quality_cells(m.quality);
   row += cell(fixed(m.bits_per_element, 2));
   row += "<td data-sort=\"" + std::to_string(m.allocated_bytes) + "\">" + escape(format_bytes(m.allocated_bytes)) +
          "</td>";
@@ -138,7 +140,7 @@ std::string needle_table(const VerifyReport& report, const TaskScore& shape) {
 std::string verdict_banner(const VerifyReport& report) {
   std::string failures, sentences;
   for (const GateResult& g : report.gates) {
-    if (!g.pass) failures += "<li>Gate " + escape(gate_text(report, g)) + "</li>";
+    if (!g.pass && g.decides) failures += "<li>Gate " + escape(gate_text(report, g)) + "</li>";
   }
   for (const SelfCheck& c : report.checks) {
     if (!c.pass.value_or(true)) failures += "<li>Self check " + escape(c.name) + ": " + escape(c.detail) + "</li>";
@@ -159,8 +161,8 @@ std::string verdict_banner(const VerifyReport& report) {
            "passed." +
            sentences + "</div>\n";
   }
-  return "<div class=\"banner pass\" role=\"status\"><strong>&#x2713; PASS</strong> Every gate and every self check "
-         "that ran passed." +
+  return "<div class=\"banner pass\" role=\"status\"><strong>&#x2713; PASS</strong> Every gate of the candidate and "
+         "every self check that ran passed." +
          sentences + "</div>\n";
 }
 
@@ -222,6 +224,25 @@ std::string method_table(const VerifyReport& report) {
   return text;
 }
 
+std::string text_table(const VerifyReport& report) {
+  if (report.texts.empty()) return "";
+  std::string text =
+      "<table class=\"sortable\"><caption><span>Each text by itself</span></caption><thead><tr>"
+      "<th scope=\"col\">method</th><th scope=\"col\" class=\"text\">text</th>";
+  for (const char* name : {"KL mean &plusmn;95%", "PPL ratio &plusmn;95%", "PPL", "same top", "KL 99.9%"}) {
+    text += std::string("<th scope=\"col\">") + name + "</th>";
+  }
+  text += "</tr></thead><tbody>\n";
+  for (const MethodReport& m : report.methods) {
+    if (!m.evaluated) continue;
+    for (const TextQuality& t : m.texts) {
+      text += "<tr>" + name_cell(report, m) + cell(escape(t.text), "text") + quality_cells(t.quality) +
+              cell(significant(t.quality.kl.p999, 3)) + "</tr>\n";
+    }
+  }
+  return framed(text + "</tbody></table>", "each text");
+}
+
 std::string gate_table(const VerifyReport& report) {
   std::string text =
       "<table><caption><span>Gates test the bundle's method; self-checks test the measurement.</span>"
@@ -231,7 +252,8 @@ std::string gate_table(const VerifyReport& report) {
   for (const GateResult& g : report.gates) {
     text += "<tr><th scope=\"row\">" + escape(g.name) + "</th>" +
             cell("gate on " + escape(g.method) + " (" + escape(g.path) + ")" +
-                     escape(g.reason.empty() ? "" : ": " + g.reason),
+                     escape((g.text.empty() ? "" : ", " + g.text) + (g.decides ? "" : ", a comparison") +
+                            (g.reason.empty() ? "" : ": " + g.reason)),
                  "text wrap") +
             cell(number(g.value)) + cell(significant(g.limit, 5)) + verdict_cell(g.pass) + "</tr>\n";
   }

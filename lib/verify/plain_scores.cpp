@@ -1,0 +1,56 @@
+#include "verify/plain_scores.h"
+
+#include <memory>
+
+#include "attention/cached_attention.h"
+#include "base/progress.h"
+#include "registry/registry.h"
+#include "verify/forward.h"
+#include "verify/sequence_scorer.h"
+
+namespace oscar {
+namespace {
+
+DecoderOptions streamed(DecoderOptions options) {
+  options.stream_layers = options.prefetch = true;
+  return options;
+}
+
+}  // namespace
+
+PlainScores::PlainScores(const Checkpoint& checkpoint, DecoderOptions decoding, SequenceSet set,
+                         const CacheWindows& windows)
+    : decoder_(checkpoint, streamed(decoding)),
+      set_(std::move(set)),
+      first_position_(first_scored_position(windows)),
+      baseline_(make_method(method_with(MethodRole::kBaseline).id, checkpoint.config(), nullptr, windows)) {
+  decoder_.load_head();
+}
+
+QualityMetrics PlainScores::measure(const KvMethod& method, const BootstrapOptions& bootstrap) {
+  std::vector<std::unique_ptr<SimulatedPrefillAttention>> attention;
+  std::vector<PrefillRun> runs;
+  const auto add = [&](const KvMethod& of) {
+    for (const std::vector<std::int32_t>& ids : set_.sequences) {
+      attention.push_back(std::make_unique<SimulatedPrefillAttention>(of));
+      runs.push_back({&ids, attention.back().get(), ""});
+    }
+  };
+  add(method);
+  if (exact_.empty()) add(baseline_);
+  const auto layers = static_cast<std::uint64_t>(decoder_.config().layers);
+  Progress progress("measured", layers, "layers");
+  std::vector<at::Tensor> states = prefill_hidden(decoder_, runs, nullptr, [&](std::int64_t) { progress.advance(1); });
+  progress.finish();
+  const auto count = set_.sequences.size();
+  if (exact_.empty()) {
+    exact_.assign(states.begin() + static_cast<std::ptrdiff_t>(count), states.end());
+    states.resize(count);
+  }
+  std::vector<std::vector<SequenceScores>> scores(1);
+  const SequenceScorer scorer(decoder_, set_, first_position_, nullptr);
+  for (std::size_t s = 0; s < count; ++s) scorer.score(s, exact_[s], {states[s]}, {{&method, "prefill"}}, scores);
+  return summarize(scores.front(), bootstrap);
+}
+
+}  // namespace oscar

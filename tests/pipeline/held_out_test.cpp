@@ -1,0 +1,124 @@
+// Which prompts a fit holds out, and the sequences that it measures.
+#include "pipeline/held_out.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+namespace oscar {
+namespace {
+
+constexpr CacheWindows kWindows{64, 256, 1};
+
+// Prompts of these lengths; every token has an id of its own.
+PromptSet prompts_of(const std::vector<std::int64_t>& lengths) {
+  PromptSet set;
+  std::int32_t next = 0;
+  for (const std::int64_t length : lengths) {
+    Prompt prompt{"p:" + std::to_string(set.prompts.size() + 1), "input_ids", {}};
+    for (std::int64_t t = 0; t < length; ++t) prompt.ids.push_back(next++);
+    set.prompts.push_back(std::move(prompt));
+  }
+  set.sha256 = prompts_sha256(set.prompts);
+  return set;
+}
+
+std::vector<std::int32_t> ids_of(const PromptSet& set) {
+  std::vector<std::int32_t> ids;
+  for (const Prompt& prompt : set.prompts) ids.insert(ids.end(), prompt.ids.begin(), prompt.ids.end());
+  return ids;
+}
+
+// Of all prompts, every token is in one of the two sets, and in its order.
+void expect_split(const PromptSet& whole, const PromptSet& rest, const PromptSet& held) {
+  std::vector<std::int32_t> all = ids_of(rest), out = ids_of(held), expected = ids_of(whole);
+  EXPECT_TRUE(std::is_sorted(all.begin(), all.end()) && std::is_sorted(out.begin(), out.end()));
+  all.insert(all.end(), out.begin(), out.end());
+  std::sort(all.begin(), all.end());
+  EXPECT_EQ(all, expected);
+  EXPECT_EQ(rest.sha256, prompts_sha256(rest.prompts));
+}
+
+TEST(HoldOut, TakesFirstWhatTheBudgetLeaves) {
+  const PromptSet whole = prompts_of(std::vector<std::int64_t>(100, 1000));
+  PromptSet rest = whole;
+  const PromptSet held = hold_out(rest, 30000, {8, 2048}, kWindows);
+  expect_split(whole, rest, held);
+  EXPECT_EQ(token_count(held), 16000);  // nearly 8 x 2,048, in whole prompts
+  EXPECT_GE(held.prompts.front().ids.front(), 30000) << "what the calibration reaches stays";
+  EXPECT_GT(held.prompts.back().ids.front(), 90000) << "from all parts of the rest";
+  EXPECT_EQ(rest.skipped.size(), 16u);
+  EXPECT_EQ(rest.skipped.front().reason, "held out for the measurement at the end");
+}
+
+TEST(HoldOut, TakesATenthAndForEightSequencesUpToAFifth) {
+  for (const auto& [prompts, expected] : {std::pair<int, std::int64_t>{200, 20000}, {60, 8000}, {20, 4000}}) {
+    const PromptSet whole = prompts_of(std::vector<std::int64_t>(static_cast<std::size_t>(prompts), 1000));
+    PromptSet rest = whole;
+    const PromptSet held = hold_out(rest, 1 << 20, {8, 8192}, kWindows);
+    expect_split(whole, rest, held);
+    EXPECT_NEAR(static_cast<double>(token_count(held)), static_cast<double>(expected), 500.0) << prompts;
+    EXPECT_LT(held.prompts.front().ids.front(), 200 * prompts) << "from all parts";
+  }
+}
+
+TEST(HoldOut, CutsLongPrompts) {
+  for (const std::vector<std::int64_t>& lengths :
+       {std::vector<std::int64_t>{40000}, std::vector<std::int64_t>{20000, 10000, 10000}}) {
+    const PromptSet whole = prompts_of(lengths);
+    PromptSet rest = whole;
+    const PromptSet held = hold_out(rest, 1 << 20, {8, 2048}, kWindows);
+    expect_split(whole, rest, held);
+    EXPECT_EQ(token_count(held), 8000);
+    EXPECT_TRUE(rest.skipped.empty()) << "no prompt is lost to the calibration";
+  }
+}
+
+TEST(HoldOut, LeavesShortSetsWhole) {
+  for (const std::int64_t prompts : {1, 3, 12}) {
+    const PromptSet whole = prompts_of(std::vector<std::int64_t>(static_cast<std::size_t>(prompts), 1000));
+    PromptSet rest = whole;
+    EXPECT_TRUE(hold_out(rest, 1 << 20, {8, 8192}, kWindows).prompts.empty());
+    EXPECT_EQ(ids_of(rest), ids_of(whole));
+    EXPECT_TRUE(rest.skipped.empty());
+  }
+}
+
+TEST(ShapeWithin, FourSequencesAtLeast) {
+  const HeldOutShape wanted{8, 8192};
+  const auto shape = [&](std::int64_t tokens) { return shape_within(wanted, tokens, kWindows); };
+  EXPECT_EQ(shape(100000)->sequences, 8);
+  EXPECT_EQ(shape(100000)->context, 8192);
+  EXPECT_EQ(shape(50000)->sequences, 6);
+  EXPECT_EQ(shape(50000)->context, 8192);
+  EXPECT_EQ(shape(8000)->sequences, 4);
+  EXPECT_EQ(shape(8000)->context, 2000);
+  EXPECT_EQ(shape(2560)->context, 640);  // twice the windows
+  EXPECT_FALSE(shape(2559));
+  EXPECT_FALSE(shape(0));
+}
+
+// The contexts that are served on a GPU; on the CPU what takes about two minutes.
+TEST(WantedShape, FollowsDeviceAndModel) {
+  ModelConfig smollm;
+  smollm.layers = 30, smollm.hidden = 576, smollm.intermediate = 1536, smollm.query_heads = 9, smollm.kv_heads = 3;
+  smollm.head_dim = 64, smollm.vocabulary = 49152;
+  EXPECT_EQ(wanted_shape(smollm, c10::kCUDA, 8192).sequences, 8);
+  EXPECT_EQ(wanted_shape(smollm, c10::kCUDA, 8192).context, 8192);
+  EXPECT_EQ(wanted_shape(smollm, c10::kCUDA, 131072).sequences, 4);
+  EXPECT_EQ(wanted_shape(smollm, c10::kCUDA, 131072).context, 32768);
+  EXPECT_EQ(wanted_shape(smollm, c10::kCPU, 8192).sequences, 8);
+  EXPECT_EQ(wanted_shape(smollm, c10::kCPU, 8192).context, 2048);
+  EXPECT_EQ(wanted_shape(smollm, c10::kCPU, 512).context, 512);
+  ModelConfig large = smollm;
+  large.hidden *= 8, large.intermediate *= 8;
+  EXPECT_EQ(wanted_shape(large, c10::kCPU, 8192).sequences, 4);
+  EXPECT_EQ(wanted_shape(large, c10::kCPU, 8192).context, 1024);
+  ModelConfig tiny = smollm;
+  tiny.layers = 2, tiny.vocabulary = 512;
+  EXPECT_EQ(wanted_shape(tiny, c10::kCPU, 8192).sequences, 8);
+  EXPECT_EQ(wanted_shape(tiny, c10::kCPU, 8192).context, 8192);
+}
+
+}  // namespace
+}  // namespace oscar
