@@ -117,7 +117,8 @@ void choose_for_model(FitArguments& a, const ModelConfig& model) {
   if (!a.curves.work_dir.empty()) a.curves.work_dir += "/curves";
 }
 
-// UsageError for options without effect. measures: curves are measured.
+// UsageError for options without effect. measures: curves are measured. `--allocate auto` leaves it to the method
+// whether they are, for scripts.
 void refuse_idle_options(const CLI::App& app, const FitArguments& a, bool measures) {
   if (!a.curves.collects) {
     refuse_options(app,
@@ -129,7 +130,7 @@ void refuse_idle_options(const CLI::App& app, const FitArguments& a, bool measur
     refuse_options(app, {"--column", "--render", "--date"},
                    "is for rows of --prompts and --text, and none are read: drop it");
   }
-  if (measures) return;
+  if (measures || (a.curves.allocate == "auto" && app.get_option("--allocate")->count() > 0)) return;
   const char* why = "is for measured curves, and none are measured here (--allocate measured does)";
   refuse_options(app, {"--text", "--curve-context", "--curve-sequences"}, why);
   if (a.curves.collects) return;

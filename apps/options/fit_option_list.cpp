@@ -85,7 +85,8 @@ void add_curve_options(CLI::App& app, FitArguments& a) {
          "--allocate", a.curves.allocate,
          "Waterfill: widths from the statistics (analytic), or by KL measured for each layer and side, on --model and "
          "--text (default: measured with --text or --curves, where statistics are collected from prompts, and below "
-         "1.5 bits; else analytic)")
+         "1.5 bits; else analytic); auto, if given: the same, and methods that allocate no bits ignore --model and "
+         "--text")
       ->check(CLI::IsMember({"auto", "analytic", "measured"}));
   app.add_option("--model", a.common.model,
                  "The model: without a statistics file they are collected from it first and kept as "

@@ -7,6 +7,7 @@ set -eu
 output=${OUTPUT:-oscar-ci}
 format=${FORMAT:-transformers}
 tokens=${TOKENS:-30000}
+allocate=${ALLOCATE:-measured}
 
 # Ends with one of the exit codes of the commands: 1 is only for a failed gate.
 fail() {
@@ -23,8 +24,9 @@ if [ "${1:-}" != --key ]; then
   fi
   # Nothing of an earlier run may be taken for a result of this one, whatever ends it; nor may what a killed run left.
   rm -rf -- "$output/serving" "$output/report.json" "$output/report.html" "$output/summary.md" "$output/gates.xml" \
-    "$output/report.json.work" || fail 4 "results of an earlier run in '$output' cannot be removed"
+    "$output/report.json.work" "$output/bundle.curves.work" || fail 4 "results of an earlier run in '$output' cannot be removed"
   # Told now, not after hours of calibration.
+  case $allocate in measured | analytic) ;; *) fail 2 "ALLOCATE is '$allocate', expected measured or analytic" ;; esac
   [ -f "$TEXT" ] || fail 3 "TEXT '$TEXT' is not a file"
   [ -z "${BASELINE:-}" ] || [ -f "$BASELINE" ] || fail 3 "BASELINE '$BASELINE' is not a file"
 fi
@@ -63,8 +65,10 @@ statistics=$output/statistics-$key.safetensors
 # shellcheck disable=SC2086
 [ -e "$statistics" ] ||
   oscar-collect --model "$MODEL" --prompts "$PROMPTS" --tokens "$tokens" -o "$statistics" --resume ${COLLECT_OPTIONS:-}
+# Bits are allocated as by `oscar-fit --model`, which runs the model on the prompts; methods that allocate none need no run.
 # shellcheck disable=SC2086
-oscar-fit "$statistics" -o "$output/bundle" --for "$format" --overwrite ${FIT_OPTIONS:-}
+fit() { oscar-fit "$statistics" -o "$output/bundle" --for "$format" --overwrite "$@" ${FIT_OPTIONS:-}; }
+if [ "$allocate" = measured ]; then fit --allocate auto --model "$MODEL" --text "$PROMPTS"; else fit; fi
 oscar-verify --model "$MODEL" --bundle "$output/bundle" --as "$format" --text "$TEXT" --context "${CONTEXT:-2048}" \
   --max-sequences "${SEQUENCES:-0}" --max-kl "${MAX_KL:-0.05}" ${MAX_PPL_RATIO:+--max-ppl-ratio "$MAX_PPL_RATIO"} \
   ${BASELINE:+--baseline "$BASELINE"} --overwrite --report "$output/report.json" --html "$output/report.html" \

@@ -155,6 +155,17 @@ def test_the_key_of_a_model_in_the_hub_cache(gate, tmp_path):
     assert not (tmp_path / "oscar-ci").exists()
 
 
+def test_the_allocation_is_that_of_the_command(gate, tmp_path):
+    """Measured on the prompts, where the method allocates bits; ALLOCATE=analytic runs no model."""
+    assert "--allocate auto --model model --text prompts.jsonl" in gate()[1]
+    fit = gate(ALLOCATE="analytic", FIT_OPTIONS="--bits 3")[0]
+    assert fit.startswith("oscar-fit ") and "--model" not in fit and "--text" not in fit and fit.endswith("--bits 3")
+    assert "ALLOCATE is 'closed', expected measured or analytic" in gate(code=2, ALLOCATE="closed")
+    (tmp_path / "oscar-ci/bundle.curves.work").mkdir()  # oscar-fit would ask for --resume
+    gate()
+    assert not (tmp_path / "oscar-ci/bundle.curves.work").exists()
+
+
 def test_options_reach_the_commands(gate):
     calls = gate("--baseline", "old report.json", "--max-kl-increase", "0.01", FORMAT="vllm", MAX_KL="0.1", MAX_PPL_RATIO="1.02",
                  BASELINE="b.json", FIT_OPTIONS="--method waterfill --bits 3", COLLECT_OPTIONS="--seq-len 512")

@@ -76,6 +76,15 @@ def test_one_command_gives_what_two_give(line, model, small, tmp_path):
     assert first == second
 
 
+def test_scripts_leave_it_to_the_method_whether_curves_are_measured(line, model, small, tmp_path):
+    succeed(*line(tmp_path / "a", "--prompts", small, "--method", "oscar"))
+    run = ["fit", tmp_path / "a.statistics.safetensors", *WINDOWS, "--model", model, "--text", small, "--device", "cpu", *CURVES]
+    refuse(USAGE, *run, "-o", tmp_path / "o", "--method", "oscar", names="--text")
+    succeed(*run, "-o", tmp_path / "o", "--method", "oscar", "--allocate", "auto")
+    succeed(*run, "-o", tmp_path / "w", "--allocate", "auto")
+    assert not (tmp_path / "o" / "curves.json").exists() and (tmp_path / "w" / "curves.json").exists()
+
+
 def test_methods_and_formats_that_measure_nothing(line, small, tmp_path):
     succeed(*line(tmp_path / "a", "--prompts", small, "--method", "oscar"))
     assert manifest_of(tmp_path / "a")["method"] == "oscar" and not (tmp_path / "a" / "curves.json").exists()
