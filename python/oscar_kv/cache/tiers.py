@@ -9,6 +9,7 @@ import torch
 
 from ..ops import operators, reference, support
 from ..ops.rule import ALL
+from ..ops.view import StepView
 from ..files.errors import NumericalError
 from ..format.page_layout import PAGE_TOKENS
 from ..format.window_layout import WindowLayout
@@ -180,11 +181,10 @@ class Tiers:
         """reference.attention of query rows [B, Hkv, R, d] at positions [B, R]."""
         code, transform, lengths = self.code, self.code.transform, held.lengths.long()
         turned = transform.phase_queries(raw)
-        return reference.attention(
-            coded.float(), positions, held.pool, held.table, held.windows, held.window_table, lengths,
-            self.quantized_end(lengths), code.key.sigma, code.value.sigma, turned,
-            None if turned is None else transform.phase_table(code.device), float(scale), code.sink, rule, *code.numbers,
-            shift=transform.shift(raw) if rule.cap else None)
+        phases = None if turned is None else transform.phase_table(code.device)
+        view = StepView(**{**vars(held), "lengths": lengths}, query=coded.float(), turned=turned, phases=phases, scale=float(scale), sink=code.sink,
+                        key_sigma=code.key.sigma, value_sigma=code.value.sigma, key_code=code.numbers[0], value_code=code.numbers[1])
+        return reference.attention(view, positions, self.quantized_end(lengths), rule, transform.shift(raw) if rule.cap else None)
 
     def decode(self, held, coded, raw, scale, rule, want_lse, space=None):
         """Decode attention of queries [B, Hkv, g, d] in the cache basis, without the rule's sinks; raw: the model's
@@ -201,7 +201,7 @@ class Tiers:
         elif space is None:
             space = code.shared.workspace(coded, coded.shape[-1], group, coded.shape[0], coded.shape[1],
                                       0 if turned is None else support.page_queries(held))
-        decode = operators.decode_attention if unsupported is None or not raw.is_cuda else reference.decode_attention
+        decode = operators.decode_attention if unsupported is None or not raw.is_cuda else operators.by_reference["decode_attention"]
         if decode is operators.decode_attention and raw.is_cuda:
             coded = coded.bfloat16()
         return decode(coded, held.pool, held.table, held.windows, held.window_table, held.lengths, code.key.sigma, code.value.sigma,

@@ -7,6 +7,7 @@ import torch
 from . import reference, table_checks
 from ..format.page_layout import PAGE_TOKENS
 from ..format.window_layout import element_places
+from ..format.windows import sink_pages
 from .tables import CODES, NEW, WINDOW
 
 
@@ -43,13 +44,12 @@ def _window_index(windows, page, slot):
     return [(page[:, None, None], head, side[slot][:, None, :]) for side in place]
 
 
-def past_rows(pool, windows, tiles, key, value, key_matrix, value_matrix, key_mean, value_mean, phases, key_sigma, value_sigma, key_out,
-              value_out, key_code, value_code):
+def past_rows(a):
     if table_checks.enabled():
-        table_checks.check_shapes("past_rows", tiles=(tiles, (None, 6)))
-        table_checks.check_tiles("past_rows", tiles, min(len(key), len(value)), min(len(key_out), len(value_out)), len(pool), len(windows),
-                                 0 if phases is None else len(phases))
-    tiles = tiles.long()
+        table_checks.check_shapes("past_rows", tiles=(a.tiles, (None, 6)))
+        table_checks.check_tiles("past_rows", a.tiles, min(len(a.key), len(a.value)), min(len(a.key_out), len(a.value_out)), len(a.pool),
+                                 len(a.windows), 0 if a.phases is None else len(a.phases))
+    tiles = a.tiles.long()
     for kind in (CODES, WINDOW, NEW):
         mine = tiles[tiles[:, 0] == kind]
         tile, i = _tokens(mine[:, 2])
@@ -58,60 +58,57 @@ def past_rows(pool, windows, tiles, key, value, key_matrix, value_matrix, key_me
         _, out_row, _, page, slot, position = mine[tile].unbind(1)
         at = out_row + i
         if kind == NEW:
-            key_out[at], value_out[at] = key[page + i].to(key_out.dtype), value[page + i].to(value_out.dtype)
+            a.key_out[at], a.value_out[at] = a.key[page + i].to(a.key_out.dtype), a.value[page + i].to(a.value_out.dtype)
             continue
         if kind == CODES:
-            runs = reference.page_runs(mine[:, 3], pool.shape[0])
-            rows = [r[tile * PAGE_TOKENS + slot + i] for r in reference.dequantize(pool, runs, key_sigma, value_sigma, key_code, value_code)]
+            runs = reference.page_runs(mine[:, 3], a.pool.shape[0])
+            rows = [r[tile * PAGE_TOKENS + slot + i] for r in reference.dequantize(a.pool, runs, *a.codes)]
         else:
-            rows = [windows[index].float() for index in _window_index(windows, page, slot + i)]
-        mean = _mean(key_mean, phases, position + i)
-        for side, out, matrix, added in ((rows[0], key_out, key_matrix, mean), (rows[1], value_out, value_matrix, value_mean)):
+            rows = [a.windows[index].float() for index in _window_index(a.windows, page, slot + i)]
+        mean = _mean(a.key_mean, a.phases, position + i)
+        for side, out, matrix, added in ((rows[0], a.key_out, a.key_matrix, mean), (rows[1], a.value_out, a.value_matrix, a.value_mean)):
             made = reference.multiply(side, _whole(matrix))
             out[at] = (made if added is None else made + added).to(out.dtype)
 
 
-def new_rows(pool, windows, key, value, runs, key_matrix, value_matrix, key_mean, value_mean, phases, key_sigma, value_sigma, key_clip,
-             value_clip, bad, search, key_code, value_code):
+def new_rows(a):
     if table_checks.enabled():
-        table_checks.check_shapes("new_rows", runs=(runs, (None, 6)))
-        reference.check_writes("new_rows", pool.shape[1], key_sigma, value_sigma, key_clip, value_clip, bad)
-        table_checks.check_new_runs("new_rows", runs, min(len(key), len(value)), len(pool), len(windows), 0 if phases is None else len(phases))
-    runs = runs.long()
+        table_checks.check_shapes("new_rows", runs=(a.runs, (None, 6)))
+        reference.check_writes("new_rows", a)
+        table_checks.check_new_runs("new_rows", a.runs, min(len(a.key), len(a.value)), len(a.pool), len(a.windows),
+                                    0 if a.phases is None else len(a.phases))
+    runs = a.runs.long()
     run, i = _tokens(runs[:, 1])
     if len(run) == 0:
         return
     first, _, page, slot, position, window = runs[run].unbind(1)
-    mean = _mean(key_mean, phases, position + i)
-    rows = (reference.rotate_rows(key[first + i], mean, _whole(key_matrix)),
-            reference.rotate_rows(value[first + i], value_mean, _whole(value_matrix)))
+    mean = _mean(a.key_mean, a.phases, position + i)
+    rows = (reference.rotate_rows(a.key[first + i], mean, _whole(a.key_matrix)),
+            reference.rotate_rows(a.value[first + i], a.value_mean, _whole(a.value_matrix)))
     kept = (window >= 0).nonzero().flatten()
-    for index, side in zip(_window_index(windows, window[kept], (position + i)[kept] % PAGE_TOKENS), rows):
-        windows[index] = side[kept]
+    for index, side in zip(_window_index(a.windows, window[kept], (position + i)[kept] % PAGE_TOKENS), rows):
+        a.windows[index] = side[kept]
     coded = (page >= 0).nonzero().flatten()
     if len(coded) > 0:
-        reference.write_rows(pool, page[coded], (slot + i)[coded],
-                             *reference.encode(rows[0][coded], key_sigma, key_clip, bad, search, key_code, True),
-                             *reference.encode(rows[1][coded], value_sigma, value_clip, bad, search, value_code, False), key_code, value_code)
+        reference.write_encoded(a, page[coded], (slot + i)[coded], rows[0][coded], rows[1][coded])
 
 
-def quantize_windows(pool, windows, window_table, runs, key_sigma, value_sigma, key_clip, value_clip, bad, sink, search, key_code, value_code):
+def quantize_windows(a):
     if table_checks.enabled():
-        table_checks.check_shapes("quantize_windows", runs=(runs, (None, 5)))
-        reference.check_writes("quantize_windows", pool.shape[1], key_sigma, value_sigma, key_clip, value_clip, bad)
-        table_checks.check_window_runs("quantize_windows", runs, window_table, len(pool), len(windows), sink)
-    runs = runs.long()
+        table_checks.check_shapes("quantize_windows", runs=(a.runs, (None, 5)))
+        reference.check_writes("quantize_windows", a)
+        table_checks.check_window_runs("quantize_windows", a.runs, a.window_table, len(a.pool), len(a.windows), a.sink)
+    runs = a.runs.long()
     run, i = _tokens(runs[:, 1])
     if len(run) == 0:
         return
     first, _, page, slot, _ = runs[run].unbind(1)
-    sink_pages = -(-sink // PAGE_TOKENS)
-    ring = (window_table.shape[1] - sink_pages) * PAGE_TOKENS
+    sinks = sink_pages(a.sink)
+    ring = (a.window_table.shape[1] - sinks) * PAGE_TOKENS
     sequence, at = first // ring, (first % ring + i) % ring
-    pages = window_table[sequence, sink_pages + at // PAGE_TOKENS].long()
-    rows = [windows[index] for index in _window_index(windows, pages, at % PAGE_TOKENS)]
-    reference.write_rows(pool, page, slot + i, *reference.encode(rows[0], key_sigma, key_clip, bad, search, key_code, True),
-                         *reference.encode(rows[1], value_sigma, value_clip, bad, search, value_code, False), key_code, value_code)
+    pages = a.window_table[sequence, sinks + at // PAGE_TOKENS].long()
+    rows = [a.windows[index] for index in _window_index(a.windows, pages, at % PAGE_TOKENS)]
+    reference.write_encoded(a, page, slot + i, *rows)
 
 
 def merge_outputs(out, lse, part, part_lse):

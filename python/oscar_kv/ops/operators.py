@@ -1,6 +1,6 @@
 """The cache operators on plain tensors, declared to torch: schemas, fakes for torch.compile and export, and the
-torch reference (reference.py) for every device. If the CUDA operators (csrc/) are installed and a GPU is present,
-support.py loads them for CUDA tensors.
+torch reference (reference.py) for every device, which takes the arguments by name (view.py). If the CUDA operators (csrc/)
+are installed and a GPU is present, load.py loads them for CUDA tensors.
 
 Codes of a side come as RowCode.numbers(). pool [pages, Hkv, bytes] uint8 holds pages as described in format/page_layout.py,
 and windows [window pages, Hkv, 128 d] BF16 as in format/window_layout.py. Tables, lengths and runs are int32."""
@@ -9,32 +9,42 @@ import torch
 from . import chunk_reference, reference
 from ..format.codec import code_of
 from ..format.page_layout import PAGE_TOKENS
+from .view import StepView
 
 NO_FAULT = 2 ** 31 - 1  # of `bad`
 
+by_reference = {}     # {operator: its reference}, for devices whose kernels do not serve a layer
 _library = torch.library.Library("oscar_kv", "FRAGMENT")
 
 
 def _declare(name, schema, implementation, fake):
+    """implementation, fake: of a StepView with the names of the schema."""
     _library.define(name + schema)
-    _library.impl(name, implementation, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"oscar_kv::{name}", fake, lib=_library)
-    return getattr(torch.ops.oscar_kv, name).default
+    operator = getattr(torch.ops.oscar_kv, name).default
+    names = [argument.name for argument in operator._schema.arguments]
+
+    def flat(function):
+        return lambda *given: function(StepView(**dict(zip(names, given, strict=True))))
+
+    by_reference[name] = flat(implementation)
+    _library.impl(name, by_reference[name], "CompositeExplicitAutograd")
+    torch.library.register_fake(f"oscar_kv::{name}", flat(fake), lib=_library)
+    return operator
 
 
-def _nothing(*arguments):
+def _nothing(a):
     return None
 
 
 # Transforms rows [N, H, d] of keys or values to the cache basis, BF16: subtracts a mean [H, d] or [N, H, d], then
 # multiplies by matrices [1 or H, d, d].
-rotate_rows = _declare("rotate_rows", "(Tensor rows, Tensor? mean, Tensor? matrix) -> Tensor", reference.rotate_rows,
-                       lambda rows, mean, matrix: rows.new_empty(rows.shape, dtype=torch.bfloat16))
+rotate_rows = _declare("rotate_rows", "(Tensor rows, Tensor? mean, Tensor? matrix) -> Tensor",
+                       lambda a: reference.rotate_rows(a.rows, a.mean, a.matrix), lambda a: a.rows.new_empty(a.rows.shape, dtype=torch.bfloat16))
 
 # Writes codes [N, Hkv, d] and parameters [N, Hkv, bytes] of rows to token slot [N] of page [N].
 write_rows = _declare(
     "write_rows", "(Tensor(a!) pool, Tensor page, Tensor slot, Tensor key_codes, Tensor key_params, Tensor value_codes, "
-    "Tensor value_params, int[] key_code, int[] value_code) -> ()", reference.write_rows, _nothing)
+    "Tensor value_params, int[] key_code, int[] value_code) -> ()", lambda a: reference.write_rows(**vars(a)), _nothing)
 
 # Writes rows [N, Hkv, d] BF16 in the cache basis into pages, as given by runs [R, 5] (tables.RUN): clips, encodes (minmax or
 # search) and packs them. clip [Hkv]; sigma [Hkv, 4]; bad [2]: the smallest position * Hkv + head that is not finite,
@@ -45,19 +55,19 @@ quantize_rows = _declare(
     reference.quantize_rows, _nothing)
 
 
-def _dequantize_fake(pool, runs, key_sigma, value_sigma, key_code, value_code):
-    shape = (runs.shape[0] * PAGE_TOKENS, pool.shape[1])
-    return tuple(pool.new_empty((*shape, code_of(code).head_dim), dtype=torch.float32) for code in (key_code, value_code))
+def _dequantize_fake(a):
+    shape = (a.runs.shape[0] * PAGE_TOKENS, a.pool.shape[1])
+    return tuple(a.pool.new_empty((*shape, code_of(code).head_dim), dtype=torch.float32) for code in (a.key_code, a.value_code))
 
 
 # Complete pages, one per run (page_runs()), as FP32 rows in the cache basis: keys, values [64 R, Hkv, d].
 dequantize_pages = _declare(
     "dequantize_pages", "(Tensor pool, Tensor runs, Tensor key_sigma, Tensor value_sigma, int[] key_code, int[] value_code) -> "
-    "(Tensor, Tensor)", reference.dequantize_pages, _dequantize_fake)
+    "(Tensor, Tensor)", lambda a: reference.dequantize_pages(**vars(a)), _dequantize_fake)
 
 
-def _append_fake(windows, window_table, query, *rest):
-    return windows.new_empty((0,) if query is None else query.shape)
+def _append_fake(a):
+    return a.windows.new_empty((0,) if a.query is None else a.query.shape)
 
 
 # Transforms the newest row of each sequence to the cache basis and writes it into its window. key and value: [B, Hkv,
@@ -76,10 +86,9 @@ flush_tokens = _declare(
     "int[] key_code, int[] value_code) -> ()", reference.flush_tokens, _nothing)
 
 
-def _decode_fake(query, pool, table, windows, window_table, lengths, key_sigma, value_sigma, turned, phases,
-                 tile_phases, workspace, scale, sink, recent, flush, window, want_lse, key_code, value_code):
-    return (query.new_empty(query.shape, dtype=torch.float32),
-            query.new_empty(query.shape[:-1] if want_lse else (0,), dtype=torch.float32))
+def _decode_fake(a):
+    return (a.query.new_empty(a.query.shape, dtype=torch.float32),
+            a.query.new_empty(a.query.shape[:-1] if a.want_lse else (0,), dtype=torch.float32))
 
 
 # Softmax attention of each sequence's newest token over the three tiers, in the cache basis. query [B, Hkv, g, d] BF16
@@ -105,7 +114,7 @@ step_tokens = _declare(
     reference.step_tokens, _nothing)
 
 
-def _no_layers(*arguments):
+def _no_layers(a):
     raise RuntimeError("oscar_kv::flush_layers: the CUDA operators are not loaded; flush_tokens serves one layer")
 
 
@@ -115,7 +124,7 @@ SIDE_BYTES = 256  # kLeavingSideBytes of kernels/quantize/leaving_tokens.h
 # the other tensors must not move. bad [2]: as in quantize_rows. Returns the layer's `words` of flush_layers.
 describe_layer = _declare(
     "describe_layer", "(Tensor(a!) sides, Tensor pool, Tensor windows, Tensor key_sigma, Tensor value_sigma, Tensor key_clip, "
-    "Tensor value_clip, Tensor bad, int[] key_code, int[] value_code) -> int", _no_layers, lambda *arguments: 0)
+    "Tensor value_clip, Tensor bad, int[] key_code, int[] value_code) -> int", _no_layers, lambda a: 0)
 
 # flush_tokens with flush = 1 for layers of any codes, in one launch. sides [2 L, SIDE_BYTES]: describe_layer() of all
 # layers, on the device; words: the most of them.
@@ -124,19 +133,19 @@ flush_layers = _declare(
     "int sink, int recent, bool search) -> ()", _no_layers, _nothing)
 
 
-def _no_device_code(like):
+def _no_device_code(a):
     raise RuntimeError("oscar_kv::device_code: the CUDA operators are not loaded")
 
 
 # Whether the operators run on the device of `like`: CUDA's error or 0, the driver's version of CUDA (13000), and the version
 # that it must have to translate the operators' PTX.
-device_code = _declare("device_code", "(Tensor like) -> (int, int, int)", _no_device_code, lambda like: (0, 0, 0))
+device_code = _declare("device_code", "(Tensor like) -> (int, int, int)", _no_device_code, lambda a: (0, 0, 0))
 
 # Bytes that decode_attention needs on the device of `like`. page_queries: from kernels.page_queries() with rotated
 # means, otherwise 0.
 decode_workspace_bytes = _declare(
     "decode_workspace_bytes", "(Tensor like, int head_dim, int group, int batch, int kv_heads, int page_queries) -> int",
-    lambda like, head_dim, group, batch, kv_heads, page_queries: 0, lambda *arguments: 0)
+    lambda a: 0, lambda a: 0)
 
 # Chunks of prompts (cache/chunk_pass.py). Writes stored tokens and new rows [N, Hkv, d], in the model's basis, into key_out
 # and value_out [M, Hkv, d], as given by tiles [T, 6] (tables.TILE). Matrices [1 or Hkv, d, d] undo the change of
@@ -163,10 +172,10 @@ quantize_windows = _declare(
 
 # Merges another part of a softmax into out [N, H, d] with log-sum-exp [H, N] FP32.
 merge_outputs = _declare("merge_outputs", "(Tensor(a!) out, Tensor(b!) lse, Tensor part, Tensor part_lse) -> ()",
-                         chunk_reference.merge_outputs, _nothing)
+                         lambda a: chunk_reference.merge_outputs(**vars(a)), _nothing)
 
 
-def _no_tile_phases(frequencies):
+def _no_tile_phases(a):
     raise RuntimeError("oscar_kv::tile_phases: the CUDA operators are not loaded; the reference needs no such table")
 
 
@@ -175,6 +184,6 @@ PAGE_RANK = 32  # kPageRank of kernels/decode/tile_phases.h
 # The tables of kernels/decode/tile_phases.h that the kernel reads beside phases, FP16 bits, from frequencies [d / 2] on
 # the CPU.
 tile_phases = _declare("tile_phases", "(Tensor frequencies) -> Tensor", _no_tile_phases,
-                       lambda frequencies: frequencies.new_empty((2 * PAGE_RANK * (2 * frequencies.shape[0] + PAGE_TOKENS),), dtype=torch.int16))
+                       lambda a: a.frequencies.new_empty((2 * PAGE_RANK * (2 * a.frequencies.shape[0] + PAGE_TOKENS),), dtype=torch.int16))
 
 page_runs = reference.page_runs

@@ -68,29 +68,34 @@ def encode(rows, sigma, clip, bad, search, numbers, key):
     return codec.to(rows.device).encode(rows.float())
 
 
-def check_writes(op, heads, key_sigma, value_sigma, key_clip, value_clip, bad):
+def check_writes(op, a):
     """What every operator that writes codes is given for its heads."""
-    table_checks.check_shapes(op, key_sigma=(key_sigma, (heads, 4)), value_sigma=(value_sigma, (heads, 4)), key_clip=(key_clip, (heads,)),
-                              value_clip=(value_clip, (heads,)), bad=(bad, (2,)))
-    table_checks.check_clips(op, key_clip=key_clip, value_clip=value_clip)
+    heads = a.pool.shape[1]
+    table_checks.check_shapes(op, key_sigma=(a.key_sigma, (heads, 4)), value_sigma=(a.value_sigma, (heads, 4)),
+                              key_clip=(a.key_clip, (heads,)), value_clip=(a.value_clip, (heads,)), bad=(a.bad, (2,)))
+    table_checks.check_clips(op, key_clip=a.key_clip, value_clip=a.value_clip)
 
 
-def quantize_rows(pool, key, value, runs, key_sigma, value_sigma, key_clip, value_clip, bad, search, key_code, value_code):
+def write_encoded(a, page, slot, key, value):
+    """Encodes rows [N, Hkv, d] and writes them to token slot [N] of page [N]."""
+    write_rows(a.pool, page, slot, *encode(key, a.key_sigma, a.key_clip, a.bad, a.search, a.key_code, True),
+               *encode(value, a.value_sigma, a.value_clip, a.bad, a.search, a.value_code, False), a.key_code, a.value_code)
+
+
+def quantize_rows(a):
     if table_checks.enabled():
-        shape = (len(key), pool.shape[1], code_of(key_code).head_dim)
-        table_checks.check_shapes("quantize_rows", key=(key, shape), value=(value, shape), runs=(runs, (None, 5)))
-        check_writes("quantize_rows", pool.shape[1], key_sigma, value_sigma, key_clip, value_clip, bad)
-        table_checks.check_runs("quantize_rows", runs, len(key), len(pool))
+        shape = (len(a.key), a.pool.shape[1], code_of(a.key_code).head_dim)
+        table_checks.check_shapes("quantize_rows", key=(a.key, shape), value=(a.value, shape), runs=(a.runs, (None, 5)))
+        check_writes("quantize_rows", a)
+        table_checks.check_runs("quantize_rows", a.runs, len(a.key), len(a.pool))
     row, page, slot = [], [], []
-    for first, count, page_id, first_slot, _ in runs.tolist():
+    for first, count, page_id, first_slot, _ in a.runs.tolist():
         row += range(first, first + count)
         page += [page_id] * count
         slot += range(first_slot, first_slot + count)
-    if not row:
-        return
-    row, page, slot = (torch.tensor(x, device=pool.device) for x in (row, page, slot))
-    write_rows(pool, page, slot, *encode(key[row], key_sigma, key_clip, bad, search, key_code, True),
-               *encode(value[row], value_sigma, value_clip, bad, search, value_code, False), key_code, value_code)
+    if row:
+        row, page, slot = (torch.tensor(x, device=a.pool.device) for x in (row, page, slot))
+        write_encoded(a, page, slot, a.key[row], a.value[row])
 
 
 def dequantize_pages(pool, runs, key_sigma, value_sigma, key_code, value_code):
@@ -136,41 +141,41 @@ def rotate_rows(rows, mean, matrix):
     return multiply(rows, matrix).bfloat16().contiguous()
 
 
-def append_tokens(windows, window_table, query, key, value, lengths, query_matrix, key_matrix, value_matrix, key_mean, value_mean,
-                  sink):
+def append_tokens(a):
+    windows, window_table, lengths = a.windows, a.window_table, a.lengths
     if table_checks.enabled():
         shape = (len(lengths), windows.shape[1], windows.shape[2] // (2 * PAGE_TOKENS))
-        table_checks.check_shapes("append_tokens", key=(key, shape), value=(value, shape))
-        for name, mean in (("key_mean", key_mean), ("value_mean", value_mean)):  # one for each token where RoPE turns it
-            table_checks.check_shapes("append_tokens", **{name: (mean, shape if mean is not None and mean.dim() == 3 else shape[1:])})
-        table_checks.check_step("append_tokens", lengths, window_table, len(windows), sink, newest_only=True)
-    sides = rotate_rows(key, key_mean, key_matrix), rotate_rows(value, value_mean, value_matrix)
+        table_checks.check_shapes("append_tokens", key=(a.key, shape), value=(a.value, shape))
+        for name, mean in (("key_mean", a.key_mean), ("value_mean", a.value_mean)):  # one for each token where RoPE turns it
+            found = shape if mean is not None and mean.dim() == 3 else shape[1:]
+            table_checks.check_shapes("append_tokens", **{name: (mean, found)})
+        table_checks.check_step("append_tokens", lengths, window_table, len(windows), a.sink, newest_only=True)
+    sides = rotate_rows(a.key, a.key_mean, a.key_matrix), rotate_rows(a.value, a.value_mean, a.value_matrix)
     sequence = (lengths > 0).nonzero().flatten()
-    window_layout(windows, window_table, sink).write(windows, window_table, sequence, lengths[sequence].long() - 1,
-                                                     *(rows[sequence] for rows in sides))
-    if query is None:
+    window_layout(windows, window_table, a.sink).write(windows, window_table, sequence, lengths[sequence].long() - 1,
+                                                       *(rows[sequence] for rows in sides))
+    if a.query is None:
         return windows.new_empty((0,))
-    matrix = query_matrix
+    matrix = a.query_matrix
     if matrix is not None and matrix.shape[0] > 1:  # query head h reads KV head h / group
-        matrix = matrix.repeat_interleave(query.shape[1] // matrix.shape[0], dim=0)
-    return multiply(query.float(), matrix).bfloat16().contiguous()
+        matrix = matrix.repeat_interleave(a.query.shape[1] // matrix.shape[0], dim=0)
+    return multiply(a.query.float(), matrix).bfloat16().contiguous()
 
 
-def flush_tokens(pool, windows, window_table, table, lengths, key_sigma, value_sigma, key_clip, value_clip, bad, sink, recent,
-                 flush, search, key_code, value_code):
+def flush_tokens(a):
     if table_checks.enabled():
-        check_writes("flush_tokens", pool.shape[1], key_sigma, value_sigma, key_clip, value_clip, bad)
-        table_checks.check_step("flush_tokens", lengths, window_table, len(windows), sink, table, len(pool), recent, flush, flushing=True)
-    begin, end = (quantized_end(n.clamp(min=0), sink, recent, flush) for n in (lengths.long() - 1, lengths.long()))
+        check_writes("flush_tokens", a)
+        table_checks.check_step("flush_tokens", a.lengths, a.window_table, len(a.windows), a.sink, a.table, len(a.pool), a.recent, a.flush,
+                                flushing=True)
+    lengths = a.lengths.long()
+    begin, end = (quantized_end(n.clamp(min=0), a.sink, a.recent, a.flush) for n in (lengths - 1, lengths))
     leaving = [(b, p) for b, (first, last) in enumerate(zip(begin.tolist(), end.tolist())) for p in range(first, last)]
     if not leaving:
         return
-    sequence, position = torch.tensor(leaving, device=pool.device).unbind(1)
-    rows = window_layout(windows, window_table, sink).rows(windows, window_table, sequence, position)
-    body = position - sink
-    write_rows(pool, table[sequence, body // PAGE_TOKENS].long(), body % PAGE_TOKENS,
-               *encode(rows[0], key_sigma, key_clip, bad, search, key_code, True),
-               *encode(rows[1], value_sigma, value_clip, bad, search, value_code, False), key_code, value_code)
+    sequence, position = torch.tensor(leaving, device=a.pool.device).unbind(1)
+    rows = window_layout(a.windows, a.window_table, a.sink).rows(a.windows, a.window_table, sequence, position)
+    body = position - a.sink
+    write_encoded(a, a.table[sequence, body // PAGE_TOKENS].long(), body % PAGE_TOKENS, *rows)
 
 
 class _Attention:
@@ -207,15 +212,14 @@ class _Attention:
         return output, lse
 
 
-def attention(query, positions, pool, table, windows, window_table, lengths, ends, key_sigma, value_sigma, turned, phases, scale,
-              sink, rule, key_code, value_code, shift=None):
+def attention(a, positions, ends, rule, shift=None):
     """As operators.decode_attention, for query rows [B, Hkv, R, d] FP32 of tokens at any positions [B, R] and any rule.Rule, but
     its sinks; ends [B]: the first token of each sequence that is no code; shift [B, Hkv, R]: added to logits before the scale."""
-    device, batch = query.device, query.shape[0]
-    one = _Attention(query, positions, turned, phases, shift, scale, rule)
-    layout = window_layout(windows, window_table, sink)
+    device, batch, sink = a.query.device, a.query.shape[0], a.sink
+    one = _Attention(a.query, positions, a.turned, a.phases, shift, a.scale, rule)
+    layout = window_layout(a.windows, a.window_table, sink)
     held = layout.positions(ends)
-    one.add(*(w.float() for w in layout.read(windows, window_table)), held, (held >= 0) & (held < lengths[:, None]))
+    one.add(*(w.float() for w in layout.read(a.windows, a.window_table)), held, (held >= 0) & (held < a.lengths[:, None]))
     body = (ends - sink)[:, None]
     most, least = int(body.max()), 0
     if rule.hides and one.first.numel() > 0:  # pages that no query sees any longer
@@ -223,37 +227,30 @@ def attention(query, positions, pool, table, windows, window_table, lengths, end
     count = -(-most // PAGE_TOKENS)
     for begin in range(least, count, BLOCK_PAGES):
         end = min(begin + BLOCK_PAGES, count)
-        rows = dequantize(pool, page_runs(table[:, begin:end], pool.shape[0]), key_sigma, value_sigma, key_code, value_code)
+        rows = dequantize(a.pool, page_runs(a.table[:, begin:end], a.pool.shape[0]), *a.codes)
         index = torch.arange(begin * PAGE_TOKENS, end * PAGE_TOKENS, device=device).expand(batch, -1)
         one.add(*(r.unflatten(0, (batch, -1)).transpose(1, 2) for r in rows), sink + index, index < body)
     return one.result()
 
 
-def decode_attention(query, pool, table, windows, window_table, lengths, key_sigma, value_sigma, turned, phases,
-                     tile_phases, workspace, scale, sink, recent, flush, window, want_lse, key_code, value_code):
+def decode_attention(a):
     if table_checks.enabled():
-        table_checks.check_step("decode_attention", lengths, window_table, len(windows), sink, table, len(pool), recent, flush,
-                                0 if phases is None else len(phases))
-    lengths = lengths.long()
-    positions = (lengths - 1)[:, None].expand(-1, query.shape[2])
-    output, lse = attention(query.float(), positions, pool, table, windows, window_table, lengths,
-                            quantized_end(lengths, sink, recent, flush), key_sigma, value_sigma, turned, phases, scale, sink,
-                            Rule(window), key_code, value_code)
-    return output, lse if want_lse else lse.new_empty(0)
+        table_checks.check_step("decode_attention", a.lengths, a.window_table, len(a.windows), a.sink, a.table, len(a.pool), a.recent,
+                                a.flush, 0 if a.phases is None else len(a.phases))
+    lengths = a.lengths.long()
+    positions = (lengths - 1)[:, None].expand(-1, a.query.shape[2])
+    ends = quantized_end(lengths, a.sink, a.recent, a.flush)
+    output, lse = attention(a.but(query=a.query.float(), lengths=lengths), positions, ends, Rule(a.window))
+    return output, lse if a.want_lse else lse.new_empty(0)
 
 
-def step_tokens(output, query, key, value, pool, table, windows, window_table, lengths, query_matrix, key_matrix, value_matrix,
-                output_matrix, key_mean, value_mean, phases, tile_phases, key_sigma, value_sigma, workspace, scale, sink, recent, flush,
-                key_code, value_code):
-    turned, heads = None, key.shape[1]
-    if phases is not None:
-        raw = query.float().unflatten(1, (heads, -1))
-        turned, mean = phase_queries(raw, key_mean), rotated(key_mean, phases[(lengths.long() - 1).clamp(min=0)])
-    else:
-        mean = key_mean
-    coded = append_tokens(windows, window_table, query, key, value, lengths, query_matrix, key_matrix, value_matrix, mean, value_mean, sink)
-    found, _ = decode_attention(coded.unflatten(1, (heads, -1)), pool, table, windows, window_table, lengths, key_sigma, value_sigma, turned,
-                                phases, tile_phases, workspace, scale, sink, recent, flush, 0, False, key_code, value_code)
-    found = torch.matmul(found, output_matrix)
-    found = found if value_mean is None else found + value_mean[:, None, :]
-    output.copy_(torch.where((lengths > 0)[:, None, None], found.flatten(1, 2), 0))
+def step_tokens(a):
+    turned, mean, heads = None, a.key_mean, a.key.shape[1]
+    if a.phases is not None:
+        raw = a.query.float().unflatten(1, (heads, -1))
+        turned, mean = phase_queries(raw, mean), rotated(mean, a.phases[(a.lengths.long() - 1).clamp(min=0)])
+    coded = append_tokens(a.but(key_mean=mean))
+    found, _ = decode_attention(a.but(query=coded.unflatten(1, (heads, -1)), turned=turned, window=0, want_lse=False))
+    found = torch.matmul(found, a.output_matrix)
+    found = found if a.value_mean is None else found + a.value_mean[:, None, :]
+    a.output.copy_(torch.where((a.lengths > 0)[:, None, None], found.flatten(1, 2), 0))

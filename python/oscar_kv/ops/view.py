@@ -1,0 +1,50 @@
+"""The arguments of an operator by name. Schemas of torch are flat lists; the reference takes one of these in their place."""
+import torch
+
+
+class StepView:
+    """Attributes are those of the operator's schema (operators.py). Letters: B sequences, N rows, Hq query heads, Hkv KV heads, d head
+    size, P pages and W window pages of a sequence."""
+    query: torch.Tensor         # [B, Hq, d], or [B, Hkv, g, d] in the cache basis
+    key: torch.Tensor           # [N, Hkv, d]
+    value: torch.Tensor
+    pool: torch.Tensor          # [pages, Hkv, bytes] uint8
+    table: torch.Tensor         # [B, P] int32
+    windows: torch.Tensor       # [window pages, Hkv, 128 d] BF16
+    window_table: torch.Tensor  # [B, W] int32
+    lengths: torch.Tensor       # [B] int32
+    runs: torch.Tensor          # tables.RUN or NEW_RUN
+    tiles: torch.Tensor         # tables.TILE
+    key_sigma: torch.Tensor     # [Hkv, 4]
+    value_sigma: torch.Tensor
+    key_clip: torch.Tensor      # [Hkv]
+    value_clip: torch.Tensor
+    bad: torch.Tensor           # [2]
+    key_code: list[int]         # RowCode.numbers()
+    value_code: list[int]
+    query_matrix: torch.Tensor  # [1 or Hkv, d, d]
+    key_matrix: torch.Tensor
+    value_matrix: torch.Tensor
+    output_matrix: torch.Tensor
+    key_mean: torch.Tensor | None
+    value_mean: torch.Tensor | None
+    phases: torch.Tensor | None  # [positions, d], of means before RoPE
+    turned: torch.Tensor | None  # [B, Hkv, g, d]
+    scale: float
+    sink: int
+    recent: int
+    flush: int
+    window: int  # sliding window, 0 for none
+    search: bool
+
+    def __init__(self, **given):
+        self.__dict__.update(given)
+
+    def but(self, **changed):
+        """A view with other values of some names, or more names."""
+        return StepView(**{**self.__dict__, **changed})
+
+    @property
+    def codes(self):
+        """What pages are read with."""
+        return self.key_sigma, self.value_sigma, self.key_code, self.value_code
