@@ -6,7 +6,8 @@ from .commands import collect, export, fit, verify
 from .files.errors import EnvironmentFault, InputError, NumericalError
 
 __version__ = "0.1.0"
-__all__ = ["Bundle", "EnvironmentFault", "InputError", "NumericalError", "attach", "collect", "detach", "export", "fit", "load_bundle", "new_cache", "verify"]
+__all__ = ["Bundle", "EnvironmentFault", "InputError", "NumericalError", "attach", "collect", "detach", "export", "fit",
+           "load_bundle", "new_cache", "verify"]
 
 
 def __getattr__(name):

@@ -1,6 +1,7 @@
 """python -m oscar_kv MODEL BUNDLE: generates with the 2-bit cache of a bundle and again with the BF16 cache, and
 reports the size of both. It checks on any machine that a bundle and a model fit together; oscar-verify measures
 the quality."""
+import functools
 import os
 import sys
 
@@ -21,7 +22,8 @@ def parse(arguments):
     text.add_argument("--prompt", metavar="TEXT")
     text.add_argument("--prompt-file", metavar="FILE", help="UTF-8 text")
     parser.add_argument("--prompt-tokens", type=int, default=1024, metavar="N", help="the first N of it (default 1024)")
-    parser.add_argument("--max-new-tokens", type=int, default=32, metavar="N", help="to generate, greedily (default 32)")
+    parser.add_argument("--max-new-tokens", type=int, default=32, metavar="N",
+                        help="to generate, greedily (default 32)")
     parser.add_argument("--device", default="cpu", help="of the model (default cpu; the reference was not run on GPUs)")
     options = parser.parse_args(arguments)
     for name in ("prompt_tokens", "max_new_tokens"):
@@ -43,7 +45,8 @@ def check_device(name):
     import torch
     device = torch.device(name)
     if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
-        raise EnvironmentFault(f"--device {name}: torch finds {torch.cuda.device_count()} GPUs; choose cpu, or a machine with a GPU")
+        raise EnvironmentFault(f"--device {name}: torch finds {torch.cuda.device_count()} GPUs; choose cpu, or a "
+                               "machine with a GPU")
     if device.type not in ("cpu", "cuda"):
         raise EnvironmentFault(f"--device {name}: oscar-kv was run on cpu and cuda only; choose one of them")
 
@@ -92,7 +95,8 @@ def run(options):
     if os.path.isdir(options.model):
         checkpoint_fingerprint(options.model)  # damaged files give a clear error before transformers opens them
     tokenizer = of_transformers(options.model, lambda: AutoTokenizer.from_pretrained(options.model))
-    model = of_transformers(options.model, lambda: AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.bfloat16))
+    loaded = functools.partial(AutoModelForCausalLM.from_pretrained, options.model, dtype=torch.bfloat16)
+    model = of_transformers(options.model, loaded)
     model = model.to(options.device).eval()
     ids = tokenizer(text, return_tensors="pt").input_ids[:, :options.prompt_tokens].to(model.device)
     if ids.shape[1] == 0:
@@ -107,7 +111,8 @@ def run(options):
     held, full = cache.nbytes, bf16_bytes(model, cache.get_seq_length())
     same = next((i for i, (a, b) in enumerate(zip(answer, base)) if a != b), min(len(answer), len(base)))
     print(shown(tokenizer.decode(answer)))
-    print(f"KV cache of {cache.get_seq_length():,} tokens: {held:,} bytes; the BF16 cache has {full:,} bytes, {full / held:.2f} times the size")
+    print(f"KV cache of {cache.get_seq_length():,} tokens: {held:,} bytes; the BF16 cache has {full:,} bytes, "
+          f"{full / held:.2f} times the size")
     print(f"the first {same} of {len(answer)} generated tokens are those of the BF16 cache")
 
 

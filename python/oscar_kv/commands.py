@@ -18,8 +18,8 @@ def _executable(name):
     folder = os.environ.get(FOLDER_VARIABLE)
     found = shutil.which(name, path=folder) if folder else shutil.which(name)
     if found is None:
-        raise EnvironmentFault(f"{name} is not in {folder or 'PATH'}; install the toolchain, or name the folder of its commands in "
-                               f"{FOLDER_VARIABLE}")
+        raise EnvironmentFault(f"{name} is not in {folder or 'PATH'}; install the toolchain, or name the folder of "
+                               f"its commands in {FOLDER_VARIABLE}")
     return found
 
 
@@ -47,7 +47,8 @@ def _run(command, places, options, codes=(0,)):
     try:
         running = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     except OSError as error:
-        raise EnvironmentFault(f"{words[0]} cannot be run ({error.strerror}); install the toolchain for this machine") from None
+        raise EnvironmentFault(
+            f"{words[0]} cannot be run ({error.strerror}); install the toolchain for this machine") from None
     said = []
 
     def follow():

@@ -23,49 +23,57 @@ def parse(arguments):
     parser = Parser(prog="python -m oscar_kv.serve_check", description=__doc__.split("\n\n")[0])
     parser.add_argument("model", help="directory or org/name, as vLLM takes it")
     parser.add_argument("bundle", help="bundle of oscar-fit for this model")
-    parser.add_argument("-o", "--output", default="serve_check", metavar="DIR", help="where results go (default serve_check)")
-    parser.add_argument("--max-model-len", type=int, default=16384, metavar="N", help="tokens of a request (default 16384)")
+    parser.add_argument("-o", "--output", default="serve_check", metavar="DIR", help="where results go (default "
+                        "serve_check)")
+    parser.add_argument("--max-model-len", type=int, default=16384, metavar="N", help="tokens of a request (default "
+                        "16384)")
     parser.add_argument("--tensor-parallel-size", type=int, default=1, metavar="N", help="GPUs (default 1)")
     parser.add_argument("--limit", type=int, metavar="N", help="questions of gsm8k (default all 1319)")
-    parser.add_argument("--input-len", type=int, default=8192, metavar="N", help="of a request of the throughput runs (default 8192)")
+    parser.add_argument("--input-len", type=int, default=8192, metavar="N", help="of a request of the throughput runs "
+                        "(default 8192)")
     parser.add_argument("--output-len", type=int, default=256, metavar="N", help="likewise (default 256)")
-    parser.add_argument("--prefix-caching", action="store_true", help="with vLLM's prefix caching, in both runs; the bundle's sink must be whole blocks of 64")
+    parser.add_argument("--prefix-caching", action="store_true", help="with vLLM's prefix caching, in both runs; the "
+                        "bundle's sink must be whole blocks of 64")
     parser.add_argument("--dry-run", action="store_true", help="print the commands and end")
     options = parser.parse_args(arguments)
     if "," in options.model or options.model.startswith("-"):
-        parser.error(f"the model {quoted(options.model)} holds a comma or begins with '-', which the other tools would take for an option; "
-                     "name it by a link without one")
+        parser.error(f"the model {quoted(options.model)} holds a comma or begins with '-', which the other tools "
+                     "would take for an option; name it by a link without one")
     for name in ("max_model_len", "tensor_parallel_size", "limit", "input_len", "output_len"):
         value = getattr(options, name)
         if value is not None and value < 1:
             parser.error(f"--{name.replace('_', '-')} is {value}, expected at least 1")
     if options.input_len + options.output_len > options.max_model_len:
-        parser.error(f"--input-len and --output-len are {options.input_len + options.output_len} tokens, more than --max-model-len "
-                     f"({options.max_model_len})")
+        parser.error(f"--input-len and --output-len are {options.input_len + options.output_len} tokens, more than "
+                     f"--max-model-len ({options.max_model_len})")
     return options
 
 
 def plan(options):
     """[(cache, measurement, command, environment, result)]: result is a file, or a folder that contains one."""
     steps, folder = [], pathlib.Path(options.output)
-    common = {"dtype": "bfloat16", "max_model_len": options.max_model_len, "tensor_parallel_size": options.tensor_parallel_size,
-              "enable_prefix_caching": options.prefix_caching}
+    common = {"dtype": "bfloat16", "max_model_len": options.max_model_len,
+              "tensor_parallel_size": options.tensor_parallel_size, "enable_prefix_caching": options.prefix_caching}
     for cache in ("bf16", CACHE_DTYPE):
         ours = {} if cache == "bf16" else {"kv_cache_dtype": CACHE_DTYPE, "attention_backend": VLLM_BACKEND}
         environment = {} if cache == "bf16" else {BUNDLE_VARIABLE: str(pathlib.Path(options.bundle).resolve())}
         named = ",".join(f"{k}={v}" for k, v in {"pretrained": options.model, **common, **ours}.items())
         result = folder / cache / "gsm8k"
         limit = ["--limit", str(options.limit)] if options.limit else []
-        steps.append((cache, "gsm8k", [sys.executable, "-m", "lm_eval", "--model", "vllm", "--model_args", named, "--tasks", "gsm8k",
-                                       "--num_fewshot", "5", "--batch_size", "auto", "--output_path", str(result), *limit], environment, result))
+        steps.append((cache, "gsm8k", [sys.executable, "-m", "lm_eval", "--model", "vllm", "--model_args", named,
+                                       "--tasks", "gsm8k", "--num_fewshot", "5", "--batch_size", "auto",
+                                       "--output_path", str(result), *limit], environment, result))
         flags = ["--dtype", "bfloat16", "--max-model-len", str(options.max_model_len), "--tensor-parallel-size",
-                 str(options.tensor_parallel_size), "--enable-prefix-caching" if options.prefix_caching else "--no-enable-prefix-caching"]
+                 str(options.tensor_parallel_size), "--enable-prefix-caching"
+                 if options.prefix_caching else "--no-enable-prefix-caching"]
         flags += [] if cache == "bf16" else ["--kv-cache-dtype", CACHE_DTYPE, "--attention-backend", VLLM_BACKEND]
         for batch in BATCHES:
             result = folder / cache / f"batch-{batch}.json"
             steps.append((cache, f"batch {batch}", [
-                "vllm", "bench", "throughput", "--model", options.model, *flags, "--dataset-name", "random", "--random-input-len",
-                str(options.input_len), "--random-output-len", str(options.output_len), "--num-prompts", str(4 * batch), "--max-num-seqs",
+                "vllm", "bench", "throughput", "--model", options.model, *flags, "--dataset-name", "random",
+                                                    "--random-input-len",
+                str(options.input_len), "--random-output-len", str(options.output_len), "--num-prompts", str(4 * batch),
+                                                    "--max-num-seqs",
                 str(batch), "--output-json", str(result)], environment, result))
     return steps
 
@@ -78,7 +86,8 @@ def _json(path):
     try:
         return json.loads(read_file(path, MOST_RESULT).decode())
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: is not the result that was expected ({error}); look at the output of its command") from None
+        raise InputError(
+            f"{path}: is not the result that was expected ({error}); look at the output of its command") from None
 
 
 def read_result(measurement, place):
@@ -86,8 +95,10 @@ def read_result(measurement, place):
     if measurement == "gsm8k":
         found = sorted(pathlib.Path(place).rglob("results_*.json"), key=lambda path: path.stat().st_mtime)
         if not found:
-            raise InputError(f"{place}: holds no results_*.json of lm-evaluation-harness; look at the output of its command")
-        results, path, name = _json(found[-1]).get("results", {}).get("gsm8k", {}), found[-1], "exact_match,strict-match"
+            raise InputError(f"{place}: holds no results_*.json of lm-evaluation-harness; look at the output of its "
+                             "command")
+        results, path, name = _json(found[-1]).get("results", {}).get("gsm8k",
+                                                                      {}), found[-1], "exact_match,strict-match"
     else:
         results, path, name = _json(place), place, "requests_per_second"  # its tokens per second include prompts
     value = results.get(name) if isinstance(results, dict) else None
@@ -104,8 +115,8 @@ def table(results, options):
     for batch in BATCHES:
         base, ours = (results[cache, f"batch {batch}"] for cache in ("bf16", CACHE_DTYPE))
         base, ours = options.output_len * base, options.output_len * ours
-        lines.append(f"| tokens written per second, {options.input_len} + {options.output_len}, batch {batch} | {base:.1f} | {ours:.1f} | "
-                     f"{ours / base if base else float('nan'):.2f} times |")
+        lines.append(f"| tokens written per second, {options.input_len} + {options.output_len}, batch {batch} | "
+                     f"{base:.1f} | {ours:.1f} | {ours / base if base else float('nan'):.2f} times |")
     return "\n".join(lines)
 
 
@@ -119,7 +130,8 @@ def run(options):
         except OSError as error:
             raise InputError(f"{command[0]} cannot be run ({error}); install vllm==0.33.0 and lm_eval[vllm]") from None
         if done.returncode != 0:
-            raise InputError(f"{cache}, {measurement}: the command ended with {done.returncode}; its own output says why")
+            raise InputError(f"{cache}, {measurement}: the command ended with {done.returncode}; its own output says "
+                             "why")
         results[cache, measurement] = read_result(measurement, place)
     print(table(results, options))
     lost = results["bf16", "gsm8k"] - results[CACHE_DTYPE, "gsm8k"]

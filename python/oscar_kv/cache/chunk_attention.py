@@ -26,7 +26,8 @@ def _in_parts(query, key, value, visible, scale, rule):
             column = torch.arange(begin, end, device=query.device)
             seen = (column <= at[:, None] + (held - tokens)) & visible(at, column)
             logits = rule.capped(torch.matmul(q, key[:, :, begin:end].transpose(-1, -2)) * scale)
-            seen = seen.expand(batch, -1, -1)[:, None, None].expand(-1, -1, group, -1, -1).reshape(batch, 1, -1, end - begin)
+            seen = seen.expand(batch, -1, -1)[:, None, None].expand(-1, -1, group, -1, -1)
+            seen = seen.reshape(batch, 1, -1, end - begin)
             parts.add(logits.masked_fill(~seen, -torch.inf), value[:, :, begin:end])
         outputs.append(parts.output.view(batch, heads, last - first, d))
         sums.append(parts.lse.view(batch, heads, last - first))
@@ -50,7 +51,8 @@ def causal_parts(query, key, value, counts, scale, rule=ALL, starts=None):
 def whole(query, key, value, mask, scale):
     """SDPA in which every token sees all keys, for encoders such as image encoders. mask: as in plain()."""
     visible = None if mask is None else mask.bool()[:, None, None, :]
-    return scaled_dot_product_attention(query, key, value, attn_mask=visible, scale=scale, enable_gqa=query.shape[1] > key.shape[1])
+    return scaled_dot_product_attention(query, key, value, attn_mask=visible, scale=scale,
+                                        enable_gqa=query.shape[1] > key.shape[1])
 
 
 def plain(query, key, value, mask, scale, rule=ALL):
@@ -59,7 +61,9 @@ def plain(query, key, value, mask, scale, rule=ALL):
     tokens, held, group = query.shape[2], key.shape[2], query.shape[1] // key.shape[1]
     offset, mask = held - tokens, None if mask is None else mask.bool()
     # Positions do not count padding, which precedes a sequence.
-    padding = torch.zeros(1, 1, dtype=torch.long, device=query.device) if mask is None else (~mask).sum(dim=1, keepdim=True)
+    padding = torch.zeros(1, 1, dtype=torch.long, device=query.device)
+    if mask is not None:
+        padding = (~mask).sum(dim=1, keepdim=True)
 
     def visible(at, column):
         seen = torch.ones(1, 1, len(column), dtype=torch.bool, device=query.device)
@@ -75,7 +79,8 @@ def plain(query, key, value, mask, scale, rule=ALL):
     else:
         at, column = torch.arange(tokens, device=query.device), torch.arange(held, device=query.device)
         seen = ((column <= at[:, None] + offset) & visible(at, column)).unsqueeze(1)
-    output = scaled_dot_product_attention(query, key, value, attn_mask=seen, is_causal=causal, scale=scale, enable_gqa=group > 1)
+    output = scaled_dot_product_attention(query, key, value, attn_mask=seen, is_causal=causal, scale=scale,
+                                          enable_gqa=group > 1)
     if seen is not None:  # a row that sees nothing is padding; SDPA returns NaN for it
         output = torch.where(seen.any(dim=-1, keepdim=True), output, torch.zeros_like(output))
     return output

@@ -22,8 +22,9 @@ def _rows_of(layer_code, held, one, key, value, buffer):
     keys, values = buffer[:, :one.keys]
     transform = layer_code.transform
     phases = transform.phase_table(layer_code.device) if transform.rotated_mean else None
-    operators.past_rows(held.pool, held.windows, one.device_tiles, key, value, *transform.products("key_back", "value_back"), transform.key_mean,
-                        transform.value_mean, phases, layer_code.key.sigma, layer_code.value.sigma, keys, values, *layer_code.numbers)
+    operators.past_rows(held.pool, held.windows, one.device_tiles, key, value,
+                        *transform.products("key_back", "value_back"), transform.key_mean, transform.value_mean, phases,
+                        layer_code.key.sigma, layer_code.value.sigma, keys, values, *layer_code.numbers)
     return keys, values
 
 
@@ -35,7 +36,8 @@ def attend(layer_code, held, work, query, key, value, scale, out, buffer=None, s
         keys, values = _rows_of(layer_code, held, one, key, value, buffer)
         queries, place = query[one.begin:one.end], out[one.begin:one.end]
         if not one.merged:
-            lse[one.begin] = flash.attention(queries, keys, values, one, one.causal, scale, place, layer_code.shared.flash)
+            lse[one.begin] = flash.attention(queries, keys, values, one, one.causal, scale, place,
+                                             layer_code.shared.flash)
             continue
         part = torch.empty_like(place, memory_format=torch.contiguous_format)
         found = flash.attention(queries, keys, values, one, one.causal, scale, part, layer_code.shared.flash)
@@ -51,8 +53,9 @@ def append(layer_code, held, work, key, value, bad, sink):
     code, transform = layer_code, layer_code.transform
     search = code.key.encoder == "search"
     if work.leaving is not None:
-        operators.quantize_windows(held.pool, held.windows, held.window_table, work.leaving, code.key.sigma, code.value.sigma, *code.clip, bad, sink,
-                                   search, *code.numbers)
+        operators.quantize_windows(held.pool, held.windows, held.window_table, work.leaving, code.key.sigma,
+                                   code.value.sigma, *code.clip, bad, sink, search, *code.numbers)
     phases = transform.phase_table(code.device) if transform.rotated_mean else None
-    operators.new_rows(held.pool, held.windows, key, value, work.new, *transform.products("key_forward", "value_forward"), transform.key_mean,
-                       transform.value_mean, phases, code.key.sigma, code.value.sigma, *code.clip, bad, search, *code.numbers)
+    operators.new_rows(held.pool, held.windows, key, value, work.new,
+                       *transform.products("key_forward", "value_forward"), transform.key_mean, transform.value_mean,
+                       phases, code.key.sigma, code.value.sigma, *code.clip, bad, search, *code.numbers)

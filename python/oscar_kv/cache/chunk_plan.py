@@ -56,7 +56,8 @@ def past_tiles(policy, chunk, begin, end, out_row):
 
 def new_tiles(chunk, source, out_row):
     """The chunk's own rows, starting at row `source` of the new ones."""
-    return [(NEW, out_row + at, until - at, chunk.row, source + at, 0, chunk.start + at) for at, until in _cut(0, chunk.count, 0)]
+    return [(NEW, out_row + at, until - at, chunk.row, source + at, 0, chunk.start + at)
+            for at, until in _cut(0, chunk.count, 0)]
 
 
 def _sums(counts):
@@ -81,7 +82,8 @@ def plan_passes(policy, chunks, room):
         else:
             key_ends, tiles = _sums(c.start + c.count for c in held), []
             for chunk, row in zip(held, key_ends):
-                tiles += past_tiles(policy, chunk, 0, chunk.start, row) + new_tiles(chunk, chunk.first - base, row + chunk.start)
+                tiles += past_tiles(policy, chunk, 0, chunk.start, row)
+                tiles += new_tiles(chunk, chunk.first - base, row + chunk.start)
             made.append(Pass(begin, end, ends, key_ends, tiles))
         held.clear()
 
@@ -100,8 +102,8 @@ def plan_passes(policy, chunks, room):
             made.append(Pass(begin, end, ends, ends, want_lse=True))
             for at in range(0, chunk.start, room):
                 until = min(at + room, chunk.start)
-                made.append(Pass(begin, end, ends, [0, until - at], past_tiles(policy, chunk, at, until, 0), causal=False, merged=True,
-                                 want_lse=True))
+                made.append(Pass(begin, end, ends, [0, until - at], past_tiles(policy, chunk, at, until, 0),
+                                 causal=False, merged=True, want_lse=True))
     close()
     return made
 
@@ -131,14 +133,16 @@ def new_runs(policy, chunks):
             newest = PAGE_TOKENS * ((end - 1) // PAGE_TOKENS - policy.ring_pages + 1)
             for at, until in _cut(c.start, end, 0):
                 column = policy.window_column(at) if at < policy.sink or at >= newest else -1
-                made.append((c.first - base + at - c.start, until - at, c.row, at // PAGE_TOKENS, at % PAGE_TOKENS, at, column))
+                made.append((c.first - base + at - c.start, until - at, c.row, at // PAGE_TOKENS, at % PAGE_TOKENS, at,
+                             column))
             continue
         coded = policy.quantized_end(end)
-        for first, last, origin, paged in ((0, policy.sink, 0, False), (policy.sink, coded, policy.sink, True), (coded, end, 0, False)):
+        for first, last, origin, paged in ((0, policy.sink, 0, False), (policy.sink, coded, policy.sink, True),
+                                           (coded, end, 0, False)):
             for at, until in _cut(max(first, c.start), min(last, end), origin):
                 body = at - origin
-                made.append((c.first - base + at - c.start, until - at, c.row, body // PAGE_TOKENS if paged else -1, body % PAGE_TOKENS, at,
-                             -1 if paged else policy.window_column(at)))
+                made.append((c.first - base + at - c.start, until - at, c.row, body // PAGE_TOKENS if paged else -1,
+                             body % PAGE_TOKENS, at, -1 if paged else policy.window_column(at)))
     return made
 
 
@@ -187,13 +191,15 @@ class ChunkWork:
         kind, out_row, count, row, place, slot, position = tiles.unbind(1)
         row, place = row.long(), place.long()
         page = torch.where(kind == CODES, table[row, place.clamp(max=table.shape[1] - 1)],
-                           torch.where(kind == WINDOW, window_table[row, place.clamp(max=window_table.shape[1] - 1)], place.int()))
+                           torch.where(kind == WINDOW, window_table[row, place.clamp(max=window_table.shape[1] - 1)],
+                                       place.int()))
         return torch.stack([kind, out_row, count, page, slot, position], dim=1)
 
 
 def _sent(lists, device):
     """Tables of integer rows as int32 on the device, with one copy; None for tables without rows."""
-    flat = torch.tensor([number for rows in lists for row in rows for number in row], dtype=torch.int32).to(device, non_blocking=True)
+    numbers = [number for rows in lists for row in rows for number in row]
+    flat = torch.tensor(numbers, dtype=torch.int32).to(device, non_blocking=True)
     made, at = [], 0
     for rows in lists:
         size = sum(len(row) for row in rows)

@@ -35,8 +35,9 @@ class WriteThrough(Tiers):
 
     def flush_tokens(self, held, bad):
         code = self.code
-        operators.flush_tokens(held.pool, held.windows, held.ring, held.blocks, held.lengths, code.key.sigma, code.value.sigma, *code.clip, bad,
-                               *self.flushed_at(), code.key.encoder == "search", *code.numbers)
+        operators.flush_tokens(held.pool, held.windows, held.ring, held.blocks, held.lengths, code.key.sigma,
+                               code.value.sigma, *code.clip, bad, *self.flushed_at(), code.key.encoder == "search",
+                               *code.numbers)
 
     def flushed_at(self):
         return 0, 0, 1
@@ -50,8 +51,8 @@ class OverlayKV(SlotKV):
 
     def __init__(self, code, slots, most_tokens, group, spare=None, most_new=1):
         if code.sink % PAGE_TOKENS:
-            raise InputError(f"prefix caching needs a sink of whole blocks of {PAGE_TOKENS} tokens, the bundle has {code.sink}; fit with "
-                             "--windows 64,256, or switch prefix caching off")
+            raise InputError(f"prefix caching needs a sink of whole blocks of {PAGE_TOKENS} tokens, the bundle has "
+                             f"{code.sink}; fit with --windows 64,256, or switch prefix caching off")
         self._spare, self.pages = spare, None  # pages: the engine's memory, once known
         super().__init__(code, slots, most_tokens, group, WriteThrough(code, most_new), most_new)
 
@@ -68,8 +69,8 @@ class OverlayKV(SlotKV):
     def fill(self, blocks, entry):
         """Fills entries [F] with the codes of blocks [F], as BF16. InputError before the engine's memory is known."""
         if self.pages is None:
-            raise InputError(f"layer {self.code.layer.layer}: blocks of another request are to be read before the engine has shown its "
-                             "memory; this release is not one that oscar-kv was written for")
+            raise InputError(f"layer {self.code.layer.layer}: blocks of another request are to be read before the "
+                             "engine has shown its memory; this release is not one that oscar-kv was written for")
         code = self.code
         runs = operators.page_runs(self.placed(blocks)[None].int(), self.pages.shape[0])
         rows = operators.dequantize_pages(self.pages, runs, code.key.sigma, code.value.sigma, *code.numbers)
@@ -77,7 +78,8 @@ class OverlayKV(SlotKV):
         sequence = torch.arange(len(blocks), device=blocks.device).repeat_interleave(PAGE_TOKENS)
         token = torch.arange(PAGE_TOKENS, device=blocks.device).repeat(len(blocks))
         # Slots without a token may contain any bytes, but data read by kernels must be finite.
-        self.tiers.entry.write(self.windows, table, sequence, token, *(r.nan_to_num(0, 0, 0).clamp(-3e38, 3e38).bfloat16() for r in rows))
+        self.tiers.entry.write(self.windows, table, sequence, token,
+                               *(r.nan_to_num(0, 0, 0).clamp(-3e38, 3e38).bfloat16() for r in rows))
 
     def _held(self, pool, rows):
         overlay = rows.overlay

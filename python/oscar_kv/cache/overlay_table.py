@@ -56,8 +56,8 @@ class OverlayTable(SlotTable):
         self._entries = self._pages.new_zeros(slots, self.window_pages)
         self._before = self._pages.new_zeros(slots, self.window_pages)
         self._behind = self._whole = None
-        # Set by an engine's adapter for the next pass, if the engine put other blocks with the same tokens into the table
-        # of a running request.
+        # Set by an engine's adapter for the next pass, if the engine put other blocks with the same tokens into the
+        # table of a running request.
         self.exchanged = False
 
     def cover(self, blocks):
@@ -73,21 +73,22 @@ class OverlayTable(SlotTable):
 
     def _check(self):
         if int(self._lost) > 0:
-            raise InputError("the engine moved a running request to another slot, or took blocks from it, which oscar-kv does not "
-                             "follow; switch prefix caching off")
+            raise InputError("the engine moved a running request to another slot, or took blocks from it, which "
+                             "oscar-kv does not follow; switch prefix caching off")
 
     def _check_written(self, old, chunks, table):
-        """InputError if a request that may be new reads blocks that a chunk of another writes in this pass: chunks attend
-        before any token of the pass is written. Such requests must wait for the next pass. old: {row: tokens before the
-        new ones} of those requests; others go on with blocks of their own. Decode steps are not checked as writers,
-        because the engine may tell their starts only approximately."""
+        """InputError if a request that may be new reads blocks that a chunk of another writes in this pass: chunks
+        attend before any token of the pass is written. Such requests must wait for the next pass. old: {row: tokens
+        before the new ones} of those requests; others go on with blocks of their own. Decode steps are not checked as
+        writers, because the engine may tell their starts only approximately."""
         if not old or not chunks:
             return
         written = torch.zeros_like(self._entry_of, dtype=torch.bool)
-        written[torch.cat([table[c.row, c.start // PAGE_TOKENS:(c.start + c.count - 1) // PAGE_TOKENS + 1] for c in chunks]).long()] = True
+        written[torch.cat([table[c.row, c.start // PAGE_TOKENS:(c.start + c.count - 1) // PAGE_TOKENS + 1]
+                           for c in chunks]).long()] = True
         if bool(written[torch.cat([table[row, :tokens // PAGE_TOKENS] for row, tokens in old.items()]).long()].any()):
-            raise InputError("a request was given blocks that another request writes in the same step, which oscar-kv does not follow; "
-                             "switch prefix caching off")
+            raise InputError("a request was given blocks that another request writes in the same step, which oscar-kv "
+                             "does not follow; switch prefix caching off")
 
     def has_entry(self, block):
         """Whether the block has a BF16 copy. For tests, because it waits."""
@@ -184,8 +185,8 @@ class OverlayTable(SlotTable):
         sink on."""
         if self._whole is None or self._whole.shape[1] != table.shape[1]:
             if table.shape[1] <= self.sink_pages:
-                raise InputError(f"block tables of {table.shape[1]} blocks have no room behind the {self.sink_pages} of the sink; "
-                                 "start the engine with a larger maximum length")
+                raise InputError(f"block tables of {table.shape[1]} blocks have no room behind the {self.sink_pages} "
+                                 "of the sink; start the engine with a larger maximum length")
             self._whole = table.new_zeros(self.slots, table.shape[1])
             self._behind = table.new_zeros(self.slots, table.shape[1] - self.sink_pages)
         self._whole[:table.shape[0]] = table

@@ -72,14 +72,18 @@ class LayerCode:
         """shared: of all layers of the model; None: this layer has its own."""
         self.layer, self.device, self.shared = layer, torch.device(device), shared or Shared()
         self.transform = LayerTransform(layer, phases).to(device)
-        self.key, self.value = (side_codec(layer, key, bundle.encoder, bundle.group).to(device) for key in (True, False))
+        self.key, self.value = (side_codec(layer, key, bundle.encoder, bundle.group).to(device)
+                                for key in (True, False))
         self.clip = tuple(torch.tensor(c.clip, dtype=torch.float32, device=device) for c in (self.key, self.value))
         self.page_bytes = PageLayout(self.key.code, self.value.code).bytes
         self.numbers = (self.key.code.numbers(), self.value.code.numbers())
         self.sink, self.recent = bundle.sink, bundle.recent
         # None: kernels serve this layer's device, within the limits of ops/support.py.
-        self.without_kernels = load.missing(self.device) if self.device.type == "cuda" else "the layer is not on a CUDA device"
-        self.encode_unsupported = self.without_kernels or support.encode_unsupported(self.key) or support.encode_unsupported(self.value)
+        self.without_kernels = "the layer is not on a CUDA device"
+        if self.device.type == "cuda":
+            self.without_kernels = load.missing(self.device)
+        self.encode_unsupported = (self.without_kernels or support.encode_unsupported(self.key)
+                                   or support.encode_unsupported(self.value))
 
 
 class PagedKV:
@@ -110,23 +114,27 @@ class PagedKV:
         was, table = self.windows, self.window_table
         self.tiers = Tiers(code, self.flush, pages)
         self.windows = self.tiers.new_windows(self.batch)
-        self.window_table = torch.arange(self.batch * self.tiers.layout.pages, dtype=torch.int32, device=code.device).view(self.batch, -1)
+        self.window_table = torch.arange(self.batch * self.tiers.layout.pages, dtype=torch.int32,
+                                         device=code.device).view(self.batch, -1)
         for b, (length, oldest) in enumerate(zip(self.lengths, self.oldest)):
             spans = [range(min(code.sink, length)), range(max(code.sink, oldest), length)]
             position = torch.tensor([p for span in spans for p in span], dtype=torch.int64, device=code.device)
             sequence = torch.full_like(position, b)
-            self.tiers.layout.write(self.windows, self.window_table, sequence, position, *old.layout.rows(was, table, sequence, position))
+            self.tiers.layout.write(self.windows, self.window_table, sequence, position,
+                                    *old.layout.rows(was, table, sequence, position))
 
     def crop_refusal(self, lengths):
         """Why crop() cannot shorten the sequences to these lengths, or None."""
         for b, (length, oldest) in enumerate(zip(lengths, self.oldest)):
             if length > self.code.sink and self.quantized_end(length) < oldest and length < self.lengths[b]:
-                return (f"sequence {b} cannot go from {self.lengths[b]} back to {length} tokens, because its recent window would begin at token "
-                        f"{self.quantized_end(length)}, and BF16 copies are kept from token {oldest} on")
+                return (f"sequence {b} cannot go from {self.lengths[b]} back to {length} tokens, because its recent "
+                        f"window would begin at token {self.quantized_end(length)}, and BF16 copies are kept from "
+                        f"token {oldest} on")
         return None
 
     def crop(self, lengths):
-        """Takes back the last tokens of every sequence. InputError if tokens of the new recent windows have no BF16 copies."""
+        """Takes back the last tokens of every sequence. InputError if tokens of the new recent windows have no BF16
+        copies."""
         if (reason := self.crop_refusal(lengths)) is not None:
             raise InputError(reason)
         self.lengths, self.oldest = list(lengths), [min(o, n) for o, n in zip(self.oldest, lengths)]
@@ -184,7 +192,8 @@ class PagedKV:
         if self.code.device.type == "cuda":
             layer = self.code.layer
             rows = [x.bfloat16().contiguous() for x in (query, key, value)]
-            buffer, out = self.code.shared.buffer(self.code.device, layer.kv_heads, layer.head_dim, room), torch.empty_like(rows[0])
+            buffer, out = self.code.shared.buffer(self.code.device, layer.kv_heads, layer.head_dim,
+                                                  room), torch.empty_like(rows[0])
         else:  # stored rows are not rounded to BF16
             rows, buffer = [x.float() for x in (query, key, value)], None
             out = torch.empty_like(rows[0])
@@ -198,7 +207,8 @@ class PagedKV:
         if self.pass_unsupported() is None:
             if any(counts):
                 work, _ = self._pass(counts)
-                chunk_pass.append(self.code, self.held(), work, key.contiguous(), value.contiguous(), self.bad, self.code.sink)
+                chunk_pass.append(self.code, self.held(), work, key.contiguous(), value.contiguous(), self.bad,
+                                  self.code.sink)
                 self.check_finite()
         else:
             self._reserve_pages(lengths)
@@ -216,8 +226,9 @@ class PagedKV:
         for side, row in zip(("key", "value"), self.bad.tolist()):
             if row != operators.NO_FAULT:
                 self.bad.fill_(operators.NO_FAULT)
-                raise NumericalError(f"layer {self.code.layer.layer}, {side}: KV head {row % self.code.layer.kv_heads} of a row to "
-                                     "be quantized holds a NaN or an infinity; expected finite keys and values")
+                raise NumericalError(f"layer {self.code.layer.layer}, {side}: KV head "
+                                     f"{row % self.code.layer.kv_heads} of a row to be quantized holds a NaN or an "
+                                     "infinity; expected finite keys and values")
 
     def _reserve_pages(self, lengths):
         for b, n in enumerate(lengths):
@@ -249,7 +260,8 @@ class PagedKV:
     def tensors(self):
         """The tensors that step_on_device() reads and writes; a captured graph is valid while their addresses do not
         change."""
-        made = [self.pool, self.table.tensor(self.code.device), self.windows, self.window_table, self.device_lengths, self.bad]
+        made = [self.pool, self.table.tensor(self.code.device), self.windows, self.window_table, self.device_lengths,
+                self.bad]
         return made + ([self.code.transform.phase_table(self.code.device)] if self.code.transform.rotated_mean else [])
 
     def count(self, tokens):

@@ -1,5 +1,5 @@
-"""What the layers of one model share, because those of a device run one after another: scratch memory, and the flash attention of
-the engine that runs them."""
+"""What the layers of one model share, because those of a device run one after another: scratch memory, and the flash
+attention of the engine that runs them."""
 import torch
 
 from ..format.page_layout import PAGE_TOKENS
@@ -23,7 +23,8 @@ class Shared:
         place = (device, kv_heads, head_dim)
         held = self._buffers.get(place)
         if held is None or held.shape[1] < rows:
-            held = self._buffers[place] = torch.empty((2, rows, kv_heads, head_dim), dtype=torch.bfloat16, device=device)
+            held = self._buffers[place] = torch.empty((2, rows, kv_heads, head_dim), dtype=torch.bfloat16,
+                                                      device=device)
         return held
 
     def space(self, code, group, rows, most_tokens, window_pages):

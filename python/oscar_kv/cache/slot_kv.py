@@ -48,7 +48,9 @@ class Rows:
         """The work on chunks, shared by all layers of one policy."""
         if (policy, room) not in self.works:
             overlay = self.overlay
-            tables = (self.table, self.window_table) if overlay is None else (self.table, overlay.before, overlay.blocks, self.window_table)
+            tables = (self.table, self.window_table)
+            if overlay is not None:
+                tables = (self.table, overlay.before, overlay.blocks, self.window_table)
             self.works[policy, room] = ChunkWork(policy, self.chunks, room, *tables)
         return self.works[policy, room]
 
@@ -97,7 +99,8 @@ class SlotTable:
         on_device, known = self._slots_of(slots, counts, count)
         counts = list(counts) + [0] * (count - len(counts))
         each = counts[0] if len(slots) > 0 else 1  # of a step without chunks
-        uniform = 1 <= each <= self._steps.most_new and all(c == each for c in counts[:len(slots)]) and slot_mapping.shape[0] >= count * each
+        uniform = (1 <= each <= self._steps.most_new and all(c == each for c in counts[:len(slots)])
+                   and slot_mapping.shape[0] >= count * each)
         firsts = [0, *itertools.accumulate(counts)][:count]
         self._window_table[:count] = self._pages[on_device]
         mapped = slot_mapping[each - 1:count * each:each] if uniform else \
@@ -124,7 +127,8 @@ class SlotTable:
         return made
 
     def _slots_of(self, slots, counts, count):
-        """Slots [count] int64 on the device, where `self.slots` is padding, and whether the host takes a row for a request."""
+        """Slots [count] int64 on the device, where `self.slots` is padding, and whether the host takes a row for a
+        request."""
         if isinstance(slots, torch.Tensor):
             return torch.where((slots >= 0) & (slots < self.slots), slots.long(), self.slots), [c > 0 for c in counts]
         named = [s if 0 <= s < self.slots and c > 0 else self.slots for s, c in zip(slots, counts)]
@@ -138,14 +142,15 @@ class SlotKV:
 
     def __init__(self, code, slots, most_tokens, group, tiers=None, most_new=1):
         if most_new > max(1, code.recent):
-            raise InputError(f"steps of {most_new} tokens do not fit into a recent window of {code.recent} tokens; speculate fewer tokens, or "
-                             "fit with a longer window (--windows)")
+            raise InputError(f"steps of {most_new} tokens do not fit into a recent window of {code.recent} tokens; "
+                             "speculate fewer tokens, or fit with a longer window (--windows)")
         for codec in (code.key, code.value):
             if codec.encoder not in ("minmax", "search"):
-                raise InputError(f"layer {code.layer.layer} is encoded with {codec.encoder}, which serving engines cannot do token "
-                                 "by token; fit with --encoder search")
+                raise InputError(f"layer {code.layer.layer} is encoded with {codec.encoder}, which serving engines "
+                                 "cannot do token by token; fit with --encoder search")
         self.code, self.tiers, self.group = code, tiers or Tiers(code, pages=ring_pages(code.recent, most_new)), group
-        self.places_of, self.engine_pages = None, 0  # Places of engines/vllm/pages.py by call, None: the engine's own numbers; pages in the engine
+        # Places of engines/vllm/pages.py by call, None: the engine's own numbers; pages in the engine
+        self.places_of, self.engine_pages = None, 0
         unsupported = self.tiers.step_unsupported or self.tiers.decode_unsupported(group)
         if code.device.type == "cuda" and unsupported is not None:
             raise InputError(f"layer {code.layer.layer} cannot be served: {unsupported}")
@@ -157,7 +162,8 @@ class SlotKV:
         code.transform.reserve(most_tokens, code.device)
         self.policy, layer = self.tiers.policy(), code.layer
         self.room = chunk_pass.room(layer.kv_heads, layer.head_dim, slots * most_tokens)
-        self.buffer = code.shared.buffer(code.device, layer.kv_heads, layer.head_dim, self.room) if code.device.type == "cuda" else None
+        self.buffer = code.shared.buffer(code.device, layer.kv_heads, layer.head_dim,
+                                         self.room) if code.device.type == "cuda" else None
         # so that the engine's profile counts their memory
         code.transform.products("key_forward", "value_forward", "key_back", "value_back")
 
@@ -171,7 +177,8 @@ class SlotKV:
 
     def pool(self, blocks):
         """Views the engine's memory [blocks, Hkv, 64, bytes of a token] uint8 or int8 as pages [blocks, Hkv, page
-        bytes]. If layers with larger pages share the engine's blocks (Places of engines/vllm/pages.py), there are more pages."""
+        bytes]. If layers with larger pages share the engine's blocks (Places of engines/vllm/pages.py), there are more
+        pages."""
         if blocks.dtype != torch.uint8:
             blocks = blocks.view(torch.uint8)
         code, places = self.code, None if self.places_of is None else self.places_of()
@@ -234,13 +241,15 @@ class SlotKV:
     def _launch(self, held, query, key, value, scale, output, sinks):
         code, transform = self.code, self.code.transform
         if sinks is not None:
-            output.copy_(self.tiers.step(held, query, key, value, scale, self.bad, Rule(sinks=sinks), self.space, flushes=False))
+            output.copy_(self.tiers.step(held, query, key, value, scale, self.bad, Rule(sinks=sinks), self.space,
+                                         flushes=False))
             return
         phases = transform.phase_table(code.device) if transform.rotated_mean else None
         tile = transform.phases.tile(code.device) if transform.rotated_mean and self.space.is_cuda else None
-        operators.step_tokens(output, query, key, value, held.pool, held.table, held.windows, held.window_table, held.lengths, transform.query,
-                              transform.key_forward, transform.value_forward, transform.output, transform.key_mean, transform.value_mean, phases,
-                              tile, code.key.sigma, code.value.sigma, self.space, float(scale), code.sink, code.recent, self.tiers.flush,
+        operators.step_tokens(output, query, key, value, held.pool, held.table, held.windows, held.window_table,
+                              held.lengths, transform.query, transform.key_forward, transform.value_forward,
+                              transform.output, transform.key_mean, transform.value_mean, phases, tile, code.key.sigma,
+                              code.value.sigma, self.space, float(scale), code.sink, code.recent, self.tiers.flush,
                               *code.numbers)
 
     def _flush(self, held, after, flush):

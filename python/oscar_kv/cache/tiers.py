@@ -42,7 +42,8 @@ class Tiers:
     def __init__(self, code, flush=1, pages=None):
         """pages: in the ring, if the caller needs more than the minimum."""
         self.code, self.flush = code, flush
-        self.layout = WindowLayout(code.layer.head_dim, code.sink, pages or ring_pages(code.recent, flush)).to(code.device)
+        self.layout = WindowLayout(code.layer.head_dim, code.sink,
+                                   pages or ring_pages(code.recent, flush)).to(code.device)
         self.step_unsupported = code.without_kernels or support.step_unsupported(code, flush)
 
     def new_windows(self, sequences):
@@ -123,8 +124,9 @@ class Tiers:
         first, count, sequence, index, slot, position = torch.tensor(plan.runs, dtype=torch.int32).to(device).unbind(1)
         page = held.table[sequence.long(), index.long()]
         if code.encode_unsupported is None:
-            operators.quantize_rows(held.pool, *rows, torch.stack([first, count, page, slot, position], dim=1), code.key.sigma,
-                                    code.value.sigma, *code.clip, bad, code.key.encoder == "search", *code.numbers)
+            operators.quantize_rows(held.pool, *rows, torch.stack([first, count, page, slot, position], dim=1),
+                                    code.key.sigma, code.value.sigma, *code.clip, bad, code.key.encoder == "search",
+                                    *code.numbers)
             return
         encoded = []
         for codec, side in zip((code.key, code.value), rows):
@@ -134,7 +136,8 @@ class Tiers:
                 raise NumericalError(f"layer {code.layer.layer}, {'key' if codec.key else 'value'}: {error}") from None
         counts = torch.tensor([run[1] for run in plan.runs], device=device)
         slots = torch.cat([torch.arange(run[4], run[4] + run[1]) for run in plan.runs]).to(device)
-        operators.write_rows(held.pool, page.long().repeat_interleave(counts, output_size=plan.rows), slots, *encoded, *code.numbers)
+        operators.write_rows(held.pool, page.long().repeat_interleave(counts, output_size=plan.rows), slots, *encoded,
+                             *code.numbers)
 
     @torch.no_grad()
     def step(self, held, query, key, value, scale, bad, rule=ALL, space=None, flushes=True):
@@ -148,8 +151,9 @@ class Tiers:
             key = key.float() - transform.mean_at((held.lengths - 1).clamp(min=0))
             query, value, mean = raw, value.float(), None
         heads = code.layer.kv_heads
-        coded = operators.append_tokens(held.windows, held.window_table, query, key, value, held.lengths, transform.query,
-                                        transform.key_forward, transform.value_forward, mean, transform.value_mean, code.sink)
+        coded = operators.append_tokens(held.windows, held.window_table, query, key, value, held.lengths,
+                                        transform.query, transform.key_forward, transform.value_forward, mean,
+                                        transform.value_mean, code.sink)
         if flushes:
             self.flush_tokens(held, bad)
         coded = coded.view(coded.shape[0], heads, -1, coded.shape[-1])
@@ -164,8 +168,9 @@ class Tiers:
     def flush_tokens(self, held, bad):
         """Writes tokens that leave the windows into pages, for sequences that have just received one token."""
         code = self.code
-        operators.flush_tokens(held.pool, held.windows, held.window_table, held.table, held.lengths, code.key.sigma, code.value.sigma,
-                               *code.clip, bad, *self.flushed_at(), code.key.encoder == "search", *code.numbers)
+        operators.flush_tokens(held.pool, held.windows, held.window_table, held.table, held.lengths, code.key.sigma,
+                               code.value.sigma, *code.clip, bad, *self.flushed_at(), code.key.encoder == "search",
+                               *code.numbers)
 
     def flushed_at(self):
         """sink, recent and flush of flush_tokens()."""
@@ -182,16 +187,19 @@ class Tiers:
         code, transform, lengths = self.code, self.code.transform, held.lengths.long()
         turned = transform.phase_queries(raw)
         phases = None if turned is None else transform.phase_table(code.device)
-        view = StepView(**{**vars(held), "lengths": lengths}, query=coded.float(), turned=turned, phases=phases, scale=float(scale), sink=code.sink,
-                        key_sigma=code.key.sigma, value_sigma=code.value.sigma, key_code=code.numbers[0], value_code=code.numbers[1])
-        return reference.attention(view, positions, self.quantized_end(lengths), rule, transform.shift(raw) if rule.cap else None)
+        view = StepView(**{**vars(held), "lengths": lengths}, query=coded.float(), turned=turned, phases=phases,
+                        scale=float(scale), sink=code.sink, key_sigma=code.key.sigma, value_sigma=code.value.sigma,
+                        key_code=code.numbers[0], value_code=code.numbers[1])
+        return reference.attention(view, positions, self.quantized_end(lengths), rule,
+                                   transform.shift(raw) if rule.cap else None)
 
     def decode(self, held, coded, raw, scale, rule, want_lse, space=None):
         """Decode attention of queries [B, Hkv, g, d] in the cache basis, without the rule's sinks; raw: the model's
         queries. space: the kernel's workspace, if the caller owns it."""
         code, group = self.code, raw.shape[2]
         if support.rule_unsupported(rule) is not None:
-            return self._by_reference(held, coded, raw, (held.lengths.long() - 1)[:, None].expand(-1, group), scale, rule)
+            return self._by_reference(held, coded, raw, (held.lengths.long() - 1)[:, None].expand(-1, group), scale,
+                                      rule)
         unsupported = self.decode_unsupported(group)
         turned = code.transform.phase_queries(raw)
         phases = None if turned is None else code.transform.phase_table(code.device)
@@ -201,11 +209,13 @@ class Tiers:
         elif space is None:
             space = code.shared.workspace(coded, coded.shape[-1], group, coded.shape[0], coded.shape[1],
                                       0 if turned is None else support.page_queries(held))
-        decode = operators.decode_attention if unsupported is None or not raw.is_cuda else operators.by_reference["decode_attention"]
-        if decode is operators.decode_attention and raw.is_cuda:
+        by_operator = unsupported is None or not raw.is_cuda
+        decode = operators.decode_attention if by_operator else operators.by_reference["decode_attention"]
+        if by_operator and raw.is_cuda:
             coded = coded.bfloat16()
-        return decode(coded, held.pool, held.table, held.windows, held.window_table, held.lengths, code.key.sigma, code.value.sigma,
-                      turned, phases, tile, space, float(scale), code.sink, code.recent, self.flush, rule.window, want_lse, *code.numbers)
+        return decode(coded, held.pool, held.table, held.windows, held.window_table, held.lengths, code.key.sigma,
+                      code.value.sigma, turned, phases, tile, space, float(scale), code.sink, code.recent, self.flush,
+                      rule.window, want_lse, *code.numbers)
 
     @torch.no_grad()
     def attend(self, held, query, scale, new=None, rule=ALL):

@@ -56,7 +56,8 @@ class LayerTransform:
         value_back; on CUDA in two terms. Cached."""
         for name in names:
             if name not in self._products:
-                matrix = {"key_back": lambda: self.query.transpose(1, 2).contiguous(), "value_back": lambda: self.output}.get(
+                matrix = {"key_back": lambda: self.query.transpose(1, 2).contiguous(),
+                          "value_back": lambda: self.output}.get(
                     name, lambda: getattr(self, name))()
                 self._products[name] = chunk_reference.split_matrix(matrix) if matrix.is_cuda else matrix
         return tuple(self._products[name] for name in names)
@@ -76,7 +77,8 @@ class LayerTransform:
 
     def key_rows(self, k, positions):
         """k [T, Hkv, d], positions [T] -> BF16 rows of the cache."""
-        return operators.rotate_rows(k, self.mean_at(positions) if self.rotated_mean else self.key_mean, self.key_forward)
+        return operators.rotate_rows(k, self.mean_at(positions) if self.rotated_mean else self.key_mean,
+                                     self.key_forward)
 
     def value_rows(self, v):
         return operators.rotate_rows(v, self.value_mean, self.value_forward)

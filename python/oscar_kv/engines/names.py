@@ -1,4 +1,5 @@
-"""What users write to name the 2-bit cache in an engine, and whether an engine is the release that its adapter is written for."""
+"""What users write to name the 2-bit cache in an engine, and whether an engine is the release that its adapter is
+written for."""
 from ..files.errors import InputError
 
 BUNDLE_VARIABLE = "OSCAR_KV_BUNDLE"  # of the environment: the bundle's folder
@@ -15,4 +16,5 @@ def check_version(engine, found, release):
     """InputError unless an engine is the release whose interfaces its adapter uses."""
     if not is_release(found, release):
         shown, wanted = (f"{release}.x", f"{release}.0") if release.count(".") == 1 else (release, release)
-        raise InputError(f"{engine} {found} is installed, oscar-kv serves {engine} {shown}; install {engine.lower()}=={wanted}")
+        raise InputError(f"{engine} {found} is installed, oscar-kv serves {engine} {shown}; install "
+                         f"{engine.lower()}=={wanted}")

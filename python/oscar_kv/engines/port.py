@@ -1,5 +1,6 @@
-"""What a serving engine and this package owe each other. An adapter is a folder here with a `plugin` (the engine's entry point), a
-`serving` (its settings as `Settings`, what it cannot serve) and a `backend` (each batch to a Table, each layer's rows to a LayerCache).
+"""What a serving engine and this package owe each other. An adapter is a folder here with a `plugin` (the engine's
+entry point), a `serving` (its settings as `Settings`, what it cannot serve) and a `backend` (each batch to a Table,
+each layer's rows to a LayerCache).
 
 | what | owner | rule |
 |---|---|---|
@@ -8,8 +9,8 @@
 | tables | engine | Its block tables and slots come with each batch. Table copies them to addresses that stay. |
 | graphs | engine | What a graph reads, Table.rows() writes before its replay. LayerCache.forward() waits for nothing. |
 
-With `shares` a request may begin with blocks of another one, once these are written: windows belong to blocks. Otherwise they belong
-to slots, and a request stays in its slot."""
+With `shares` a request may begin with blocks of another one, once these are written: windows belong to blocks.
+Otherwise they belong to slots, and a request stays in its slot."""
 import dataclasses
 import pathlib
 import typing
@@ -44,7 +45,8 @@ class Table(typing.Protocol):
 
     def rows(self, slots: typing.Any, starts: typing.Sequence[int], counts: typing.Sequence[int], lengths: torch.Tensor,
              table: torch.Tensor, slot_mapping: torch.Tensor) -> "Rows":
-        """Row b is the request in slot slots[b], with counts[b] new tokens after starts[b]; slot_mapping -1: padding."""
+        """Row b is the request in slot slots[b], with counts[b] new tokens after starts[b]; slot_mapping -1:
+        padding."""
 
 
 class LayerCache(typing.Protocol):
@@ -53,6 +55,6 @@ class LayerCache(typing.Protocol):
     def pool(self, blocks: torch.Tensor) -> torch.Tensor:
         """The engine's memory of this layer as pages. InputError if it has another shape."""
 
-    def forward(self, pool: torch.Tensor, rows: "Rows", query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float,
-                output: torch.Tensor, sinks: torch.Tensor | None = None) -> None:
+    def forward(self, pool: torch.Tensor, rows: "Rows", query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+                scale: float, output: torch.Tensor, sinks: torch.Tensor | None = None) -> None:
         """New tokens, after RoPE, attend and enter the cache. Writes output."""

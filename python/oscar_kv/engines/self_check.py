@@ -1,8 +1,10 @@
-"""The check that an engine makes on its device before it serves: in every layer, a decode step of each batch size that chooses another
-kernel, against the torch reference on the same pages. A wrong cache answers nonsense without an error, so it must not start.
+"""The check that an engine makes on its device before it serves: in every layer, a decode step of each batch size that
+chooses another kernel, against the torch reference on the same pages. A wrong cache answers nonsense without an error,
+so it must not start.
 
-Rows are made of what the bundle knows of its model: the mean of its keys and values, and their deviations in the cache's basis. Queries
-look at their own position as strongly as those of real models do (MOST_QUERY), where the logits of large key means are in the thousands."""
+Rows are made of what the bundle knows of its model: the mean of its keys and values, and their deviations in the
+cache's basis. Queries look at their own position as strongly as those of real models do (MOST_QUERY), where the logits
+of large key means are in the thousands."""
 import dataclasses
 import math
 import os
@@ -14,18 +16,20 @@ from ..cache.paged_kv import PagedKV, PageTable
 from ..files.errors import InputError
 from ..format.page_layout import PAGE_TOKENS
 from ..ops import operators, reference
+from ..ops.view import StepView
 
 VARIABLE = "OSCAR_KV_SELF_CHECK"  # of the environment; "off": no check
 TOKENS = 700          # of the sequence: both windows, and six pages with codes
 SEQUENCES = (1, 4, 16, 24, 48)  # and as many as the engine serves at a time
 MOST_QUERY = 150.0    # length of a query; layer 0 of Qwen2.5-Coder-1.5B has such, and key means of 350
-# Difference of an output from the reference's, in parts of the reference's length. Right kernels have .002 to .01; a wrong page, scale or
-# sum has .5 and more, or no number at all.
+# Difference of an output from the reference's, in parts of the reference's length. Right kernels have .002 to .01; a
+# wrong page, scale or sum has .5 and more, or no number at all.
 LIMIT = 0.1
 
 
 def passed(serving, log):
-    """Checks the layers of an EngineServing once and logs the time. InputError names the layer, the batch and the difference."""
+    """Checks the layers of an EngineServing once and logs the time. InputError names the layer, the batch and the
+    difference."""
     if os.environ.get(VARIABLE, "").lower() == "off":
         log.warning("oscar-kv: self-check skipped (%s=off)", VARIABLE)
         return
@@ -36,18 +40,19 @@ def passed(serving, log):
     for (index, kv, size, _), error in zip(found, errors):
         if not error <= LIMIT:
             layer = kv.code.layer
-            raise InputError(f"{serving.bundle.path}: the self-check of layer {index} ({_code(layer.key)} keys, {_code(layer.value)} values) with "
-                             f"{size} sequences found outputs that differ from the reference by {error:.3g} of their size, expected at most "
-                             f"{LIMIT:g}; the kernels are wrong on this GPU or for this bundle: serve without the 2-bit cache, and report it. "
+            raise InputError(f"{serving.bundle.path}: the self-check of layer {index} ({_code(layer.key)} keys, "
+                             f"{_code(layer.value)} values) with {size} sequences found outputs that differ from the "
+                             f"reference by {error:.3g} of their size, expected at most {LIMIT:g}; the kernels are "
+                             "wrong on this GPU or for this bundle: serve without the 2-bit cache, and report it. "
                              f"{VARIABLE}=off starts anyway")
-    log.info("oscar-kv: self-check of %d layers passed in %.1f s, largest difference %.4f (limit %g)", len({i for i, *_ in found}),
-             time.perf_counter() - begin, max(errors, default=0.0), LIMIT)
+    log.info("oscar-kv: self-check of %d layers passed in %.1f s, largest difference %.4f (limit %g)",
+             len({i for i, *_ in found}), time.perf_counter() - begin, max(errors, default=0.0), LIMIT)
 
 
 def errors_of(kv, slots, most_tokens):
-    """[(sequences, error)] of one layer (slot_kv.SlotKV); errors are tensors on the device. most_tokens: of a request, for the width of
-    the page table, by which kernels divide their work."""
-    code, tiers, generator = kv.code, kv.tiers, torch.Generator().manual_seed(kv.code.layer.layer)
+    """[(sequences, error)] of one layer (slot_kv.SlotKV); errors are tensors on the device. most_tokens: of a request,
+    for the width of the page table, by which kernels divide their work."""
+    code, generator = kv.code, torch.Generator().manual_seed(kv.code.layer.layer)
     heads, d, transform = code.layer.kv_heads, code.layer.head_dim, code.transform
     tokens = min(TOKENS, most_tokens - 1)
     transform.reserve(tokens + 1, code.device)
@@ -60,7 +65,8 @@ def errors_of(kv, slots, most_tokens):
     scale, made = d ** -0.5, []
     phases = transform.phase_table(code.device) if transform.rotated_mean else None
     tile = transform.phases.tile(code.device) if transform.rotated_mean and kv.space.is_cuda else None
-    rest = (transform.query, transform.key_forward, transform.value_forward, transform.output, transform.key_mean, transform.value_mean)
+    rest = (transform.query, transform.key_forward, transform.value_forward, transform.output, transform.key_mean,
+            transform.value_mean)
     last = (float(scale), code.sink, code.recent, 1, *code.numbers)
     for query in _queries(code, key, kv.group, generator):
         row = (query[None].bfloat16(), key[-1:], value[-1:])
@@ -69,9 +75,10 @@ def errors_of(kv, slots, most_tokens):
             table = held.table.new_zeros(size, max(held.table.shape[1], -(-most_tokens // PAGE_TOKENS)))
             table[:, :held.table.shape[1]] = held.table
             output = torch.full((size, heads * kv.group, d), math.nan, dtype=torch.bfloat16, device=code.device)
-            operators.step_tokens(output, *(r.expand(size, -1, -1).contiguous() for r in row), held.pool, table, held.windows,
-                                  held.window_table.expand(size, -1).contiguous(), held.lengths.expand(size).contiguous(), *rest, phases, tile,
-                                  code.key.sigma, code.value.sigma, kv.space, *last)
+            operators.step_tokens(output, *(r.expand(size, -1, -1).contiguous() for r in row), held.pool, table,
+                                  held.windows, held.window_table.expand(size, -1).contiguous(),
+                                  held.lengths.expand(size).contiguous(), *rest, phases, tile, code.key.sigma,
+                                  code.value.sigma, kv.space, *last)
             apart = (output.float() - expected).flatten(1).norm(dim=1).amax() / expected.norm().clamp(min=1e-20)
             made.append((size, torch.where(torch.isfinite(output).all(), apart, torch.inf)))
     return made
@@ -99,7 +106,8 @@ def _rows(code, count, generator):
 
 
 def _queries(code, key, group, generator):
-    """Queries [Hq, d] of the newest token: random ones, and one along the mean of its own key, if that was taken before RoPE."""
+    """Queries [Hq, d] of the newest token: random ones, and one along the mean of its own key, if that was taken before
+    RoPE."""
     heads, d = code.layer.kv_heads, code.layer.head_dim
     noise = torch.randn(heads * group, d, generator=generator).to(code.device)
     made = [noise * 3 * d ** 0.5 / key[-1].float().norm(dim=-1).clamp(min=1e-6).repeat_interleave(group)[:, None]]
@@ -111,16 +119,12 @@ def _queries(code, key, group, generator):
 
 
 def _expected(held, row, code, phases, scale):
-    """The reference's output [1, Hkv, g, d] from the same pages and windows, and with the queries' rounding of the kernels."""
+    """The reference's output [1, Hkv, g, d] from the same pages and windows."""
     query, key, value = (r.float() for r in row)
-    transform, heads, turned, mean = code.transform, code.layer.kv_heads, None, code.transform.key_mean
-    if phases is not None:
-        turned = reference.phase_queries(query.unflatten(1, (heads, -1)), mean)
-        mean = reference.rotated(mean, phases[(held.lengths.long() - 1)])
-    coded = reference.append_tokens(held.windows, held.window_table, query, key, value, held.lengths, transform.query, transform.key_forward,
-                                    transform.value_forward, mean, transform.value_mean, code.sink)
-    found, _ = reference.decode_attention(coded.unflatten(1, (heads, -1)).bfloat16().float(), held.pool, held.table, held.windows,
-                                          held.window_table, held.lengths, code.key.sigma, code.value.sigma, turned, phases, None, None,
-                                          float(scale), code.sink, code.recent, 1, 0, False, *code.numbers)
-    found = torch.matmul(found, transform.output)
-    return found if transform.value_mean is None else found + transform.value_mean[:, None, :]
+    transform, numbers = code.transform, code.numbers
+    return reference.step_output(StepView(
+        **vars(held), query=query, key=key, value=value, phases=phases, scale=float(scale),
+        query_matrix=transform.query, key_matrix=transform.key_forward, value_matrix=transform.value_forward,
+        output_matrix=transform.output, key_mean=transform.key_mean, value_mean=transform.value_mean,
+        key_sigma=code.key.sigma, value_sigma=code.value.sigma, key_code=numbers[0], value_code=numbers[1],
+        sink=code.sink, recent=code.recent, flush=1))

@@ -1,5 +1,6 @@
-"""State shared by the layers of one worker of a serving engine: the bundle, or the worker's heads of it, and the cache of
-each layer. Imports no engine: engines/vllm/serving.py and engines/sglang/serving.py check the settings of theirs and fill it."""
+"""State shared by the layers of one worker of a serving engine: the bundle, or the worker's heads of it, and the cache
+of each layer. Imports no engine: engines/vllm/serving.py and engines/sglang/serving.py check the settings of theirs and
+fill it."""
 import contextlib
 import warnings
 
@@ -46,20 +47,22 @@ def head_range(kv_heads, rank, ranks, option):
 
 
 def _check(bundle, settings):
-    """InputError unless the bundle fits the engine's settings. Warns if the calibration contexts were shorter than the served ones,
-    which costs quality at long contexts."""
+    """InputError unless the bundle fits the engine's settings. Warns if the calibration contexts were shorter than the
+    served ones, which costs quality at long contexts."""
     if settings.shares and bundle.sink % PAGE_TOKENS:
-        raise InputError(f"requests share prefixes, which needs a sink of whole blocks of {PAGE_TOKENS} tokens, and the bundle has "
-                         f"{bundle.sink}; fit with --windows 64,256, or pass {settings.no_sharing_option}")
+        raise InputError(f"requests share prefixes, which needs a sink of whole blocks of {PAGE_TOKENS} tokens, and "
+                         f"the bundle has {bundle.sink}; fit with --windows 64,256, or pass "
+                         f"{settings.no_sharing_option}")
     if settings.proposed > 0 and settings.proposed >= bundle.recent:
-        raise InputError(f"{settings.proposed} speculated tokens do not fit into the bundle's recent window of {bundle.recent} tokens; "
-                         "speculate fewer, or fit with a longer window (--windows)")
+        raise InputError(f"{settings.proposed} speculated tokens do not fit into the bundle's recent window of "
+                         f"{bundle.recent} tokens; speculate fewer, or fit with a longer window (--windows)")
     check_geometry(bundle, settings.text.num_hidden_layers, settings.kv_heads, settings.head_size,
                    checkpoint_fingerprint(settings.checkpoint()) if bundle.fingerprint else None)
     seen, option = bundle.longest_distance + 1, settings.length_option
     if bundle.longest_distance and seen < settings.most_tokens:
-        warnings.warn(f"{bundle.path}: the calibration saw contexts of up to {seen} tokens, and {option} is {settings.most_tokens}; quality "
-                      f"beyond {seen} tokens was not fitted for: collect with longer --seq-len, or serve a smaller {option}", stacklevel=4)
+        warnings.warn(f"{bundle.path}: the calibration saw contexts of up to {seen} tokens, and {option} is "
+                      f"{settings.most_tokens}; quality beyond {seen} tokens was not fitted for: collect with longer "
+                      f"--seq-len, or serve a smaller {option}", stacklevel=4)
 
 
 def is_set(value):
@@ -68,9 +71,10 @@ def is_set(value):
 
 
 def unserved(words, values):
-    """One sentence for the first feature of a layer that is not served, or None. words: {name: "a sliding window"}; values:
-    {name: the engine's argument}."""
-    return next((f"layers with {text} are not served" for name, text in words.items() if is_set(values.get(name))), None)
+    """One sentence for the first feature of a layer that is not served, or None. words: {name: "a sliding window"};
+    values: {name: the engine's argument}."""
+    return next((f"layers with {text} are not served" for name, text in words.items() if is_set(values.get(name))),
+                None)
 
 
 def layer_numbers(indices):
@@ -86,7 +90,8 @@ def layer_numbers(indices):
 
 
 def layers_by_reason(reasons):
-    """"layers 0 to 4, 6 (it has a sliding window); layer 5 (...)", or empty. reasons: {layer index: why it stays in BF16}."""
+    """"layers 0 to 4, 6 (it has a sliding window); layer 5 (...)", or empty. reasons: {layer index: why it stays in
+    BF16}."""
     by_reason = {}
     for index, reason in sorted(reasons.items()):
         by_reason.setdefault(reason, []).append(index)
@@ -112,8 +117,8 @@ class EngineServing:
         self._caches, self.shared, self._checked = {}, Shared(settings.flash), False
 
     def _cell(self, layer):
-        """Bytes per token and head in a page: an engine's block is [Hkv, 64, cell], this package's is [Hkv, page bytes]. A layer without
-        bits has a byte that nobody reads, because engines know no pages without bytes."""
+        """Bytes per token and head in a page: an engine's block is [Hkv, 64, cell], this package's is [Hkv, page
+        bytes]. A layer without bits has a byte that nobody reads, because engines know no pages without bytes."""
         codes = [side_codec(layer, key, self.bundle.encoder, self.bundle.group).code for key in (True, False)]
         return max(1, PageLayout(*codes).bytes // PAGE_TOKENS)
 
@@ -132,7 +137,8 @@ class EngineServing:
         """Converts the engine's batches to rows. blocks: in the engine's memory, if known."""
         sinks, recent, new = sink_pages(self.bundle.sink), self.bundle.recent, self.most_new
         if self.by_block:
-            return OverlayTable(self.slots, sinks, blocks_of_window(recent + new - 1), device, blocks=blocks, most_new=new, recent=recent)
+            return OverlayTable(self.slots, sinks, blocks_of_window(recent + new - 1), device, blocks=blocks,
+                                most_new=new, recent=recent)
         return SlotTable(self.slots, sinks + ring_pages(recent, new), device, new)
 
     def blocks(self, layers):
@@ -167,12 +173,14 @@ class EngineServing:
         return self.most_tokens
 
     def cache(self, index, group, device) -> LayerCache:
-        """The SlotKV or OverlayKV of a layer, made at the first call, before or while the engine measures its memory."""
+        """The SlotKV or OverlayKV of a layer, made at the first call, before or while the engine measures its
+        memory."""
         if index not in self._caches:
             self.cell(index)
             layer = self.layers[index]
             with plain_torch():
                 code = LayerCode(self.bundle, layer, self.phases, device, self.shared)
-                kv = (OverlayKV if self.by_block else SlotKV)(code, self.slots, self.room(), group, most_new=self.most_new)
+                kv = (OverlayKV if self.by_block else SlotKV)(code, self.slots, self.room(), group,
+                                                              most_new=self.most_new)
             self._caches[index] = kv
         return self._caches[index]

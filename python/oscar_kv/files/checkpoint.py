@@ -27,7 +27,9 @@ def checkpoint_of(name, revision=None, hint="pass checkpoint=DIR"):
             return pathlib.Path(cached).parent
         found = _snapshots(name) if revision is None else []
     if len(found) > 1:
-        raise InputError(f"the Hugging Face cache holds {len(found)} versions of {quoted(name)} and does not say which is the main one; {hint}")
+        raise InputError(f"the Hugging Face cache holds {len(found)} versions of {quoted(name)} and does not say "
+                         f"which is the main one; {hint}")
     if not found:
-        raise InputError(f"the checkpoint of the model ({quoted(name)}) is not found, so the bundle's fingerprint cannot be compared; {hint}")
+        raise InputError(f"the checkpoint of the model ({quoted(name)}) is not found, so the bundle's fingerprint "
+                         f"cannot be compared; {hint}")
     return found[0]

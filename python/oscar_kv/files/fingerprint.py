@@ -18,14 +18,19 @@ MOST_CONFIG, MOST_INDEX = 4 << 20, 128 << 20
 
 # Keys of config.json that change for an unchanged model; lib/checkpoint/canonical_config.cpp has the same list.
 VOLATILE = frozenset((
-    "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "attn_implementation", "auto_map",
-    "bos_token_id", "dtype", "eos_token_id", "output_attentions", "output_hidden_states", "pad_token_id", "return_dict", "torch_dtype",
+    "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "attn_implementation",
+    "auto_map",
+    "bos_token_id", "dtype", "eos_token_id", "output_attentions", "output_hidden_states", "pad_token_id", "return_dict",
+    "torch_dtype",
     "torchscript", "transformers_version", "unsloth_fixed", "unsloth_version", "use_cache"))
 
 
 def _without_volatile(config):
-    return {key: _without_volatile(value) if isinstance(value, dict) and key.endswith("_config") and key != "quantization_config" else value
-            for key, value in config.items() if key not in VOLATILE}
+    def nested(key, value):
+        return isinstance(value, dict) and key.endswith("_config") and key != "quantization_config"
+
+    return {key: _without_volatile(value) if nested(key, value) else value for key, value in config.items()
+            if key not in VOLATILE}
 
 
 def canonical_config(config):
@@ -41,8 +46,10 @@ def _shards(index):
     for tensor, name in placed.items():
         if not isinstance(name, str):
             raise InputError(f"{index}: the shard of the tensor {quoted(tensor)} is no name of a file")
-        if not name or name.startswith("/") or name.endswith("/") or len(name) > 1024 or "\0" in name or "\\" in name or ".." in name.split("/"):
-            raise InputError(f"{index}: the file {quoted(name)} of the tensor {quoted(tensor)} is not inside the checkpoint's directory")
+        if (not name or name.startswith("/") or name.endswith("/") or len(name) > 1024 or "\0" in name or "\\" in name
+                or ".." in name.split("/")):
+            raise InputError(f"{index}: the file {quoted(name)} of the tensor {quoted(tensor)} is not inside the "
+                             "checkpoint's directory")
     return sorted(set(placed.values()))
 
 
@@ -53,7 +60,8 @@ def _same(one, other, name):
     a, b = one.entries[name], other.entries[name]
     if (a.dtype, a.shape, a.end - a.begin) != (b.dtype, b.shape, b.end - b.begin):
         return False
-    return all(one.bytes_of(name, at, CHUNK) == other.bytes_of(name, at, CHUNK) for at in range(0, a.end - a.begin, CHUNK))
+    return all(one.bytes_of(name, at, CHUNK) == other.bytes_of(name, at, CHUNK)
+               for at in range(0, a.end - a.begin, CHUNK))
 
 
 def tensors_of(directory):
@@ -65,8 +73,8 @@ def tensors_of(directory):
         file = SafetensorsFile(single)
         return {name: file for name in file.entries}
     if not is_present(index):
-        raise InputError(f"{directory}: has neither model.safetensors nor model.safetensors.index.json; the fingerprint of "
-                         "the checkpoint is taken from them")
+        raise InputError(f"{directory}: has neither model.safetensors nor model.safetensors.index.json; the "
+                         "fingerprint of the checkpoint is taken from them")
     held, opened = {}, set()
     for name in _shards(index):
         if not is_present(directory / name):
@@ -77,8 +85,8 @@ def tensors_of(directory):
         opened.add(file.identity)
         for tensor in file.entries:
             if not _same(held.setdefault(tensor, file), file, tensor):
-                raise InputError(f"{directory}: two shards hold the tensor {quoted(tensor)} with different numbers, and engines do not "
-                                 "agree which of them counts; remove one of them")
+                raise InputError(f"{directory}: two shards hold the tensor {quoted(tensor)} with different numbers, "
+                                 "and engines do not agree which of them counts; remove one of them")
     return held
 
 

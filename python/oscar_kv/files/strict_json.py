@@ -1,5 +1,6 @@
-"""JSON with the rules of the C++ readers (lib/base/json.cpp, python_json.cpp): UTF-8, limited depth, 64-bit numbers. Files of
-this project have no duplicate keys and no NaN; files that transformers reads may have both, and the last key counts."""
+"""JSON with the rules of the C++ readers (lib/base/json.cpp, python_json.cpp): UTF-8, limited depth, 64-bit numbers.
+Files of this project have no duplicate keys and no NaN; files that transformers reads may have both, and the last key
+counts."""
 import json
 import re
 

@@ -46,7 +46,8 @@ class Bundle:
                     shared = tensor is None or (tensor.shape[0] == 1 and side.heads == 1 and layer.kv_heads > 1)
                     return tensor if shared else tensor[begin:end].clone()
 
-                own = {name: part(getattr(side, name)) for name in ("forward", "inverse", "mean", "sigma", "metric", "eigenvalues")}
+                names = ("forward", "inverse", "mean", "sigma", "metric", "eigenvalues")
+                own = {name: part(getattr(side, name)) for name in names}
                 clip = side.clip if len(side.clip) == 1 else side.clip[begin:end]
                 sides.append(dataclasses.replace(side, heads=own["forward"].shape[0], clip=clip, **own))
             layers.append(dataclasses.replace(layer, kv_heads=end - begin, key=sides[0], value=sides[1]))
@@ -112,13 +113,15 @@ def _side_faults(side, key, name, head_dim, group):
     if side.orthogonal:
         error = float((forward @ forward.transpose(1, 2) - eye).abs().max())
         if not error <= ORTHOGONALITY_LIMIT:
-            faults.append(f"{name} rotation is not orthogonal (max |M M^T - I| = {error:.3g}, limit {ORTHOGONALITY_LIMIT})")
+            faults.append(f"{name} rotation is not orthogonal (max |M M^T - I| = {error:.3g}, limit "
+                          f"{ORTHOGONALITY_LIMIT})")
     else:
         back = side.inverse.double()
         product = forward.transpose(1, 2) @ back if key else back @ forward
         error = float((product - eye).abs().max())
         if not error <= ORTHOGONALITY_LIMIT:
-            faults.append(f"{name} transform and its inverse do not cancel (error {error:.3g}, limit {ORTHOGONALITY_LIMIT})")
+            faults.append(f"{name} transform and its inverse do not cancel (error {error:.3g}, limit "
+                          f"{ORTHOGONALITY_LIMIT})")
     if side.metric is not None:
         n = side.metric.shape[-1]
         blocks = side.metric.double().view(-1, head_dim // n, n, n)
@@ -158,12 +161,13 @@ def load_bundle(path):
 def check_geometry(bundle, layers, kv_heads, head_dim, fingerprint=None):
     """InputError unless the bundle fits the model's geometry and, if both are known, its fingerprint."""
     def differ(what, ours, theirs):
-        return InputError(f"{bundle.path}: the bundle has {what} {ours}, the model {theirs}; take the bundle of this model")
+        return InputError(f"{bundle.path}: the bundle has {what} {ours}, the model {theirs}; take the bundle of this "
+                          "model")
 
     for layer in bundle.layers:
         if layer.layer >= layers:
-            raise InputError(f"{bundle.path}: the bundle has layer {layer.layer}, the model only {layers} layers; take the "
-                             "bundle of this model")
+            raise InputError(f"{bundle.path}: the bundle has layer {layer.layer}, the model only {layers} layers; "
+                             "take the bundle of this model")
         if layer.head_dim != head_dim:
             raise differ(f"head_dim of layer {layer.layer}", layer.head_dim, head_dim)
         if layer.kv_heads != kv_heads:
@@ -173,8 +177,9 @@ def check_geometry(bundle, layers, kv_heads, head_dim, fingerprint=None):
     if missing is not None:
         raise InputError(f"{bundle.path}: the bundle lacks layer {missing} of the model's {layers}; fit all layers")
     if bundle.fingerprint.startswith(VERSION_1) and fingerprint:
-        raise InputError(f"{bundle.path}: the bundle has a fingerprint of version 1, which only the commands can compare with a "
-                         "checkpoint (oscar-verify --check-only --model DIR); collect and fit again with this release")
+        raise InputError(f"{bundle.path}: the bundle has a fingerprint of version 1, which only the commands can "
+                         "compare with a checkpoint (oscar-verify --check-only --model DIR); collect and fit again "
+                         "with this release")
     if bundle.fingerprint and fingerprint and bundle.fingerprint != fingerprint:
-        raise InputError(f"{bundle.path}: the bundle was fitted on another model (fingerprint {bundle.fingerprint}, found "
-                         f"{fingerprint}); fit a bundle for this one")
+        raise InputError(f"{bundle.path}: the bundle was fitted on another model (fingerprint {bundle.fingerprint}, "
+                         f"found {fingerprint}); fit a bundle for this one")

@@ -132,7 +132,8 @@ class RowCodec:
             flat = rows.reshape(-1, rows.shape[-1])
             row, channel = (~torch.isfinite(flat)).nonzero()[0].tolist()
             what = "a NaN" if bool(flat[row, channel].isnan()) else "an infinity"
-            raise NumericalError(f"row {row} to be quantized holds {what} in channel {channel}; expected finite keys and values")
+            raise NumericalError(f"row {row} to be quantized holds {what} in channel {channel}; expected finite keys "
+                                 "and values")
         rows = clip_rows(rows, self.clip)
         return self._encode_uniform(rows) if self.code.layout == "uniform" else self._encode_blocks(rows)
 

@@ -84,5 +84,5 @@ def ascend(x, h, step, low, high, v):
         alive = alive & (xv > 0) & (vv > 0)
     # The running sums have rounding errors, so the score of the codes themselves decides.
     kept = alive & ((xv * xv) / vv >= (start_xv * start_xv) / start_vv)
-    return (torch.where(kept.unsqueeze(-1), v, before), xx, torch.where(kept, xv, start_xv), torch.where(kept, vv, start_vv),
-            usable)
+    return (torch.where(kept.unsqueeze(-1), v, before), xx, torch.where(kept, xv, start_xv),
+            torch.where(kept, vv, start_vv), usable)

@@ -90,7 +90,8 @@ def _widths(values, where, d):
     if len(values) != 4:
         raise InputError(f"{where}: 'widths' has {len(values)} entries, expected 4")
     if d % 32 != 0 or d > MOST_HEAD_DIM:
-        raise InputError(f"{where}: has block widths, which need a head_dim that 32 divides, up to {MOST_HEAD_DIM}; found {d}")
+        raise InputError(f"{where}: has block widths, which need a head_dim that 32 divides, up to {MOST_HEAD_DIM}; "
+                         f"found {d}")
     return tuple(values)
 
 
@@ -99,8 +100,8 @@ def _side(fields, key, layer, d, kv_heads, tensors):
     heads = fields.integer("heads")
     if heads not in (1, kv_heads):
         raise InputError(f"{where}: 'heads' is {heads}, expected 1 or the layer's {kv_heads} KV heads")
-    side = Side(heads, fields.flag("orthogonal", True), fields.flag("centered", False), fields.flag("rotated_mean", False),
-                [_ratio(c, where) for c in fields.items("clip")], None)
+    side = Side(heads, fields.flag("orthogonal", True), fields.flag("centered", False),
+                fields.flag("rotated_mean", False), [_ratio(c, where) for c in fields.items("clip")], None)
     if side.rotated_mean and (not key or not side.centered or d % 2):
         raise InputError(f"{where}: 'rotated_mean' is for centered keys of an even head_dim")
     if len(side.clip) not in (1, kv_heads):
@@ -170,7 +171,8 @@ def _code(fields, layers, tensors):
                          "'search' or 'feedback'")
     for layer in layers:
         if group and layer.head_dim % group:
-            raise InputError(f"{fields.where}: group {group} does not divide head_dim {layer.head_dim} of layer {layer.layer}")
+            raise InputError(f"{fields.where}: group {group} does not divide head_dim {layer.head_dim} of layer "
+                             f"{layer.layer}")
         for key, side in ((True, layer.key), (False, layer.value)):
             row = side.code(layer.head_dim, group)
             try:
@@ -178,7 +180,8 @@ def _code(fields, layers, tensors):
             except InputError as error:
                 raise InputError(f"{fields.where}, layer {layer.layer}: {error}") from None
             if encoder == "feedback":
-                tensors[tensor_name(layer.layer, key, "metric")] = (layer.kv_heads, layer.head_dim, row.metric_channels())
+                tensors[tensor_name(layer.layer, key, "metric")] = (layer.kv_heads, layer.head_dim,
+                                                                    row.metric_channels())
     return encoder, group
 
 
@@ -209,7 +212,8 @@ def parse_manifest(document, where):
                          "--method oscar or waterfill")
     facts = document.get("model")
     if isinstance(facts, dict) and "latent" in facts:
-        raise InputError(f"{where}: is a bundle for latent attention, which is not supported because no engine serves a 2-bit cache of it")
+        raise InputError(f"{where}: is a bundle for latent attention, which is not supported because no engine serves "
+                         "a 2-bit cache of it")
     if version > NEWEST_VERSION:
         raise InputError(f"{where}: format_version {version} is newer than the {NEWEST_VERSION} this package reads; "
                          "update oscar-kv")
@@ -237,9 +241,10 @@ def parse_manifest(document, where):
     provenance = fields.object("provenance")
     fields.object("fit")
     distance = provenance.value.get("longest_distance", 0)
-    distance = distance if isinstance(distance, int) and not isinstance(distance, bool) and 0 <= distance <= 1 << 40 else 0
-    return Manifest(method, scope, fingerprint, model.value, layers, encoder, group, sink, recent, _files(fields), tensors,
-                    fields.text("numbers_sha256", ""), distance)
+    if not isinstance(distance, int) or isinstance(distance, bool) or not 0 <= distance <= 1 << 40:
+        distance = 0
+    return Manifest(method, scope, fingerprint, model.value, layers, encoder, group, sink, recent, _files(fields),
+                    tensors, fields.text("numbers_sha256", ""), distance)
 
 
 def numbers_sha256(document):

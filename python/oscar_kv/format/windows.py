@@ -1,5 +1,5 @@
-"""Which tokens of a sequence are BF16 and which are codes, and where the BF16 ones are: lib/layout/cache_windows.h of the
-toolchain."""
+"""Which tokens of a sequence are BF16 and which are codes, and where the BF16 ones are: lib/layout/cache_windows.h of
+the toolchain."""
 import dataclasses
 
 import torch

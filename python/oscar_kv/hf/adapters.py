@@ -23,7 +23,8 @@ def _applied(module):
         active = getattr(module, "active_adapters", None) or getattr(module, "active_adapter", None) or []
         active = [active] if isinstance(active, str) else list(active)
         return [] if getattr(module, "disable_adapters", False) else [name for name in active if name in copies]
-    if not hasattr(module, "base_layer") or getattr(module, "merged", False) or getattr(module, "disable_adapters", False):
+    if (not hasattr(module, "base_layer") or getattr(module, "merged", False)
+            or getattr(module, "disable_adapters", False)):
         return []
     active = getattr(module, "active_adapters", None) or getattr(module, "active_adapter", None) or ["default"]
     active = [active] if isinstance(active, str) else list(active)
@@ -48,13 +49,14 @@ def check_adapters(modules):
     for index, module in modules.items():
         found = applied(module, FITTED)
         if found:
-            raise InputError(f"{found[0]} of layer {index} has the adapter {quoted(found[1])}, which is not merged, and the bundle was "
-                             "fitted without it; merge it (merge_and_unload), save the model and fit a bundle for that checkpoint")
+            raise InputError(f"{found[0]} of layer {index} has the adapter {quoted(found[1])}, which is not merged, "
+                             "and the bundle was fitted without it; merge it (merge_and_unload), save the model and "
+                             "fit a bundle for that checkpoint")
 
 
 def warn_of_adapters(model):
     """Warns if another layer has an adapter, which affects keys and values indirectly."""
     found = applied(model)
     if found:
-        warnings.warn(f"oscar-kv: {found[0]} has the adapter {quoted(found[1])}, which the bundle was fitted without; a bundle for the "
-                      "merged model may lose less", stacklevel=4)
+        warnings.warn(f"oscar-kv: {found[0]} has the adapter {quoted(found[1])}, which the bundle was fitted without; "
+                      "a bundle for the merged model may lose less", stacklevel=4)

@@ -74,8 +74,8 @@ def _phases(model):
     """Frequencies and attention factor of the decoder's rotary embedding."""
     rotary = next((m for m in model.modules() if hasattr(m, "inv_freq") and hasattr(m, "attention_scaling")), None)
     if rotary is None:
-        raise InputError("the bundle needs the rotary embedding of the model (keys centered before RoPE), which has none that "
-                         "is known; fit with --center mean")
+        raise InputError("the bundle needs the rotary embedding of the model (keys centered before RoPE), which has "
+                         "none that is known; fit with --center mean")
     return Phases(held(rotary, "inv_freq"), rotary.attention_scaling)
 
 
@@ -91,8 +91,9 @@ def _exact_layer(bundle, index):
 
     def exact(side):
         sigma = None if side.sigma is None else torch.ones_like(side.sigma)
-        return dataclasses.replace(side, heads=1, orthogonal=True, centered=False, rotated_mean=False, clip=[0.0], inverse=None,
-                                   forward=torch.eye(first.head_dim).unsqueeze(0), mean=None, sigma=sigma, eigenvalues=None)
+        return dataclasses.replace(side, heads=1, orthogonal=True, centered=False, rotated_mean=False, clip=[0.0],
+                                   inverse=None, forward=torch.eye(first.head_dim).unsqueeze(0), mean=None, sigma=sigma,
+                                   eigenvalues=None)
 
     return dataclasses.replace(first, layer=index, key=exact(first.key), value=exact(first.value))
 
@@ -117,7 +118,8 @@ def _group(model):
 def _asks_the_interface(modules):
     """Whether all attention modules call the function from ALL_ATTENTION_FUNCTIONS, even if their model does not
     declare it (Qwen3-Next)."""
-    return bool(modules) and all(hasattr(sys.modules[type(m).__module__], "ALL_ATTENTION_FUNCTIONS") for m in modules.values())
+    return bool(modules) and all(hasattr(sys.modules[type(m).__module__], "ALL_ATTENTION_FUNCTIONS")
+                                 for m in modules.values())
 
 
 def _linear_layers(config):
@@ -143,57 +145,61 @@ def kept_layers(config):
 def _check_model(model, bundle, modules):
     config = model.config.get_text_config(decoder=True)
     if getattr(config, "num_kv_shared_layers", 0):
-        raise InputError(f"{type(model).__name__} has layers that read the cache of another layer, which oscar-kv does not compute")
+        raise InputError(f"{type(model).__name__} has layers that read the cache of another layer, which oscar-kv "
+                         "does not compute")
     kept = kept_layers(config)
     for index, reason in left_out_layers(bundle.model).items():
         if index in kept:
             continue
         if index not in modules:
-            raise InputError(f"the bundle leaves out layer {index} ({reason}); oscar-kv serves models whose layers all hold a KV "
-                             "cache or linear attention, so export the bundle for an engine instead")
+            raise InputError(f"the bundle leaves out layer {index} ({reason}); oscar-kv serves models whose layers "
+                             "all hold a KV cache or linear attention, so export the bundle for an engine instead")
         window = _window(modules[index], config)
         if not 0 < window <= bundle.recent:
-            raise InputError(f"the bundle leaves out layer {index} ({reason}), whose queries see {window or 'all'} tokens: more "
-                             f"than its recent window of {bundle.recent} holds in BF16; fit the bundle again")
+            raise InputError(f"the bundle leaves out layer {index} ({reason}), whose queries see {window or 'all'} "
+                             f"tokens: more than its recent window of {bundle.recent} holds in BF16; fit the bundle "
+                             "again")
     layers, kv_heads, head_dim = geometry(model)
     if not (getattr(model, "_supports_attention_backend", False) or _asks_the_interface(modules)):
-        raise InputError(f"{type(model).__name__} does not use the attention interface of transformers; oscar-kv cannot serve it")
+        raise InputError(f"{type(model).__name__} does not use the attention interface of transformers; oscar-kv "
+                         "cannot serve it")
     if model.training and getattr(config, "attention_dropout", 0):
         raise InputError(f"the model trains with attention dropout {config.attention_dropout}; call model.eval()")
     check_geometry(bundle, layers, kv_heads, head_dim)
     missing = next((i for i in range(layers) if i not in modules and i not in kept), None)
     if missing is not None:
-        raise InputError(f"layer {missing} of {type(model).__name__} has no attention module with k_proj or qkv_proj; oscar-kv "
-                         "cannot serve it")
+        raise InputError(f"layer {missing} of {type(model).__name__} has no attention module with k_proj or qkv_proj; "
+                         "oscar-kv cannot serve it")
     for index, module in modules.items():
         dtype = computed_in(key_projection(module)[1], model)
         if dtype not in COMPUTED_IN:
-            raise InputError(f"layer {index} computes in {str(dtype).removeprefix('torch.')}, expected bfloat16 or float32; "
-                             "load the model with dtype=torch.bfloat16")
+            raise InputError(f"layer {index} computes in {str(dtype).removeprefix('torch.')}, expected bfloat16 or "
+                             "float32; load the model with dtype=torch.bfloat16")
 
 
 def _check_generation(model, attached, config, mode, tokens, cache):
     check_adapters(_attention_modules(model))
     if config.use_cache is False:
-        raise InputError("use_cache is false (in this call, in generation_config.json or in config.json), so that generate() would run "
-                         f"without the attached bundle; pass use_cache=True, or {cache_use.AROUND}")
+        raise InputError("use_cache is false (in this call, in generation_config.json or in config.json), so that "
+                         "generate() would run without the attached bundle; pass use_cache=True, or "
+                         f"{cache_use.AROUND}")
     if cache is not None and not isinstance(cache, OscarCache):
-        raise InputError(f"{CACHE_NAME} is a {type(cache).__name__}, so that generate() would run without the attached bundle; pass "
-                         f"oscar_kv.new_cache(model), or {cache_use.AROUND}")
+        raise InputError(f"{CACHE_NAME} is a {type(cache).__name__}, so that generate() would run without the "
+                         f"attached bundle; pass oscar_kv.new_cache(model), or {cache_use.AROUND}")
     mode = str(getattr(mode, "value", mode))
     if mode not in ("greedy_search", "sample", ASSISTED) or (config.num_beams or 1) > 1:
-        raise InputError(f"generation mode '{mode}' is not supported with a 2-bit cache, which cannot copy sequences; use greedy "
-                         "search, sampling or assisted decoding, or detach() first")
+        raise InputError(f"generation mode '{mode}' is not supported with a 2-bit cache, which cannot copy sequences; "
+                         "use greedy search, sampling or assisted decoding, or detach() first")
     if getattr(config, "assistant_early_exit", None) is not None:
-        raise InputError("assistant_early_exit runs the first layers of the model alone, which the 2-bit cache does not serve; pass an "
-                         "assistant_model or prompt_lookup_num_tokens")
+        raise InputError("assistant_early_exit runs the first layers of the model alone, which the 2-bit cache does "
+                         "not serve; pass an assistant_model or prompt_lookup_num_tokens")
     # A cache implementation named by the checkpoint is only its authors' default without a bundle.
     if config.cache_implementation not in (None, getattr(model.generation_config, "cache_implementation", None)):
-        raise InputError(f"cache_implementation '{config.cache_implementation}' excludes the attached bundle; leave it out, or "
-                         "detach() first")
+        raise InputError(f"cache_implementation '{config.cache_implementation}' excludes the attached bundle; leave "
+                         "it out, or detach() first")
     if attached.max_tokens is not None and tokens > attached.max_tokens:
-        raise InputError(f"{tokens} tokens are asked for, the page table was attached for {attached.max_tokens}; attach with a "
-                         "larger max_tokens")
+        raise InputError(f"{tokens} tokens are asked for, the page table was attached for {attached.max_tokens}; "
+                         "attach with a larger max_tokens")
     if isinstance(cache, OscarCache) and cache.attached is not attached:
         raise InputError("the cache was made for another model or bundle; make one with oscar_kv.new_cache(model)")
 
@@ -220,8 +226,8 @@ def _warn_of_reference(attached, group):
         tiers, index = attached.tiers(code), code.layer.layer
         reason = tiers.step_unsupported or tiers.decode_unsupported(group, attached.rules[index])
         if reason is not None:
-            warnings.warn(f"oscar-kv: layer {index} and any like it run on the torch reference, which is slow because it dequantizes the "
-                          f"whole context at every token: {reason}", stacklevel=4)
+            warnings.warn(f"oscar-kv: layer {index} and any like it run on the torch reference, which is slow because "
+                          f"it dequantizes the whole context at every token: {reason}", stacklevel=4)
             return
 
 
@@ -230,7 +236,8 @@ def _recorder(model, attached, graphs):
     if graphs is False:
         return None
     reason = Recorder.unsupported(attached, _group(model))
-    if reason is None and any(getattr(m, "attn_temperature_tuning", False) and not m.use_rope for m in _attention_modules(model).values()):
+    if reason is None and any(getattr(m, "attn_temperature_tuning", False) and not m.use_rope
+                              for m in _attention_modules(model).values()):
         reason = "layers without RoPE scale their queries by a length that Python counts"
     places = {str(p) for p in (getattr(model, "hf_device_map", None) or {}).values()}
     if reason is None and len(places) > 1:
@@ -268,7 +275,8 @@ def prepare(model, bundle, *, checkpoint=None, max_tokens=None, flush=1, graphs=
     exact = [_exact_layer(bundle, index) for index in left_out_layers(bundle.model) if index not in kept]
     codes, shared = [None] * geometry(model)[0], Shared()
     for layer in [*bundle.layers, *exact]:
-        codes[layer.layer] = LayerCode(bundle, layer, phases, device_of_keys(key_projection(modules[layer.layer])[1]), shared)
+        codes[layer.layer] = LayerCode(bundle, layer, phases, device_of_keys(key_projection(modules[layer.layer])[1]),
+                                       shared)
     attached = Attached(bundle, codes, modules, max_tokens, flush, model.config)
     attached.graphs = _recorder(model, attached, graphs)
     _warn_of_reference(attached, _group(model))
@@ -290,7 +298,8 @@ def activate(model, attached):
     attached.implementation = model.config._attn_implementation
     model.set_attn_implementation(NAME)
     if model.config._attn_implementation != NAME:
-        raise InputError(f"{type(model).__name__} does not take an attention function of its own; oscar-kv cannot serve it")
+        raise InputError(f"{type(model).__name__} does not take an attention function of its own; oscar-kv cannot "
+                         "serve it")
     setattr(model, ATTRIBUTE, attached)
     _replace(model, attached, "_prepare_cache_for_generation", types.MethodType(_prepare, model))
     if hasattr(model, "generate"):
@@ -318,7 +327,8 @@ def attach(model, bundle, *, checkpoint=None, max_tokens=None, flush=1, graphs=N
     graphs: record steps of one token as a CUDA graph and replay them. None: if possible; True: InputError if not
     possible; False: never.
     InputError if the bundle does not fit. Returns the model."""
-    return activate(model, prepare(model, bundle, checkpoint=checkpoint, max_tokens=max_tokens, flush=flush, graphs=graphs))
+    return activate(model, prepare(model, bundle, checkpoint=checkpoint, max_tokens=max_tokens, flush=flush,
+                                   graphs=graphs))
 
 
 def detach(model):

@@ -1,6 +1,6 @@
 """The attention function registered in transformers as "oscar". A single new token is appended, then attends to the
-cache. The first chunk of a prompt attends to its raw keys and values by SDPA. A further one attends to them and to
-the stored tokens in the chunk passes of serving engines (cache/chunk_pass.py). If they do not serve a layer, log-sum-exp
+cache. The first chunk of a prompt attends to its raw keys and values by SDPA. A further one attends to them and to the
+stored tokens in the chunk passes of serving engines (cache/chunk_pass.py). If they do not serve a layer, log-sum-exp
 merges both parts in torch. Then the chunk is appended."""
 import torch
 
@@ -29,7 +29,8 @@ def attention(module, query, key, value, attention_mask, scaling=None, dropout=0
     if kwargs.get("position_bias") is not None:
         raise InputError("attention with 'position_bias' is not supported by oscar-kv")
     if attention_mask is not None and attention_mask.dim() != 2:
-        raise InputError(f"an attention mask of {attention_mask.dim()} dimensions is not supported; pass [batch, tokens]")
+        raise InputError(f"an attention mask of {attention_mask.dim()} dimensions is not supported; pass [batch, "
+                         "tokens]")
     _refuse_packed(module, key, attention_mask, kwargs)
     rule = rule_of(module, sliding_window, kwargs.get("softcap"), kwargs.get("s_aux"))
     layer = getattr(key, CARRIER, None)
@@ -52,7 +53,8 @@ def attention(module, query, key, value, attention_mask, scaling=None, dropout=0
     outputs = []
     for piece in pieces:
         layer.pending = key[:, :, piece], value[:, :, piece]
-        outputs.append(_cached(layer, query[:, :, piece], *layer.pending, None if valid is None else valid[:, piece], scale, rule))
+        outputs.append(_cached(layer, query[:, :, piece], *layer.pending, None if valid is None else valid[:, piece],
+                               scale, rule))
     return (outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)).transpose(1, 2), None
 
 
@@ -69,15 +71,17 @@ def _cached(layer, query, key, value, valid, scale, rule):
 
 
 def _refuse_packed(module, key, attention_mask, kwargs):
-    """Several texts in one row, told by position_ids that start again: transformers keeps them apart, this function would not."""
+    """Several texts in one row, told by position_ids that start again: transformers keeps them apart, this function
+    would not."""
     packed = kwargs.get("cu_seq_lens_q") is not None
     positions = kwargs.get("position_ids")
-    if positions is not None and attention_mask is None and getattr(key, CARRIER, None) is None and getattr(module, "layer_idx", 0) == 0:
+    if (positions is not None and attention_mask is None and getattr(key, CARRIER, None) is None
+            and getattr(module, "layer_idx", 0) == 0):
         if positions.dim() == 2 and positions.shape[1] == key.shape[2] > 1:
             packed = packed or bool((positions.diff(dim=1) != 1).any())
     if packed:
-        raise InputError("the row holds several texts (position_ids start again), which attend to each other here; pass one text a row "
-                         "with an attention_mask, or detach() the bundle first")
+        raise InputError("the row holds several texts (position_ids start again), which attend to each other here; "
+                         "pass one text a row with an attention_mask, or detach() the bundle first")
 
 
 def _chunk(layer, query, key, value, valid, scale, rule):

@@ -46,8 +46,8 @@ class OscarLayer(CacheLayerMixin):
         layer = code.layer
         batch, heads, _, d = key_states.shape
         if (heads, d) != (layer.kv_heads, layer.head_dim):
-            raise InputError(f"layer {self.index}: keys have {heads} heads of {d} channels, the bundle {layer.kv_heads} of "
-                             f"{layer.head_dim}; the cache belongs to another model")
+            raise InputError(f"layer {self.index}: keys have {heads} heads of {d} channels, the bundle "
+                             f"{layer.kv_heads} of {layer.head_dim}; the cache belongs to another model")
         if key_states.dtype not in (torch.bfloat16, torch.float32):
             raise InputError(f"layer {self.index}: keys are {key_states.dtype}, expected bfloat16 or float32")
         self.kv = PagedKV(code, self.owner.table(batch), self.owner.attached.flush)
@@ -57,13 +57,13 @@ class OscarLayer(CacheLayerMixin):
     @torch.compiler.disable
     def update(self, key_states, value_states, *args, **kwargs):
         if self.pending is not None:
-            raise InputError(f"layer {self.index}: the model attended without this cache; attach() the bundle to the model "
-                             "that uses it")
+            raise InputError(f"layer {self.index}: the model attended without this cache; attach() the bundle to the "
+                             "model that uses it")
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         if key_states.shape[0] != self.kv.batch:
-            raise InputError(f"the cache holds {self.kv.batch} sequences, the model brings {key_states.shape[0]}; use one "
-                             "cache for one batch")
+            raise InputError(f"the cache holds {self.kv.batch} sequences, the model brings {key_states.shape[0]}; use "
+                             "one cache for one batch")
         self.pending = (key_states, value_states)
         # A separate view, so that no tensor of the model holds the reference.
         keys = key_states.view(key_states.shape)
@@ -85,8 +85,8 @@ class OscarLayer(CacheLayerMixin):
                              "tokens of the cache and the new ones")
         first = 0 if self.held is None else self.held.shape[1]
         if not bool(mask[:, first:self.columns].all()) or (first and not torch.equal(mask[:, :first], self.held)):
-            raise InputError("the attention mask differs from that of earlier calls at tokens which the cache holds; pass the "
-                             "mask of the whole conversation, padding included")
+            raise InputError("the attention mask differs from that of earlier calls at tokens which the cache holds; "
+                             "pass the mask of the whole conversation, padding included")
         return mask[:, self.columns:]
 
     def keep(self, valid):
@@ -142,7 +142,8 @@ class OscarLayer(CacheLayerMixin):
             raise InputError(f"crop({tokens}): the cache holds {self.columns} tokens")
         lengths = self.lengths_of(columns)
         if (reason := self.kv.crop_refusal(lengths)) is not None:
-            raise InputError(f"crop({tokens}): {reason}; copy the cache before (copy.deepcopy), or take back fewer tokens")
+            raise InputError(f"crop({tokens}): {reason}; copy the cache before (copy.deepcopy), or take back fewer "
+                             "tokens")
         self.kv.crop(lengths)
         self.columns = columns
         self.held = None if self.held is None else self.held[:, :columns]
@@ -164,10 +165,12 @@ class OscarCache(Cache):
         self._mask = (None, None)  # the last call's mask and its copy on the CPU, shared by layers
         self._held = (None, None)  # the padding mask, and its copy on the masks' device
         self.steps, self.is_recording = None, False  # graphs.Steps, once steps are recorded
-        self.room = self.proposed = 0  # tokens that may be taken back; last tokens of the running forward that are proposals
+        # tokens that may be taken back; last tokens of the running forward that are proposals
+        self.room = self.proposed = 0
         self.assisted = False          # during assisted decoding
         own = self._own_layers()
-        super().__init__(layers=[own[i] if code is None else OscarLayer(self, i) for i, code in enumerate(attached.codes)])
+        super().__init__(layers=[own[i] if code is None else OscarLayer(self, i)
+                                 for i, code in enumerate(attached.codes)])
         self.paged = [layer for layer in self.layers if isinstance(layer, OscarLayer)]
 
     def _own_layers(self):
@@ -189,7 +192,8 @@ class OscarCache(Cache):
         """Whether one new token of each of `batch` sequences may be recorded. The mask [B, columns + 1] or None must
         match the cache, and no new token may be padding. Waits for the mask's device."""
         first = self.paged[0]
-        if any(layer.kv is None or layer.columns != first.columns for layer in self.paged) or first.kv.batch != batch or first.columns == 0:
+        if (any(layer.kv is None or layer.columns != first.columns for layer in self.paged)
+                or first.kv.batch != batch or first.columns == 0):
             return False
         if mask is None:
             return first.held is None
@@ -251,26 +255,31 @@ class OscarCache(Cache):
             return f"OscarCache(empty, method {bundle.method}, {len(self.paged)} of {len(self.layers)} layers)"
         lengths = filled[0].lengths
         full = 4 * sum(kv.code.layer.kv_heads * kv.code.layer.head_dim * sum(kv.lengths) for kv in filled)
-        of = f"{lengths[0]:,} tokens" if len(lengths) == 1 else f"{len(lengths)} sequences of up to {max(lengths):,} tokens"
+        of = f"{lengths[0]:,} tokens"
+        if len(lengths) > 1:
+            of = f"{len(lengths)} sequences of up to {max(lengths):,} tokens"
         coded = sum(max(0, kv.quantized_end(n) - bundle.sink) for kv in filled[:1] for n in kv.lengths)
-        return (f"OscarCache({of}, {coded:,} of {sum(lengths):,} tokens coded, method {bundle.method}, {len(self.paged)} of "
-                f"{len(self.layers)} layers: {self.nbytes:,} bytes, {full:,} in BF16)")
+        return (f"OscarCache({of}, {coded:,} of {sum(lengths):,} tokens coded, method {bundle.method}, "
+                f"{len(self.paged)} of {len(self.layers)} layers: {self.nbytes:,} bytes, {full:,} in BF16)")
 
     def __deepcopy__(self, memo):
         """A separate cache with the same tokens, for several continuations of one prompt. Shares the result of
         attach()."""
         if any(layer.pending is not None for layer in self.paged):
-            raise InputError("the cache holds keys that its model has not attended to; copy it between calls of the model")
+            raise InputError("the cache holds keys that its model has not attended to; copy it between calls of the "
+                             "model")
         memo[id(self.attached)] = self.attached
         memo |= {id(code): code for code in self.attached.codes if code is not None}
         twin = memo[id(self)] = type(self).__new__(type(self))
         # the masks and recorded steps belong to one cache
         fresh = dict(_mask=(None, None), _held=(None, None), steps=None)
-        twin.__dict__.update(fresh | {name: copy.deepcopy(value, memo) for name, value in self.__dict__.items() if name not in fresh})
+        twin.__dict__.update(fresh | {name: copy.deepcopy(value, memo)
+                                      for name, value in self.__dict__.items() if name not in fresh})
         return twin
 
     __copy__ = _refuse("copy.copy", "both caches would write the same pages; use copy.deepcopy")
-    __getstate__ = _refuse("pickle", "a cache belongs to the model in this process; keep the tokens and fill a new cache")
+    __getstate__ = _refuse("pickle", "a cache belongs to the model in this process; keep the tokens and fill a new "
+                           "cache")
 
     def reset(self):
         self.steps = None
@@ -302,12 +311,13 @@ class OscarCache(Cache):
             self.steps.forget()
 
     def propose(self, kept):
-        """A forward of assisted decoding begins. kept: its last tokens with logits, all but the first of which are proposals; None: the
-        model does not say."""
+        """A forward of assisted decoding begins. kept: its last tokens with logits, all but the first of which are
+        proposals; None: the model does not say."""
         if not self.assisted:
             return
         if kept is None:
-            raise InputError("assisted decoding needs a model whose forward has the argument logits_to_keep; generate without an assistant")
+            raise InputError("assisted decoding needs a model whose forward has the argument logits_to_keep; generate "
+                             "without an assistant")
         self.proposed = max(0, int(kept) - 1)
         self.make_room(self.proposed)
 
@@ -315,10 +325,12 @@ class OscarCache(Cache):
         self.assisted, self.proposed = False, 0
 
     def crop(self, tokens):
-        """OscarLayer.crop() of every layer. Layers of transformers itself must keep past states (activate_past_recording())."""
+        """OscarLayer.crop() of every layer. Layers of transformers itself must keep past states
+        (activate_past_recording())."""
         for layer in self.layers:
             if not isinstance(layer, OscarLayer) and tokens != 0 and not layer.is_croppable:
-                raise InputError(f"crop({tokens}): a layer keeps the state of its last token only ({type(layer).__name__})")
+                raise InputError(f"crop({tokens}): a layer keeps the state of its last token only "
+                                 f"({type(layer).__name__})")
         self._changed()
         for layer in self.layers:
             layer.crop(tokens)

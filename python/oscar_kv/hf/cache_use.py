@@ -33,8 +33,9 @@ def without_cache(module, queries, keys):
     if attached is None:
         return
     if keys > queries:
-        raise InputError(f"a bundle is attached to the model, but layer {module.layer_idx} read {keys - queries} tokens from a cache of "
-                         f"another kind; pass past_key_values=oscar_kv.new_cache(model), or {AROUND}")
+        raise InputError(f"a bundle is attached to the model, but layer {module.layer_idx} read {keys - queries} "
+                         "tokens from a cache of another kind; pass past_key_values=oscar_kv.new_cache(model), or "
+                         f"{AROUND}")
     if queries > 1:
         warn_of_one_forward(attached)
 
@@ -43,9 +44,9 @@ def warn_of_one_forward(attached):
     """Once per attach()."""
     if not attached.warned:
         attached.warned = True
-        warnings.warn("oscar-kv: many tokens in one forward attend to each other in BF16, so that perplexity or logits of this forward do "
-                      "not show what the 2-bit cache costs; feed chunks of a few tokens with past_key_values=oscar_kv.new_cache(model), or "
-                      "use python -m oscar_kv.lm_eval", stacklevel=3)
+        warnings.warn("oscar-kv: many tokens in one forward attend to each other in BF16, so that perplexity or "
+                      "logits of this forward do not show what the 2-bit cache costs; feed chunks of a few tokens "
+                      "with past_key_values=oscar_kv.new_cache(model), or use python -m oscar_kv.lm_eval", stacklevel=3)
 
 
 def watch_forward(attached, cache_name):
@@ -89,14 +90,15 @@ def columns(cache):
 def check_use(cache, before):
     """InputError unless every layer of the cache has received tokens. before: columns(cache) before the call."""
     if cache is None:
-        raise InputError("generate() did not ask for the cache of the attached bundle, so its result is that of another cache; call "
-                         f"generate() of the model itself, or {AROUND}")
+        raise InputError("generate() did not ask for the cache of the attached bundle, so its result is that of "
+                         f"another cache; call generate() of the model itself, or {AROUND}")
     unused = next((layer.index for layer, n in zip(cache.paged, before) if layer.columns <= n), None)
     if unused is not None:
-        raise InputError(f"generate() ran, but layer {unused} put no token into the cache of the attached bundle, so its result is that of "
-                         f"another cache; attach() the bundle after all changes to the model (attention function, gradient checkpointing), or {AROUND}")
+        raise InputError(f"generate() ran, but layer {unused} put no token into the cache of the attached bundle, so "
+                         "its result is that of another cache; attach() the bundle after all changes to the model "
+                         f"(attention function, gradient checkpointing), or {AROUND}")
 
 
 def refuse_continuous_batching(*args, **kwargs):
-    raise InputError(f"continuous batching (generate_batch) brings a cache of its own, which would leave the attached bundle out; call "
-                     f"generate(), or {AROUND}")
+    raise InputError("continuous batching (generate_batch) brings a cache of its own, which would leave the attached "
+                     f"bundle out; call generate(), or {AROUND}")

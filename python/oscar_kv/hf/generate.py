@@ -25,7 +25,8 @@ def _beside(model):
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, HfHubHTTPError, LocalEntryNotFoundError
     try:
-        snapshot = snapshot_download(name, revision=getattr(model.config, "_commit_hash", None), allow_patterns=f"{FOLDER}/*")
+        snapshot = snapshot_download(name, revision=getattr(model.config, "_commit_hash", None),
+                                     allow_patterns=f"{FOLDER}/*")
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError):
         return None
     return pathlib.Path(snapshot) / FOLDER
@@ -35,12 +36,13 @@ def find_bundle(model, manifest_sha256, folder=None):
     """The folder of the bundle whose manifest has this digest. InputError if there is none, or a different one."""
     place = pathlib.Path(folder) if folder is not None else _beside(model)
     if place is None or not os.path.isfile(place / NAME):
-        raise InputError(f"{place or FOLDER}: holds no {NAME}; copy {FOLDER} of the export into the directory or repository of "
-                         f"the model ({quoted(str(getattr(model, 'name_or_path', '')))}), or pass oscar_bundle=DIR to generate()")
+        raise InputError(f"{place or FOLDER}: holds no {NAME}; copy {FOLDER} of the export into the directory or "
+                         f"repository of the model ({quoted(str(getattr(model, 'name_or_path', '')))}), or pass "
+                         "oscar_bundle=DIR to generate()")
     found = RegularFile(place / NAME).sha256()
     if found != manifest_sha256:
-        raise InputError(f"{place / NAME}: is not the bundle that this generate() was exported with (sha256 {found}, expected "
-                         f"{manifest_sha256}); copy both folders from one export")
+        raise InputError(f"{place / NAME}: is not the bundle that this generate() was exported with (sha256 {found}, "
+                         f"expected {manifest_sha256}); copy both folders from one export")
     return place
 
 

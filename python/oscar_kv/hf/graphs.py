@@ -1,7 +1,7 @@
 """Captured steps inside generate(). A forward of one new token per sequence through the model is recorded once and
 replayed for later tokens, which removes Python's time between kernels. transformers controls the loop: stopping,
-sampling and streaming see the same logits. Steps that cannot be recorded run eagerly. Their results are equal bit for bit while the page
-tables are equally wide, because the decode kernel divides a sequence by that width.
+sampling and streaming see the same logits. Steps that cannot be recorded run eagerly. Their results are equal bit for
+bit while the page tables are equally wide, because the decode kernel divides a sequence by that width.
 
 A recording is valid while the tensors that it reads do not move. After a move, the first step runs eagerly on the
 recorder's stream to allocate workspaces. The second step is recorded, and later ones are replayed."""
@@ -88,8 +88,8 @@ class Steps:
             self.room = self.cache.reserve_steps(ROOM)
             if self.room == 0:  # the page table is full: the forward reports it
                 return self.forward(**eager)
-            key = (ids.shape, ids.dtype, positions.shape, positions.dtype, tuple(sorted(options.items())), torch.is_inference_mode_enabled(),
-                   self.cache.places())
+            key = (ids.shape, ids.dtype, positions.shape, positions.dtype, tuple(sorted(options.items())),
+                   torch.is_inference_mode_enabled(), self.cache.places())
             if key != self.key:
                 self.key, self.replay, self.output, self.inputs, self.kept = key, None, None, None, None
                 made = self.recorder.run(lambda: self.forward(**eager))
@@ -108,8 +108,10 @@ class Steps:
         self.inputs = ids.clone(), positions.clone()
         with self.cache.recording():
             self.replay, self.output = self.recorder.record(
-                lambda: self.forward(input_ids=self.inputs[0], position_ids=self.inputs[1], **{CACHE_NAME: self.cache}, **options))
-        extra = [name for name, value in self.output.items() if value is not None and name not in ("logits", CACHE_NAME)]
+                lambda: self.forward(input_ids=self.inputs[0], position_ids=self.inputs[1], **{CACHE_NAME: self.cache},
+                                     **options))
+        extra = [name for name, value in self.output.items() if value is not None
+                 and name not in ("logits", CACHE_NAME)]
         if extra:
             raise RuntimeError(f"the model returns {', '.join(extra)} beside logits")
         self.kept = self.cache.tensors()  # a recording reads them, even if a longer table has replaced one
@@ -123,9 +125,11 @@ BESIDE_LOGITS = ("labels", "output_attentions", "output_hidden_states", "output_
 def _plan(attached, cache, arguments):
     """(ids, positions, options) of a forward that may be recorded, or None. arguments: the forward's keywords."""
     ids, positions, mask = (arguments.get(name) for name in ("input_ids", "position_ids", "attention_mask"))
-    if ids is None or ids.dim() != 2 or ids.shape[1] != 1 or torch.is_grad_enabled() or arguments.get("use_cache") is False:
+    if (ids is None or ids.dim() != 2 or ids.shape[1] != 1 or torch.is_grad_enabled()
+            or arguments.get("use_cache") is False):
         return None
-    options = {k: v for k, v in arguments.items() if k not in ("input_ids", "position_ids", "attention_mask", CACHE_NAME)}
+    options = {k: v for k, v in arguments.items() if k not in ("input_ids", "position_ids", "attention_mask",
+                                                               CACHE_NAME)}
     if not all(isinstance(v, PLAIN) for v in options.values()) or options.get("return_dict") is False:
         return None
     if any(options.get(name) not in (None, False) for name in BESIDE_LOGITS):
@@ -166,8 +170,8 @@ def wrapped(model, attached, forward):
                 raise
             attached.graphs = None  # nothing was computed yet: this step and all others run eagerly
             lines = str(error).splitlines() or [type(error).__name__]
-            warnings.warn(f"oscar-kv: steps of {type(model).__name__} cannot be recorded as a CUDA graph ({lines[0]}); generate() runs "
-                          "without, which is slower", stacklevel=2)
+            warnings.warn(f"oscar-kv: steps of {type(model).__name__} cannot be recorded as a CUDA graph "
+                          f"({lines[0]}); generate() runs without, which is slower", stacklevel=2)
             return forward(**kwargs)
 
     return call

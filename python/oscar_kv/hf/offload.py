@@ -20,8 +20,8 @@ def _hook_of(module, name):
     """The hook that loads a parameter or buffer from the meta device."""
     hook = next((h for h in _hooks(module) if getattr(h, "weights_map", None) is not None), None)
     if hook is None:
-        raise InputError(f"'{name}' of a {type(module).__name__} is on the meta device and no hook of accelerate loads it; load the weights "
-                         "of the model before attach()")
+        raise InputError(f"'{name}' of a {type(module).__name__} is on the meta device and no hook of accelerate "
+                         "loads it; load the weights of the model before attach()")
     return hook
 
 

@@ -28,8 +28,8 @@ def plain_weight(projection):
     if not isinstance(weight, torch.Tensor):
         return None
     if hasattr(weight, "device_mesh"):
-        raise InputError("the weights of the model are divided among devices (tensor parallelism or FSDP), and oscar-kv reads whole "
-                         "projections; load the model without tp_plan and sharding")
+        raise InputError("the weights of the model are divided among devices (tensor parallelism or FSDP), and "
+                         "oscar-kv reads whole projections; load the model without tp_plan and sharding")
     plain = type(weight) in (torch.Tensor, torch.nn.Parameter) and weight.dtype in FLOATS
     return weight if plain and weight.dim() == 2 and not hasattr(weight, "quant_state") else None
 
@@ -45,8 +45,8 @@ def device_of_keys(projection):
     tensors = dict(projection.named_parameters(recurse=False)) | dict(projection.named_buffers(recurse=False))
     name = "weight" if isinstance(getattr(projection, "weight", None), torch.Tensor) else next(iter(tensors), None)
     if name is None:
-        raise InputError(f"a {type(projection).__name__} that makes keys holds no tensors, so the device of its layer is not known; "
-                         "oscar-kv cannot serve it")
+        raise InputError(f"a {type(projection).__name__} that makes keys holds no tensors, so the device of its layer "
+                         "is not known; oscar-kv cannot serve it")
     return device_of(projection, name)
 
 
@@ -73,6 +73,7 @@ def check_weights(model, modules, directory):
         for name, weight in _samples(model, names, index, module):
             # Files saved from the model without its head lack the prefix.
             stored = first_values(tensors, name if name in tensors else name.removeprefix("model."), SAMPLE)
-            if stored is not None and not torch.equal(stored.to(weight.dtype), weight.detach().flatten()[:SAMPLE].cpu()):
-                raise InputError(f"the weights of layer {index} are not those of the checkpoint {directory}, which the bundle was "
-                                 "fitted on; pass checkpoint=DIR, or fit a bundle for this model")
+            if stored is not None and not torch.equal(stored.to(weight.dtype),
+                                                      weight.detach().flatten()[:SAMPLE].cpu()):
+                raise InputError(f"the weights of layer {index} are not those of the checkpoint {directory}, which "
+                                 "the bundle was fitted on; pass checkpoint=DIR, or fit a bundle for this model")

@@ -47,8 +47,9 @@ def _window_index(windows, page, slot):
 def past_rows(a):
     if table_checks.enabled():
         table_checks.check_shapes("past_rows", tiles=(a.tiles, (None, 6)))
-        table_checks.check_tiles("past_rows", a.tiles, min(len(a.key), len(a.value)), min(len(a.key_out), len(a.value_out)), len(a.pool),
-                                 len(a.windows), 0 if a.phases is None else len(a.phases))
+        table_checks.check_tiles("past_rows", a.tiles, min(len(a.key), len(a.value)),
+                                 min(len(a.key_out), len(a.value_out)), len(a.pool), len(a.windows),
+                                 0 if a.phases is None else len(a.phases))
     tiles = a.tiles.long()
     for kind in (CODES, WINDOW, NEW):
         mine = tiles[tiles[:, 0] == kind]
@@ -58,7 +59,8 @@ def past_rows(a):
         _, out_row, _, page, slot, position = mine[tile].unbind(1)
         at = out_row + i
         if kind == NEW:
-            a.key_out[at], a.value_out[at] = a.key[page + i].to(a.key_out.dtype), a.value[page + i].to(a.value_out.dtype)
+            a.key_out[at] = a.key[page + i].to(a.key_out.dtype)
+            a.value_out[at] = a.value[page + i].to(a.value_out.dtype)
             continue
         if kind == CODES:
             runs = reference.page_runs(mine[:, 3], a.pool.shape[0])
@@ -66,7 +68,8 @@ def past_rows(a):
         else:
             rows = [a.windows[index].float() for index in _window_index(a.windows, page, slot + i)]
         mean = _mean(a.key_mean, a.phases, position + i)
-        for side, out, matrix, added in ((rows[0], a.key_out, a.key_matrix, mean), (rows[1], a.value_out, a.value_matrix, a.value_mean)):
+        for side, out, matrix, added in ((rows[0], a.key_out, a.key_matrix, mean),
+                                         (rows[1], a.value_out, a.value_matrix, a.value_mean)):
             made = reference.multiply(side, _whole(matrix))
             out[at] = (made if added is None else made + added).to(out.dtype)
 

@@ -1,5 +1,5 @@
-"""Attention of sequences with consecutive rows, with its log-sum-exp. Uses the FlashAttention that an engine hands in, otherwise
-torch's. On the CPU, torch computes it in FP32."""
+"""Attention of sequences with consecutive rows, with its log-sum-exp. Uses the FlashAttention that an engine hands in,
+otherwise torch's. On the CPU, torch computes it in FP32."""
 import torch
 
 from .merge import Parts
@@ -8,17 +8,19 @@ QUERY_BLOCK, KEY_BLOCK = 256, 1024  # scores in memory at a time
 
 
 def _by_torch(query, key, value, ends, key_ends, longest, longest_key, causal, scale, out):
-    made, lse, *_ = torch.ops.aten._flash_attention_forward(query, key, value, ends, key_ends, longest, longest_key, 0.0, causal, False,
-                                                            scale=scale)
+    made, lse, *_ = torch.ops.aten._flash_attention_forward(query, key, value, ends, key_ends, longest, longest_key,
+                                                            0.0, causal, False, scale=scale)
     out.copy_(made)
     return lse
 
 
 def _in_fp32(query, key, value, ends, key_ends, causal, scale, out):
     """Arguments are host lists; causal: queries are the last rows of the keys."""
-    heads, kv_heads, lse = query.shape[1], key.shape[1], query.new_empty(query.shape[1], query.shape[0], dtype=torch.float32)
+    heads, kv_heads = query.shape[1], key.shape[1]
+    lse = query.new_empty(heads, query.shape[0], dtype=torch.float32)
     for begin, end, first, last in zip(ends, ends[1:], key_ends, key_ends[1:]):
-        k, v = (x[first:last].float().transpose(0, 1).repeat_interleave(heads // kv_heads, dim=0).unsqueeze(0) for x in (key, value))
+        k, v = (x[first:last].float().transpose(0, 1).repeat_interleave(heads // kv_heads, dim=0).unsqueeze(0)
+                for x in (key, value))
         for at in range(begin, end, QUERY_BLOCK):
             until, parts = min(at + QUERY_BLOCK, end), Parts()
             q = query[at:until].float().transpose(0, 1).unsqueeze(0)
@@ -26,7 +28,8 @@ def _in_fp32(query, key, value, ends, key_ends, causal, scale, out):
             for column in range(0, last - first, KEY_BLOCK):
                 logits = torch.matmul(q, k[:, :, column:column + KEY_BLOCK].transpose(-1, -2)) * scale
                 if causal:
-                    logits.masked_fill_(torch.arange(column, column + logits.shape[-1], device=q.device) > seen, -torch.inf)
+                    logits.masked_fill_(torch.arange(column, column + logits.shape[-1], device=q.device) > seen,
+                                        -torch.inf)
                 parts.add(logits, v[:, :, column:column + KEY_BLOCK])
             out[at:until] = parts.output[0].transpose(0, 1).to(out.dtype)
             lse[:, at:until] = parts.lse[0]
@@ -40,8 +43,9 @@ def attention(query, key, value, plan, causal, scale, out, function=None):
     if not query.is_cuda or query.dtype != torch.bfloat16:
         return _in_fp32(query, key, value, plan.ends, plan.key_ends, causal, scale, out)
     if function is None:
-        return _by_torch(query, key, value, plan.device_ends, plan.device_key_ends, plan.longest, plan.longest_key, causal, scale, out)
+        return _by_torch(query, key, value, plan.device_ends, plan.device_key_ends, plan.longest, plan.longest_key,
+                         causal, scale, out)
     made = function(q=query, k=key, v=value, out=out, cu_seqlens_q=plan.device_ends, max_seqlen_q=plan.longest,
-                    cu_seqlens_k=plan.device_key_ends, max_seqlen_k=plan.longest_key, softmax_scale=scale, causal=causal,
-                    return_softmax_lse=True)
+                    cu_seqlens_k=plan.device_key_ends, max_seqlen_k=plan.longest_key, softmax_scale=scale,
+                    causal=causal, return_softmax_lse=True)
     return made[1]

@@ -1,5 +1,5 @@
-"""The shared object of the CUDA operators: where it is, when it is loaded, and on which GPUs it runs. Everything is asked of one
-device, because one host may have different cards, and because some drivers cannot load the operators.
+"""The shared object of the CUDA operators: where it is, when it is loaded, and on which GPUs it runs. Everything is
+asked of one device, because one host may have different cards, and because some drivers cannot load the operators.
 
 OSCAR_KV_OPERATORS names another shared object, or is "off" to use the reference everywhere."""
 import functools
@@ -28,19 +28,19 @@ def capability_unsupported(major, minor):
 
 
 def device_unsupported(capability, error, driver, needed):
-    """Why the loaded operators do not run on a device, or None. error: of CUDA, 0 for none; driver, needed: versions of CUDA
-    as 13000."""
+    """Why the loaded operators do not run on a device, or None. error: of CUDA, 0 for none; driver, needed: versions of
+    CUDA as 13000."""
     def version(number):
         return f"{number // 1000}.{number % 1000 // 10}"
 
     if error == 0:
         return None
     if error in (INSUFFICIENT_DRIVER, UNSUPPORTED_PTX):
-        return (f"the CUDA operators need a driver for CUDA {version(needed)} on this GPU, and the driver is for CUDA {version(driver)}; "
-                "update the driver")
+        return (f"the CUDA operators need a driver for CUDA {version(needed)} on this GPU, and the driver is for CUDA "
+                f"{version(driver)}; update the driver")
     if error == NO_CODE:
-        return (f"this build of the CUDA operators has no code for compute capability {capability[0]}.{capability[1]}; use a wheel of "
-                "scripts/wheel")
+        return ("this build of the CUDA operators has no code for compute capability "
+                f"{capability[0]}.{capability[1]}; use a wheel of scripts/wheel")
     return f"the CUDA operators do not load on this GPU (CUDA error {error})"
 
 
@@ -56,8 +56,8 @@ def load(path):
 
 @functools.lru_cache(maxsize=None)
 def missing_on(index, path):
-    """Why kernels do not serve CUDA device `index`, or None. path: of the operators, None without. Warns once for a GPU that
-    the operators of this wheel do not serve."""
+    """Why kernels do not serve CUDA device `index`, or None. path: of the operators, None without. Warns once for a GPU
+    that the operators of this wheel do not serve."""
     if path is None:
         return rocm_unsupported() or "this build of oscar-kv has no CUDA operators"
     reason = rocm_unsupported()

@@ -4,7 +4,8 @@ import torch
 
 
 class Parts:
-    """Running attention of queries [B, H, R, d]; a part is logits [B, H, R, N] (-inf: not visible) and values [B, H, N, d]."""
+    """Running attention of queries [B, H, R, d]; a part is logits [B, H, R, N] (-inf: not visible) and values [B, H, N,
+    d]."""
 
     def __init__(self):
         self.output = self.lse = None

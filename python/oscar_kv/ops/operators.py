@@ -1,9 +1,10 @@
-"""The cache operators on plain tensors, declared to torch: schemas, fakes for torch.compile and export, and the
-torch reference (reference.py) for every device, which takes the arguments by name (view.py). If the CUDA operators (csrc/)
+"""The cache operators on plain tensors, declared to torch: schemas, fakes for torch.compile and export, and the torch
+reference (reference.py) for every device, which takes the arguments by name (view.py). If the CUDA operators (csrc/)
 are installed and a GPU is present, load.py loads them for CUDA tensors.
 
-Codes of a side come as RowCode.numbers(). pool [pages, Hkv, bytes] uint8 holds pages as described in format/page_layout.py,
-and windows [window pages, Hkv, 128 d] BF16 as in format/window_layout.py. Tables, lengths and runs are int32."""
+Codes of a side come as RowCode.numbers(). pool [pages, Hkv, bytes] uint8 holds pages as described in
+format/page_layout.py, and windows [window pages, Hkv, 128 d] BF16 as in format/window_layout.py. Tables, lengths and
+runs are int32."""
 import torch
 
 from . import chunk_reference, reference
@@ -38,17 +39,22 @@ def _nothing(a):
 
 # Transforms rows [N, H, d] of keys or values to the cache basis, BF16: subtracts a mean [H, d] or [N, H, d], then
 # multiplies by matrices [1 or H, d, d].
-rotate_rows = _declare("rotate_rows", "(Tensor rows, Tensor? mean, Tensor? matrix) -> Tensor",
-                       lambda a: reference.rotate_rows(a.rows, a.mean, a.matrix), lambda a: a.rows.new_empty(a.rows.shape, dtype=torch.bfloat16))
+rotate_rows = _declare(
+    "rotate_rows",
+    "(Tensor rows, Tensor? mean, Tensor? matrix) -> Tensor",
+    lambda a: reference.rotate_rows(a.rows, a.mean, a.matrix),
+    lambda a: a.rows.new_empty(a.rows.shape, dtype=torch.bfloat16))
 
 # Writes codes [N, Hkv, d] and parameters [N, Hkv, bytes] of rows to token slot [N] of page [N].
 write_rows = _declare(
-    "write_rows", "(Tensor(a!) pool, Tensor page, Tensor slot, Tensor key_codes, Tensor key_params, Tensor value_codes, "
-    "Tensor value_params, int[] key_code, int[] value_code) -> ()", lambda a: reference.write_rows(**vars(a)), _nothing)
+    "write_rows",
+    "(Tensor(a!) pool, Tensor page, Tensor slot, Tensor key_codes, Tensor key_params, Tensor value_codes, Tensor "
+    "value_params, int[] key_code, int[] value_code) -> ()",
+    lambda a: reference.write_rows(**vars(a)), _nothing)
 
-# Writes rows [N, Hkv, d] BF16 in the cache basis into pages, as given by runs [R, 5] (tables.RUN): clips, encodes (minmax or
-# search) and packs them. clip [Hkv]; sigma [Hkv, 4]; bad [2]: the smallest position * Hkv + head that is not finite,
-# for keys and for values.
+# Writes rows [N, Hkv, d] BF16 in the cache basis into pages, as given by runs [R, 5] (tables.RUN): clips, encodes
+# (minmax or search) and packs them. clip [Hkv]; sigma [Hkv, 4]; bad [2]: the smallest position * Hkv + head that is not
+# finite, for keys and for values.
 quantize_rows = _declare(
     "quantize_rows", "(Tensor(a!) pool, Tensor key, Tensor value, Tensor runs, Tensor key_sigma, Tensor value_sigma, "
     "Tensor key_clip, Tensor value_clip, Tensor(b!) bad, bool search, int[] key_code, int[] value_code) -> ()",
@@ -57,13 +63,16 @@ quantize_rows = _declare(
 
 def _dequantize_fake(a):
     shape = (a.runs.shape[0] * PAGE_TOKENS, a.pool.shape[1])
-    return tuple(a.pool.new_empty((*shape, code_of(code).head_dim), dtype=torch.float32) for code in (a.key_code, a.value_code))
+    return tuple(a.pool.new_empty((*shape, code_of(code).head_dim), dtype=torch.float32)
+                 for code in (a.key_code, a.value_code))
 
 
 # Complete pages, one per run (page_runs()), as FP32 rows in the cache basis: keys, values [64 R, Hkv, d].
 dequantize_pages = _declare(
-    "dequantize_pages", "(Tensor pool, Tensor runs, Tensor key_sigma, Tensor value_sigma, int[] key_code, int[] value_code) -> "
-    "(Tensor, Tensor)", lambda a: reference.dequantize_pages(**vars(a)), _dequantize_fake)
+    "dequantize_pages",
+    "(Tensor pool, Tensor runs, Tensor key_sigma, Tensor value_sigma, int[] key_code, int[] value_code) -> (Tensor, "
+    "Tensor)",
+    lambda a: reference.dequantize_pages(**vars(a)), _dequantize_fake)
 
 
 def _append_fake(a):
@@ -74,16 +83,20 @@ def _append_fake(a):
 # d] at position lengths[b] - 1. query [B, Hq, d] or none: returned in that basis, BF16. Matrices [1 or Hkv, d, d]
 # multiply rows from the right.
 append_tokens = _declare(
-    "append_tokens", "(Tensor(a!) windows, Tensor window_table, Tensor? query, Tensor key, Tensor value, Tensor lengths, "
-    "Tensor? query_matrix, Tensor? key_matrix, Tensor? value_matrix, Tensor? key_mean, Tensor? value_mean, int sink) -> Tensor",
+    "append_tokens",
+    "(Tensor(a!) windows, Tensor window_table, Tensor? query, Tensor key, Tensor value, Tensor lengths, Tensor? "
+    "query_matrix, Tensor? key_matrix, Tensor? value_matrix, Tensor? key_mean, Tensor? value_mean, int sink) -> "
+    "Tensor",
     reference.append_tokens, _append_fake)
 
 # Writes the tokens that leave the windows into pages, for sequences that have just received one token (lengths counts
 # it).
 flush_tokens = _declare(
-    "flush_tokens", "(Tensor(a!) pool, Tensor windows, Tensor window_table, Tensor table, Tensor lengths, Tensor key_sigma, "
-    "Tensor value_sigma, Tensor key_clip, Tensor value_clip, Tensor(b!) bad, int sink, int recent, int flush, bool search, "
-    "int[] key_code, int[] value_code) -> ()", reference.flush_tokens, _nothing)
+    "flush_tokens",
+    "(Tensor(a!) pool, Tensor windows, Tensor window_table, Tensor table, Tensor lengths, Tensor key_sigma, Tensor "
+    "value_sigma, Tensor key_clip, Tensor value_clip, Tensor(b!) bad, int sink, int recent, int flush, bool search, "
+    "int[] key_code, int[] value_code) -> ()",
+    reference.flush_tokens, _nothing)
 
 
 def _decode_fake(a):
@@ -97,9 +110,10 @@ def _decode_fake(a):
 # for none. workspace: from kernels.workspace(), not used by the reference.
 # Returns output [B, Hkv, g, d] and, if requested, log-sum-exp [B, Hkv, g], FP32; 0 and -inf for a sequence of length 0.
 decode_attention = _declare(
-    "decode_attention", "(Tensor query, Tensor pool, Tensor table, Tensor windows, Tensor window_table, Tensor lengths, "
-    "Tensor key_sigma, Tensor value_sigma, Tensor? turned, Tensor? phases, Tensor? tile_phases, Tensor(a!) workspace, "
-    "float scale, int sink, int recent, int flush, int window, bool want_lse, int[] key_code, int[] value_code) -> (Tensor, Tensor)",
+    "decode_attention",
+    "(Tensor query, Tensor pool, Tensor table, Tensor windows, Tensor window_table, Tensor lengths, Tensor key_sigma, "
+    "Tensor value_sigma, Tensor? turned, Tensor? phases, Tensor? tile_phases, Tensor(a!) workspace, float scale, int "
+    "sink, int recent, int flush, int window, bool want_lse, int[] key_code, int[] value_code) -> (Tensor, Tensor)",
     reference.decode_attention, _decode_fake)
 
 # A step of a serving engine. The newest row of each sequence, query [B, Hq, d], key and value [B, Hkv, d], enters its
@@ -107,10 +121,12 @@ decode_attention = _declare(
 # caller must first flush the tokens that leave the windows (flush_tokens(), flush_layers()). Arguments as in the
 # operators above; output_matrix, value_mean: for outputs.
 step_tokens = _declare(
-    "step_tokens", "(Tensor(a!) output, Tensor query, Tensor key, Tensor value, Tensor pool, Tensor table, Tensor(b!) windows, "
-    "Tensor window_table, Tensor lengths, Tensor query_matrix, Tensor key_matrix, Tensor value_matrix, Tensor output_matrix, "
-    "Tensor? key_mean, Tensor? value_mean, Tensor? phases, Tensor? tile_phases, Tensor key_sigma, Tensor value_sigma, "
-    "Tensor(c!) workspace, float scale, int sink, int recent, int flush, int[] key_code, int[] value_code) -> ()",
+    "step_tokens",
+    "(Tensor(a!) output, Tensor query, Tensor key, Tensor value, Tensor pool, Tensor table, Tensor(b!) windows, "
+    "Tensor window_table, Tensor lengths, Tensor query_matrix, Tensor key_matrix, Tensor value_matrix, Tensor "
+    "output_matrix, Tensor? key_mean, Tensor? value_mean, Tensor? phases, Tensor? tile_phases, Tensor key_sigma, "
+    "Tensor value_sigma, Tensor(c!) workspace, float scale, int sink, int recent, int flush, int[] key_code, int[] "
+    "value_code) -> ()",
     reference.step_tokens, _nothing)
 
 
@@ -123,51 +139,61 @@ SIDE_BYTES = 256  # kLeavingSideBytes of kernels/quantize/leaving_tokens.h
 # Writes the descriptors of one layer, sides [2, SIDE_BYTES] uint8 on the CPU. They hold addresses, so pool, windows and
 # the other tensors must not move. bad [2]: as in quantize_rows. Returns the layer's `words` of flush_layers.
 describe_layer = _declare(
-    "describe_layer", "(Tensor(a!) sides, Tensor pool, Tensor windows, Tensor key_sigma, Tensor value_sigma, Tensor key_clip, "
-    "Tensor value_clip, Tensor bad, int[] key_code, int[] value_code) -> int", _no_layers, lambda a: 0)
+    "describe_layer",
+    "(Tensor(a!) sides, Tensor pool, Tensor windows, Tensor key_sigma, Tensor value_sigma, Tensor key_clip, Tensor "
+    "value_clip, Tensor bad, int[] key_code, int[] value_code) -> int",
+    _no_layers, lambda a: 0)
 
 # flush_tokens with flush = 1 for layers of any codes, in one launch. sides [2 L, SIDE_BYTES]: describe_layer() of all
 # layers, on the device; words: the most of them.
 flush_layers = _declare(
-    "flush_layers", "(Tensor lengths, Tensor table, Tensor window_table, Tensor sides, int words, int kv_heads, int head_dim, "
-    "int sink, int recent, bool search) -> ()", _no_layers, _nothing)
+    "flush_layers",
+    "(Tensor lengths, Tensor table, Tensor window_table, Tensor sides, int words, int kv_heads, int head_dim, int "
+    "sink, int recent, bool search) -> ()",
+    _no_layers, _nothing)
 
 
 def _no_device_code(a):
     raise RuntimeError("oscar_kv::device_code: the CUDA operators are not loaded")
 
 
-# Whether the operators run on the device of `like`: CUDA's error or 0, the driver's version of CUDA (13000), and the version
-# that it must have to translate the operators' PTX.
+# Whether the operators run on the device of `like`: CUDA's error or 0, the driver's version of CUDA (13000), and the
+# version that it must have to translate the operators' PTX.
 device_code = _declare("device_code", "(Tensor like) -> (int, int, int)", _no_device_code, lambda a: (0, 0, 0))
 
 # Bytes that decode_attention needs on the device of `like`. page_queries: from kernels.page_queries() with rotated
 # means, otherwise 0.
 decode_workspace_bytes = _declare(
-    "decode_workspace_bytes", "(Tensor like, int head_dim, int group, int batch, int kv_heads, int page_queries) -> int",
+    "decode_workspace_bytes",
+    "(Tensor like, int head_dim, int group, int batch, int kv_heads, int page_queries) -> int",
     lambda a: 0, lambda a: 0)
 
-# Chunks of prompts (cache/chunk_pass.py). Writes stored tokens and new rows [N, Hkv, d], in the model's basis, into key_out
-# and value_out [M, Hkv, d], as given by tiles [T, 6] (tables.TILE). Matrices [1 or Hkv, d, d] undo the change of
-# basis. Kernels take them in two terms (chunk_reference.split_matrix()). phases [positions, d] if the mean was taken
+# Chunks of prompts (cache/chunk_pass.py). Writes stored tokens and new rows [N, Hkv, d], in the model's basis, into
+# key_out and value_out [M, Hkv, d], as given by tiles [T, 6] (tables.TILE). Matrices [1 or Hkv, d, d] undo the change
+# of basis. Kernels take them in two terms (chunk_reference.split_matrix()). phases [positions, d] if the mean was taken
 # before RoPE.
 past_rows = _declare(
-    "past_rows", "(Tensor pool, Tensor windows, Tensor tiles, Tensor key, Tensor value, Tensor key_matrix, Tensor value_matrix, "
-    "Tensor? key_mean, Tensor? value_mean, Tensor? phases, Tensor key_sigma, Tensor value_sigma, Tensor(a!) key_out, Tensor(b!) value_out, "
-    "int[] key_code, int[] value_code) -> ()", chunk_reference.past_rows, _nothing)
+    "past_rows",
+    "(Tensor pool, Tensor windows, Tensor tiles, Tensor key, Tensor value, Tensor key_matrix, Tensor value_matrix, "
+    "Tensor? key_mean, Tensor? value_mean, Tensor? phases, Tensor key_sigma, Tensor value_sigma, Tensor(a!) key_out, "
+    "Tensor(b!) value_out, int[] key_code, int[] value_code) -> ()",
+    chunk_reference.past_rows, _nothing)
 
 # Writes new rows [N, Hkv, d] of the model into windows and pages, as given by runs [R, 6] (tables.NEW_RUN). Other
 # arguments as in quantize_rows.
 new_rows = _declare(
-    "new_rows", "(Tensor(a!) pool, Tensor(b!) windows, Tensor key, Tensor value, Tensor runs, Tensor key_matrix, Tensor value_matrix, "
-    "Tensor? key_mean, Tensor? value_mean, Tensor? phases, Tensor key_sigma, Tensor value_sigma, Tensor key_clip, Tensor value_clip, "
-    "Tensor(c!) bad, bool search, int[] key_code, int[] value_code) -> ()", chunk_reference.new_rows, _nothing)
+    "new_rows",
+    "(Tensor(a!) pool, Tensor(b!) windows, Tensor key, Tensor value, Tensor runs, Tensor key_matrix, Tensor "
+    "value_matrix, Tensor? key_mean, Tensor? value_mean, Tensor? phases, Tensor key_sigma, Tensor value_sigma, Tensor "
+    "key_clip, Tensor value_clip, Tensor(c!) bad, bool search, int[] key_code, int[] value_code) -> ()",
+    chunk_reference.new_rows, _nothing)
 
-# Writes tokens of the window rings into pages. runs [R, 5] (tables.RUN): the first row is 64 ring pages times the row of
-# window_table, plus the slot in the ring.
+# Writes tokens of the window rings into pages. runs [R, 5] (tables.RUN): the first row is 64 ring pages times the row
+# of window_table, plus the slot in the ring.
 quantize_windows = _declare(
-    "quantize_windows", "(Tensor(a!) pool, Tensor windows, Tensor window_table, Tensor runs, Tensor key_sigma, Tensor value_sigma, "
-    "Tensor key_clip, Tensor value_clip, Tensor(b!) bad, int sink, bool search, int[] key_code, int[] value_code) -> ()",
+    "quantize_windows",
+    "(Tensor(a!) pool, Tensor windows, Tensor window_table, Tensor runs, Tensor key_sigma, Tensor value_sigma, Tensor "
+    "key_clip, Tensor value_clip, Tensor(b!) bad, int sink, bool search, int[] key_code, int[] value_code) -> ()",
     chunk_reference.quantize_windows, _nothing)
 
 # Merges another part of a softmax into out [N, H, d] with log-sum-exp [H, N] FP32.
@@ -183,7 +209,10 @@ PAGE_RANK = 32  # kPageRank of kernels/decode/tile_phases.h
 
 # The tables of kernels/decode/tile_phases.h that the kernel reads beside phases, FP16 bits, from frequencies [d / 2] on
 # the CPU.
-tile_phases = _declare("tile_phases", "(Tensor frequencies) -> Tensor", _no_tile_phases,
-                       lambda a: a.frequencies.new_empty((2 * PAGE_RANK * (2 * a.frequencies.shape[0] + PAGE_TOKENS),), dtype=torch.int16))
+tile_phases = _declare(
+    "tile_phases",
+    "(Tensor frequencies) -> Tensor",
+    _no_tile_phases,
+    lambda a: a.frequencies.new_empty((2 * PAGE_RANK * (2 * a.frequencies.shape[0] + PAGE_TOKENS),), dtype=torch.int16))
 
 page_runs = reference.page_runs

@@ -79,7 +79,8 @@ def check_writes(op, a):
 def write_encoded(a, page, slot, key, value):
     """Encodes rows [N, Hkv, d] and writes them to token slot [N] of page [N]."""
     write_rows(a.pool, page, slot, *encode(key, a.key_sigma, a.key_clip, a.bad, a.search, a.key_code, True),
-               *encode(value, a.value_sigma, a.value_clip, a.bad, a.search, a.value_code, False), a.key_code, a.value_code)
+               *encode(value, a.value_sigma, a.value_clip, a.bad, a.search, a.value_code, False), a.key_code,
+               a.value_code)
 
 
 def quantize_rows(a):
@@ -146,7 +147,8 @@ def append_tokens(a):
     if table_checks.enabled():
         shape = (len(lengths), windows.shape[1], windows.shape[2] // (2 * PAGE_TOKENS))
         table_checks.check_shapes("append_tokens", key=(a.key, shape), value=(a.value, shape))
-        for name, mean in (("key_mean", a.key_mean), ("value_mean", a.value_mean)):  # one for each token where RoPE turns it
+        # one for each token where RoPE turns it
+        for name, mean in (("key_mean", a.key_mean), ("value_mean", a.value_mean)):
             found = shape if mean is not None and mean.dim() == 3 else shape[1:]
             table_checks.check_shapes("append_tokens", **{name: (mean, found)})
         table_checks.check_step("append_tokens", lengths, window_table, len(windows), a.sink, newest_only=True)
@@ -165,8 +167,8 @@ def append_tokens(a):
 def flush_tokens(a):
     if table_checks.enabled():
         check_writes("flush_tokens", a)
-        table_checks.check_step("flush_tokens", a.lengths, a.window_table, len(a.windows), a.sink, a.table, len(a.pool), a.recent, a.flush,
-                                flushing=True)
+        table_checks.check_step("flush_tokens", a.lengths, a.window_table, len(a.windows), a.sink, a.table, len(a.pool),
+                                a.recent, a.flush, flushing=True)
     lengths = a.lengths.long()
     begin, end = (quantized_end(n.clamp(min=0), a.sink, a.recent, a.flush) for n in (lengths - 1, lengths))
     leaving = [(b, p) for b, (first, last) in enumerate(zip(begin.tolist(), end.tolist())) for p in range(first, last)]
@@ -213,13 +215,15 @@ class _Attention:
 
 
 def attention(a, positions, ends, rule, shift=None):
-    """As operators.decode_attention, for query rows [B, Hkv, R, d] FP32 of tokens at any positions [B, R] and any rule.Rule, but
-    its sinks; ends [B]: the first token of each sequence that is no code; shift [B, Hkv, R]: added to logits before the scale."""
+    """As operators.decode_attention, for query rows [B, Hkv, R, d] FP32 of tokens at any positions [B, R] and any
+    rule.Rule, but its sinks; ends [B]: the first token of each sequence that is no code; shift [B, Hkv, R]: added to
+    logits before the scale."""
     device, batch, sink = a.query.device, a.query.shape[0], a.sink
     one = _Attention(a.query, positions, a.turned, a.phases, shift, a.scale, rule)
     layout = window_layout(a.windows, a.window_table, sink)
     held = layout.positions(ends)
-    one.add(*(w.float() for w in layout.read(a.windows, a.window_table)), held, (held >= 0) & (held < a.lengths[:, None]))
+    one.add(*(w.float() for w in layout.read(a.windows, a.window_table)), held,
+            (held >= 0) & (held < a.lengths[:, None]))
     body = (ends - sink)[:, None]
     most, least = int(body.max()), 0
     if rule.hides and one.first.numel() > 0:  # pages that no query sees any longer
@@ -235,8 +239,8 @@ def attention(a, positions, ends, rule, shift=None):
 
 def decode_attention(a):
     if table_checks.enabled():
-        table_checks.check_step("decode_attention", a.lengths, a.window_table, len(a.windows), a.sink, a.table, len(a.pool), a.recent,
-                                a.flush, 0 if a.phases is None else len(a.phases))
+        table_checks.check_step("decode_attention", a.lengths, a.window_table, len(a.windows), a.sink, a.table,
+                                len(a.pool), a.recent, a.flush, 0 if a.phases is None else len(a.phases))
     lengths = a.lengths.long()
     positions = (lengths - 1)[:, None].expand(-1, a.query.shape[2])
     ends = quantized_end(lengths, a.sink, a.recent, a.flush)
@@ -244,7 +248,8 @@ def decode_attention(a):
     return output, lse if a.want_lse else lse.new_empty(0)
 
 
-def step_tokens(a):
+def step_output(a):
+    """step_tokens before the rounding of its output: [B, Hkv, g, d] FP32, of any rows where the length is 0."""
     turned, mean, heads = None, a.key_mean, a.key.shape[1]
     if a.phases is not None:
         raw = a.query.float().unflatten(1, (heads, -1))
@@ -252,5 +257,8 @@ def step_tokens(a):
     coded = append_tokens(a.but(key_mean=mean))
     found, _ = decode_attention(a.but(query=coded.unflatten(1, (heads, -1)), turned=turned, window=0, want_lse=False))
     found = torch.matmul(found, a.output_matrix)
-    found = found if a.value_mean is None else found + a.value_mean[:, None, :]
-    a.output.copy_(torch.where((a.lengths > 0)[:, None, None], found.flatten(1, 2), 0))
+    return found if a.value_mean is None else found + a.value_mean[:, None, :]
+
+
+def step_tokens(a):
+    a.output.copy_(torch.where((a.lengths > 0)[:, None, None], step_output(a).flatten(1, 2), 0))

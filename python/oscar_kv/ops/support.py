@@ -55,7 +55,8 @@ def chunks_unsupported(layer_code):
         return f"the chunk kernels have head sizes 64, 128 and 256, not {key.head_dim}"
     if key.layout != value.layout:
         return f"the chunk kernels read one layout, not {key.layout} keys and {value.layout} values"
-    if any(side.layout == "uniform" and (side.group != side.head_dim or side.params != "float16") for side in (key, value)):
+    if any(side.layout == "uniform" and (side.group != side.head_dim or side.params != "float16")
+           for side in (key, value)):
         return "of layout uniform the chunk kernels read one FP16 scale and zero for each head"
     return encode_unsupported(layer_code.key) or encode_unsupported(layer_code.value)
 

@@ -1,7 +1,8 @@
-"""What the tables of a step must be before an operator follows them: ids of pages and window pages inside their pools, no more
-pages of codes than a row of the table has, runs inside their rows and pages. Operators check where OSCAR_KV_CHECK_TABLES is set
-to anything but 0: the torch reference by this module, those of CUDA by the same rules in a kernel (kernels/check/table_rules.h),
-with the same sentences. A server may call check_step() itself, on tensors of any device; it reads one flag from it.
+"""What the tables of a step must be before an operator follows them: ids of pages and window pages inside their pools,
+no more pages of codes than a row of the table has, runs inside their rows and pages. Operators check where
+OSCAR_KV_CHECK_TABLES is set to anything but 0: the torch reference by this module, those of CUDA by the same rules in a
+kernel (kernels/check/table_rules.h), with the same sentences. A server may call check_step() itself, on tensors of any
+device; it reads one flag from it.
 
 Without the checks the tables are trusted: an id of -1 or beyond the pool reads or writes memory of another sequence."""
 import os
@@ -24,7 +25,8 @@ def _refuse(op, sentence):
 
 
 def _first_fault(op, faults):
-    """faults: (mask [N], sentence of an item), those that are looked for first in front. One flag is read where there is none."""
+    """faults: (mask [N], sentence of an item), those that are looked for first in front. One flag is read where there
+    is none."""
     masks = torch.stack([mask for mask, _ in faults])
     if not bool(masks.any()):
         return
@@ -41,21 +43,24 @@ def _ids(mask, ids, limit, name, of):
     return mask.any(dim=1), sentence
 
 
-def check_step(op, lengths, window_table, window_pages, sink, table=None, pages=0, recent=0, flush=1, positions=0, newest_only=False,
-               flushing=False):
-    """lengths [B] with the newest token; window_table [B, W] of a pool of window_pages; table [B, P] of a pool of pages, where codes are
-    read; positions: of phases, 0 for none; newest_only: only the newest token's window is written; flushing: the tokens that leave
-    the windows are still in them. RuntimeError names what is wrong, op in front."""
+def check_step(op, lengths, window_table, window_pages, sink, table=None, pages=0, recent=0, flush=1, positions=0,
+               newest_only=False, flushing=False):
+    """lengths [B] with the newest token; window_table [B, W] of a pool of window_pages; table [B, P] of a pool of
+    pages, where codes are read; positions: of phases, 0 for none; newest_only: only the newest token's window is
+    written; flushing: the tokens that leave the windows are still in them. RuntimeError names what is wrong, op in
+    front."""
     first_pages = sink_pages(sink)
-    if min(sink, recent) < 0 or flush < 1 or lengths.dim() != 1 or window_table.dim() != 2 or len(window_table) != len(lengths):
-        _refuse(op, f"sink, recent and flush are {sink}, {recent}, {flush}, lengths {list(lengths.shape)}, window_table "
-                    f"{list(window_table.shape)}; expected numbers of at least 0, 0, 1, and tables of the same sequences")
+    if (min(sink, recent) < 0 or flush < 1 or lengths.dim() != 1 or window_table.dim() != 2
+            or len(window_table) != len(lengths)):
+        _refuse(op, f"sink, recent and flush are {sink}, {recent}, {flush}, lengths {list(lengths.shape)}, "
+                f"window_table {list(window_table.shape)}; expected numbers of at least 0, 0, 1, and tables of the "
+                "same sequences")
     if table is not None and (table.dim() != 2 or len(table) != len(lengths)):
         _refuse(op, f"table is {list(table.shape)}, expected a row for each of {len(lengths)} sequences")
     ring_pages = window_table.shape[1] - first_pages
     if ring_pages < 1:
-        _refuse(op, f"window_table has {window_table.shape[1]} pages for a sequence, expected {first_pages} of the sink and at least one of "
-                    "the ring")
+        _refuse(op, f"window_table has {window_table.shape[1]} pages for a sequence, expected {first_pages} of the "
+                "sink and at least one of the ring")
     held = 1 if newest_only else recent + flush - (0 if flushing else 1)
     if held > ring_pages * PAGE_TOKENS:
         _refuse(op, f"the ring of {ring_pages} pages is too short for {held} tokens")
@@ -66,14 +71,16 @@ def check_step(op, lengths, window_table, window_pages, sink, table=None, pages=
     end = quantized_end(n, sink, recent, flush)
     faults = [(n < 0, lambda b: f"the length of sequence {b} is {int(n[b])}, expected 0 or more")]
     if positions > 0:
-        faults.append((n > positions, lambda b: f"sequence {b} has positions up to {int(n[b])}, and phases have {positions}"))
+        faults.append((n > positions, lambda b: f"sequence {b} has positions up to {int(n[b])}, and phases have "
+                       f"{positions}"))
     if table is not None and not newest_only:
         needed = -(-(end - sink) // PAGE_TOKENS)
-        faults.append((needed > table.shape[1], lambda b: f"sequence {b} has codes in {int(needed[b])} pages, and its table has "
-                                                          f"{table.shape[1]}"))
+        faults.append((needed > table.shape[1], lambda b: f"sequence {b} has codes in {int(needed[b])} pages, and its "
+                       f"table has {table.shape[1]}"))
         used = torch.arange(table.shape[1], device=device) < needed[:, None]
         faults.append(_ids(used & ((table < 0) | (table >= pages)), table, pages, "page", "sequence"))
-    first = n - 1 if newest_only else torch.maximum(quantized_end(n - 1, sink, recent, flush) if flushing else end, torch.full_like(n, sink))
+    first = n - 1 if newest_only else torch.maximum(quantized_end(n - 1, sink, recent, flush) if flushing else end,
+                                                    torch.full_like(n, sink))
     block, last = first // PAGE_TOKENS, (n - 1) // PAGE_TOKENS  # of tokens in the ring
     column = torch.arange(window_table.shape[1], device=device)[None]
     of_sink = column < first_pages
@@ -83,8 +90,10 @@ def check_step(op, lengths, window_table, window_pages, sink, table=None, pages=
         in_sink = column * PAGE_TOKENS < torch.minimum(n, torch.full_like(n, sink))[:, None]
     in_ring = (column - first_pages - block[:, None]) % ring_pages <= (last - block)[:, None]
     ringed = (first >= sink) & (first < n)
-    used = (n > 0)[:, None] & torch.where(of_sink, in_sink & ~(ringed[:, None] & newest_only), in_ring & ringed[:, None])
-    faults.append(_ids(used & ((window_table < 0) | (window_table >= window_pages)), window_table, window_pages, "window page", "sequence"))
+    used = (n > 0)[:, None] & torch.where(of_sink, in_sink & ~(ringed[:, None] & newest_only),
+                                          in_ring & ringed[:, None])
+    faults.append(_ids(used & ((window_table < 0) | (window_table >= window_pages)), window_table, window_pages,
+                       "window page", "sequence"))
     _first_fault(op, faults)
 
 
@@ -92,26 +101,30 @@ def _leaves(first, count, limit):
     return (first < 0) | (count < 0) | (first + count > limit)
 
 
-# Faults of items [N] of a list, such as runs: which items, and the sentence of one. `held`: the items that are looked at.
+# Faults of items [N] of a list, such as runs: which items, and the sentence of one. `held`: the items that are looked
+# at.
 def _rows(held, item, first, count, limit, verb="reads"):
-    return (held & _leaves(first, count, limit), lambda i: f"{item} {i} {verb} {int(count[i])} rows from {int(first[i])} on, and there are {limit}")
+    return (held & _leaves(first, count, limit), lambda i: f"{item} {i} {verb} {int(count[i])} rows from "
+            f"{int(first[i])} on, and there are {limit}")
 
 
 def _slots(held, item, slot, count):
-    return (held & _leaves(slot, count, PAGE_TOKENS), lambda i: f"{item} {i} takes {int(count[i])} slots from {int(slot[i])} on, and a page has "
-                                                                f"{PAGE_TOKENS}")
+    return (held & _leaves(slot, count, PAGE_TOKENS), lambda i: f"{item} {i} takes {int(count[i])} slots from "
+            f"{int(slot[i])} on, and a page has {PAGE_TOKENS}")
 
 
 def _page(held, item, page, limit, name="page"):
-    return (held & ((page < 0) | (page >= limit)), lambda i: f"{name} 0 of {item} {i} is {int(page[i])}, expected 0 to {limit - 1}")
+    return (held & ((page < 0) | (page >= limit)), lambda i: f"{name} 0 of {item} {i} is {int(page[i])}, expected 0 "
+            f"to {limit - 1}")
 
 
 def _positions(held, item, position, count, limit):
     """limit: of phases, 0 for none."""
-    faults = [(held & (position < 0), lambda i: f"the position of {item} {i} is {int(position[i])}, expected 0 or more")]
+    faults = [(held & (position < 0),
+               lambda i: f"the position of {item} {i} is {int(position[i])}, expected 0 or more")]
     if limit > 0:
-        faults.append((held & _leaves(position, count, limit),
-                       lambda i: f"{item} {i} has positions up to {int(position[i] + count[i])}, and phases have {limit}"))
+        faults.append((held & _leaves(position, count, limit), lambda i: f"{item} {i} has positions up to "
+                       f"{int(position[i] + count[i])}, and phases have {limit}"))
     return faults
 
 
@@ -131,7 +144,8 @@ def check_window_runs(op, runs, window_table, pages, window_pages, sink):
     first_pages = sink_pages(sink)
     ring_pages = window_table.shape[1] - first_pages
     if sink < 0 or ring_pages < 1:
-        _refuse(op, f"sink is {sink}, and window_table has {window_table.shape[1]} pages for a sequence; expected a ring behind the sink")
+        _refuse(op, f"sink is {sink}, and window_table has {window_table.shape[1]} pages for a sequence; expected a "
+                "ring behind the sink")
     first, count, page, slot, position = runs.long().unbind(1)
     ring, held = ring_pages * PAGE_TOKENS, count != 0
     rows = len(window_table) * ring
@@ -156,7 +170,8 @@ def check_new_runs(op, runs, rows, pages, window_pages, positions=0):
     paged, kept = held & (page != -1), held & (window != -1)
     _first_fault(op, [_rows(held, "run", first, count, rows), *_positions(held, "run", position, count, positions),
                       _page(paged, "run", page, pages), _slots(paged, "run", slot, count),
-                      _page(kept, "run", window, window_pages, "window page"), _slots(kept, "run", position % PAGE_TOKENS, count)])
+                      _page(kept, "run", window, window_pages, "window page"),
+                      _slots(kept, "run", position % PAGE_TOKENS, count)])
 
 
 def check_tiles(op, tiles, rows, out_rows, pages, window_pages, positions=0):
@@ -164,9 +179,10 @@ def check_tiles(op, tiles, rows, out_rows, pages, window_pages, positions=0):
     kind, out, count, page, slot, position = tiles.long().unbind(1)
     held, new = count != 0, kind == NEW
     stored, codes = held & ~new, kind == CODES
-    _first_fault(op, [(held & ((kind < 0) | (kind > 2)), lambda t: f"the kind of tile {t} is {int(kind[t])}, expected 0 to 2"),
-                      _rows(held, "tile", out, count, out_rows, "writes"), _rows(held & new, "tile", page, count, rows),
-                      _page(stored & codes, "tile", page, pages), _page(stored & ~codes, "tile", page, window_pages, "window page"),
+    _first_fault(op, [(held & ((kind < 0) | (kind > 2)), lambda t: f"the kind of tile {t} is {int(kind[t])}, expected "
+                       "0 to 2"), _rows(held, "tile", out, count, out_rows, "writes"),
+                      _rows(held & new, "tile", page, count, rows), _page(stored & codes, "tile", page, pages),
+                      _page(stored & ~codes, "tile", page, window_pages, "window page"),
                       _slots(stored, "tile", slot, count), *_positions(stored, "tile", position, count, positions)])
 
 

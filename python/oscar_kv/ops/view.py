@@ -1,10 +1,11 @@
-"""The arguments of an operator by name. Schemas of torch are flat lists; the reference takes one of these in their place."""
+"""The arguments of an operator by name. Schemas of torch are flat lists; the reference takes one of these in their
+place."""
 import torch
 
 
 class StepView:
-    """Attributes are those of the operator's schema (operators.py). Letters: B sequences, N rows, Hq query heads, Hkv KV heads, d head
-    size, P pages and W window pages of a sequence."""
+    """Attributes are those of the operator's schema (operators.py). Letters: B sequences, N rows, Hq query heads, Hkv
+    KV heads, d head size, P pages and W window pages of a sequence."""
     query: torch.Tensor         # [B, Hq, d], or [B, Hkv, g, d] in the cache basis
     key: torch.Tensor           # [N, Hkv, d]
     value: torch.Tensor

@@ -16,22 +16,24 @@ from .pool import OscarPool
 
 
 class OscarAttentionBackend(AttentionBackend):
-    """One runner of SGLang. Everything that a captured graph reads is written by init_forward_metadata_out_graph(), before
-    its replay."""
+    """One runner of SGLang. Everything that a captured graph reads is written by init_forward_metadata_out_graph(),
+    before its replay."""
     extend_dummy_seqs_capped_by_req_pool = True  # tables have a row for each request that may run
 
     def __init__(self, runner):
         pool = runner.token_to_kv_pool
         left = hooks.missing()
         if not isinstance(pool, OscarPool) or left:
-            raise InputError(f"--attention-backend {SGLANG_BACKEND} found SGLang's own memory pool" + (f" ({', '.join(left)} unchanged)" if left else "")
-                             + f"; name the bundle's folder in {BUNDLE_VARIABLE} for all processes")
+            unchanged = f" ({', '.join(left)} unchanged)" if left else ""
+            raise InputError(f"--attention-backend {SGLANG_BACKEND} found SGLang's own memory pool{unchanged}; name "
+                             f"the bundle's folder in {BUNDLE_VARIABLE} for all processes")
         self.pool, self.serving = pool, pool.serving
         self.serving.check(logging.getLogger("sglang.oscar_kv"))
         self.req_to_token = runner.req_to_token_pool.req_to_token
         device, slots = self.req_to_token.device, self.serving.slots
         self.table = self.serving.new_table(device, pool.blocks)
-        self._blocks = torch.zeros((slots, -(-self.req_to_token.shape[1] // PAGE_TOKENS)), dtype=torch.int32, device=device)
+        self._blocks = torch.zeros((slots, -(-self.req_to_token.shape[1] // PAGE_TOKENS)), dtype=torch.int32,
+                                   device=device)
         self._indices = sorted(self.serving.attention)
         self._flush = self.serving.flush_of(self._indices, pool.memory) if self.table.on_cuda else None
         heads = {layer.tp_q_head_num * layer.head_dim for layer in self.serving.attention.values()}
@@ -41,12 +43,14 @@ class OscarAttentionBackend(AttentionBackend):
         self.beside = None  # SGLang's backend of layers that stay in BF16
         if self.serving.beside:
             from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS
-            self.beside = ATTENTION_BACKENDS["torch_native" if torch.device(runner.device).type == "cpu" else "triton"](runner)
+            name = "torch_native" if torch.device(runner.device).type == "cpu" else "triton"
+            self.beside = ATTENTION_BACKENDS[name](runner)
 
     def init_cuda_graph_state(self, max_bs, max_num_tokens):
         if max_bs > self.serving.slots:
-            raise InputError(f"graphs of {max_bs} requests are asked for, and windows are kept for {self.serving.slots}; pass "
-                             f"--cuda-graph-max-bs-decode {self.serving.slots} or a larger --max-running-requests")
+            raise InputError(f"graphs of {max_bs} requests are asked for, and windows are kept for "
+                             f"{self.serving.slots}; pass --cuda-graph-max-bs-decode {self.serving.slots} or a larger "
+                             "--max-running-requests")
 
         if self.beside is not None:
             self.beside.init_cuda_graph_state(max_bs, max_num_tokens)
@@ -83,10 +87,11 @@ class OscarAttentionBackend(AttentionBackend):
             starts, counts = list(batch.extend_prefix_lens_cpu), list(batch.extend_seq_lens_cpu)
             self._check_starts(batch, starts, counts)
         else:
-            raise InputError(f"SGLang asks for a pass of the kind {mode.name}, which the 2-bit cache of oscar-kv does not serve")
+            raise InputError(f"SGLang asks for a pass of the kind {mode.name}, which the 2-bit cache of oscar-kv does "
+                             "not serve")
         if is_set(getattr(batch, "multi_item_delimiter_indices", None)):
-            raise InputError("scoring of several items in one prompt has a mask of its own, which the 2-bit cache does not serve; leave "
-                             "--multi-item-scoring-delimiter out")
+            raise InputError("scoring of several items in one prompt has a mask of its own, which the 2-bit cache "
+                             "does not serve; leave --multi-item-scoring-delimiter out")
         rows = batch.req_pool_indices[:count]
         table = self._blocks[:count]
         table.copy_(torch.div(self.req_to_token[:, ::PAGE_TOKENS][rows], PAGE_TOKENS, rounding_mode="floor"))
@@ -103,13 +108,14 @@ class OscarAttentionBackend(AttentionBackend):
         self.forward_metadata = made
 
     def _check_starts(self, batch, starts, counts):
-        """Windows by slot: a chunk may only follow what its slot has seen, because no other slot's windows are known."""
+        """Windows by slot: a chunk may only follow what its slot has seen, because no other slot's windows are
+        known."""
         if self.serving.by_block or batch.req_pool_indices_cpu is None:
             return
         for slot, start, count in zip(batch.req_pool_indices_cpu.tolist(), starts, counts):
             if count > 1 and start > 0 and self._ends.get(slot) != start and slot > 0:
-                raise InputError(f"a request begins with {start} tokens that its slot has not seen; the radix cache is off, so this feature of "
-                                 "SGLang is not served with oscar-kv")
+                raise InputError(f"a request begins with {start} tokens that its slot has not seen; the radix cache "
+                                 "is off, so this feature of SGLang is not served with oscar-kv")
             self._ends[slot] = start + count
 
     def forward(self, q, k, v, layer, forward_batch, save_kv_cache=True, **kwargs):
@@ -132,7 +138,8 @@ class OscarAttentionBackend(AttentionBackend):
         query, key, value = q.view(-1, heads, d), k.view(-1, layer.tp_k_head_num, d), v.view(-1, layer.tp_v_head_num, d)
         rows, count = self.forward_metadata, query.shape[0]
         kept = rows.only_steps and count <= self._output.shape[0] and q.dtype == self._output.dtype
-        # A decode step's output stays finite in rows of padding, and needs no fill, because layers run one after another.
+        # A decode step's output stays finite in rows of padding, and needs no fill, because layers run one after
+        # another.
         output = self._output[:count, :heads * d] if kept else q.new_zeros(count, heads * d)
         if not output.is_contiguous():
             output = q.new_zeros(count, heads * d)

@@ -1,5 +1,6 @@
 """What the adapter changes in SGLang because it has no extension point there. Written for 0.5.23, and every wrap goes
-through SGLang's own HookRegistry. SGLang only logs a wrap that failed, so the backend asks missing() before it serves."""
+through SGLang's own HookRegistry. SGLang only logs a wrap that failed, so the backend asks missing() before it
+serves."""
 from ...files.errors import InputError
 from ..names import SGLANG_BACKEND
 
@@ -11,12 +12,14 @@ def _ours():
     from sglang.srt.runtime_context import attention_backends
     chosen = set(attention_backends())
     if chosen != {SGLANG_BACKEND}:
-        raise InputError(f"OSCAR_KV_BUNDLE names a bundle, but the attention backend is {' and '.join(sorted(map(str, chosen)))}; pass "
-                         f"--attention-backend {SGLANG_BACKEND} and no other for prefill or decode, or unset OSCAR_KV_BUNDLE")
+        raise InputError("OSCAR_KV_BUNDLE names a bundle, but the attention backend is "
+                         f"{' and '.join(sorted(map(str, chosen)))}; pass --attention-backend {SGLANG_BACKEND} and no "
+                         "other for prefill or decode, or unset OSCAR_KV_BUNDLE")
 
 
 def _configure(original, self, *args, **kwargs):
-    """Windows and workspaces are allocated before SGLang measures the free memory, so its own plan leaves room for them."""
+    """Windows and workspaces are allocated before SGLang measures the free memory, so its own plan leaves room for
+    them."""
     _ours()
     from .serving import Serving
     setattr(self.model, SERVING, Serving(self).allocate(self.device))
@@ -31,11 +34,13 @@ def _cell_size(original, self, kvc, num_layers):
 def _build_pool(original, self, *, max_total_num_tokens, **ignored):
     """The default allocates keys and values of one dtype and shape for all layers."""
     from .pool import OscarPool
-    return OscarPool(getattr(self.model, SERVING), max_total_num_tokens, self.pool_page_size, self.layer_info, self.device)
+    return OscarPool(getattr(self.model, SERVING), max_total_num_tokens, self.pool_page_size, self.layer_info,
+                     self.device)
 
 
 def _checkpoint(result, self, *args, **kwargs):
-    """The radix tree may replace the blocks of a running request by another's with the same tokens, and tells no one."""
+    """The radix tree may replace the blocks of a running request by another's with the same tokens, and tells no
+    one."""
     self.token_to_kv_pool_allocator.get_kvcache().serving.exchanged = True
 
 
@@ -50,8 +55,10 @@ def _table():
     pools = "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator"
     return [(f"{pools}.configure", _configure, HookType.AROUND),
             (f"{pools}._build_mha_kv_pool", _build_pool, HookType.AROUND),
-            ("sglang.srt.model_executor.pool_configurator.DefaultPoolConfigurator._compute_cell_size", _cell_size, HookType.AROUND),
-            ("sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache.checkpoint_into_tree", _checkpoint, HookType.AFTER),
+            ("sglang.srt.model_executor.pool_configurator.DefaultPoolConfigurator._compute_cell_size", _cell_size,
+             HookType.AROUND),
+            ("sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache.checkpoint_into_tree", _checkpoint,
+             HookType.AFTER),
             ("sglang.srt.sampling.sampling_params.SamplingParams.verify", _verify, HookType.BEFORE)]
 
 

@@ -13,23 +13,27 @@ class OscarPool(KVCache):
 
     def __init__(self, serving, size, page_size, layers, device):
         # A dtype that no model's fused kernel writes: they ask for BF16.
-        super().__init__(size, page_size, torch.uint8, layers.num_effective_layers, device, False, layers.start_layer, layers.end_layer)
+        super().__init__(size, page_size, torch.uint8, layers.num_effective_layers, device, False, layers.start_layer,
+                         layers.end_layer)
         self.serving, self.blocks = serving, size // PAGE_TOKENS + 1
-        self.memory = {index: torch.zeros((self.blocks, layer.tp_k_head_num, PAGE_TOKENS, serving.cells[index]), dtype=torch.uint8, device=device)
+        self.memory = {index: torch.zeros((self.blocks, layer.tp_k_head_num, PAGE_TOKENS, serving.cells[index]),
+                                          dtype=torch.uint8, device=device)
                        for index, layer in serving.attention.items()}
         self.pages = {index: serving.kv(index).pool(memory) for index, memory in self.memory.items()}
-        self._beside = {index: MHATokenToKVPool(size, page_size, torch.bfloat16, layer.tp_k_head_num, layer.head_dim, 1, device, False,
-                                                v_head_dim=layer.v_head_dim) for index, layer in serving.beside.items()}
+        self._beside = {index: MHATokenToKVPool(size, page_size, torch.bfloat16, layer.tp_k_head_num, layer.head_dim, 1,
+                                                device, False, v_head_dim=layer.v_head_dim)
+                        for index, layer in serving.beside.items()}
         # The layer that SGLang's backends ask for the size of values: one of ours has none to show.
         self.start_layer = min(self._beside, default=layers.start_layer)
         self._finalize_allocation_log(size)
 
     def get_kv_size_bytes(self):
-        return sum(memory.numel() for memory in self.memory.values()) + sum(sum(pool.get_kv_size_bytes()) for pool in self._beside.values())
+        return (sum(memory.numel() for memory in self.memory.values())
+                + sum(sum(pool.get_kv_size_bytes()) for pool in self._beside.values()))
 
     def _refuse(self, *args, **kwargs):
-        raise InputError("SGLang asks for the keys and values of the cache as tensors, which the 2-bit cache does not have; this feature "
-                         "is not served with oscar-kv")
+        raise InputError("SGLang asks for the keys and values of the cache as tensors, which the 2-bit cache does not "
+                         "have; this feature is not served with oscar-kv")
 
     def _bf16(self, index):
         return self._beside.get(index) or self._refuse()

@@ -24,32 +24,38 @@ PLAIN_TYPES = ("auto", "bf16", "bfloat16")
 def settings():
     """The groups of SGLang's resolved settings."""
     from sglang.srt import runtime_context as context
-    return {name: getattr(context, f"get_{name}")() for name in ("disagg", "exec", "memory", "model", "parallel", "schedule", "serving", "spec")}
+    names = ("disagg", "exec", "memory", "model", "parallel", "schedule", "serving", "spec")
+    return {name: getattr(context, f"get_{name}")() for name in names}
 
 
 # (group, dotted name, what is served, the feature, what to do)
 OPTIONS = (
     ("spec", "speculative_algorithm", None, "speculative decoding", "leave --speculative-algorithm out"),
-    ("disagg", "disaggregation_mode", "null", "disaggregation of prefill and decode", "leave --disaggregation-mode out"),
+    ("disagg", "disaggregation_mode", "null", "disaggregation of prefill and decode",
+     "leave --disaggregation-mode out"),
     ("disagg", "enable_pdmux", False, "PD multiplexing", "leave --enable-pdmux out"),
     ("memory", "enable_hierarchical_cache", False, "the hierarchical cache", "leave --enable-hierarchical-cache out"),
     ("memory", "enable_lmcache", False, "LMCache", "leave --enable-lmcache out"),
     ("memory", "enable_flexkv", False, "FlexKV", "leave --enable-flexkv out"),
     ("memory", "enable_hisparse", False, "hierarchical sparse attention", "leave --enable-hisparse out"),
     ("memory", "enable_unified_memory", False, "the unified memory pool", "leave --enable-unified-memory out"),
-    ("memory", "enable_unified_cache_external_linker", False, "an external KV store", "leave --enable-unified-cache-external-linker out"),
+    ("memory", "enable_unified_cache_external_linker", False, "an external KV store",
+     "leave --enable-unified-cache-external-linker out"),
     ("memory", "radix_cache_backend", None, "another radix cache", "leave --radix-cache-backend out"),
-    ("memory", "enable_session_radix_cache", False, "the session radix cache", "leave --enable-session-radix-cache out"),
+    ("memory", "enable_session_radix_cache", False, "the session radix cache",
+     "leave --enable-session-radix-cache out"),
     ("serving", "enable_streaming_session", False, "streaming sessions", "leave --enable-streaming-session out"),
     ("parallel", "dcp_size", 1, "decode context parallelism", "use --tp-size"),
     ("parallel", "attn_cp_size", 1, "attention context parallelism", "use --tp-size"),
     ("parallel", "pp_size", 1, "pipeline parallelism", "use --tp-size"),
     ("parallel", "attn_dp_size", 1, "data-parallel attention", "leave --enable-dp-attention out"),
     ("parallel", "enable_kv_cache_sharding", False, "sharding of the cache", "leave --enable-kv-cache-sharding out"),
-    ("exec", "overlap.enable_two_batch_overlap", False, "two overlapping batches", "leave --enable-two-batch-overlap out"),
+    ("exec", "overlap.enable_two_batch_overlap", False, "two overlapping batches",
+     "leave --enable-two-batch-overlap out"),
     ("exec", "features.enable_memory_saver", False, "the memory saver", "leave --enable-memory-saver out"),
     ("exec", "dllm.dllm_algorithm", None, "diffusion language models", "leave --dllm-algorithm out"),
-    ("schedule", "prefill_only_disable_kv_cache", False, "prefill without a cache", "leave --prefill-only-disable-kv-cache out"),
+    ("schedule", "prefill_only_disable_kv_cache", False, "prefill without a cache",
+     "leave --prefill-only-disable-kv-cache out"),
     ("schedule", "page_size", PAGE_TOKENS, "another page size", f"pass --page-size {PAGE_TOKENS}"),
     ("model", "kv_cache_dtype", PLAIN_TYPES, "another type of the cache", "pass --kv-cache-dtype auto"),
 )
@@ -71,19 +77,22 @@ def refusals(kvc, groups):
             made.append(f"{feature} ({name.rpartition('.')[2]} {found}) is not served with the 2-bit cache; {advice}")
     model, graphs = kvc.model_config, groups["exec"].graph.cuda_graph_config
     cases = [
-        (groups["schedule"].max_running_requests is None, "the BF16 windows of each request take memory, and SGLang would make room for "
-         "2,048 of them; pass --max-running-requests, for example 32"),
-        (torch.device(kvc.device).type == "cuda" and graphs.prefill.backend != "disabled", "prompts run without CUDA graphs here; pass "
+        (groups["schedule"].max_running_requests is None, "the BF16 windows of each request take memory, and SGLang "
+         "would make room for 2,048 of them; pass --max-running-requests, for example 32"),
+        (torch.device(kvc.device).type == "cuda" and graphs.prefill.backend != "disabled",
+         "prompts run without CUDA graphs here; pass "
          "--disable-prefill-cuda-graph"),
-        (kvc.model_dtype != torch.bfloat16, f"the model computes in {str(kvc.model_dtype).removeprefix('torch.')}, and windows and "
-         "queries are BF16; pass --dtype bfloat16"),
+        (kvc.model_dtype != torch.bfloat16, f"the model computes in {str(kvc.model_dtype).removeprefix('torch.')}, "
+         "and windows and queries are BF16; pass --dtype bfloat16"),
         (kvc.kv_cache_dtype != kvc.model_dtype, "the checkpoint asks for an FP8 cache; pass --kv-cache-dtype bfloat16"),
-        (kvc.post_capture_kv_active, "SGLang sizes its cache after graphs are captured; unset SGLANG_ENABLE_POST_CAPTURE_KV_SIZING"),
-        (kvc.is_hybrid_swa, "SGLang keeps windowed layers of this model in a pool of their own, which is not served; pass "
-         "--disable-hybrid-swa-memory"),
+        (kvc.post_capture_kv_active, "SGLang sizes its cache after graphs are captured; unset "
+         "SGLANG_ENABLE_POST_CAPTURE_KV_SIZING"),
+        (kvc.is_hybrid_swa, "SGLang keeps windowed layers of this model in a pool of their own, which is not served; "
+         "pass --disable-hybrid-swa-memory"),
         (kvc.is_draft_worker, "a draft model has no bundle"),
         (kvc.use_mla_backend, "the model has latent attention (MLA), which has no 2-bit cache"),
-        (model.is_multimodal and model.hf_text_config.model_type == "gemma3_text", "image tokens of Gemma 3 see one another, which SGLang does "
+        (model.is_multimodal and model.hf_text_config.model_type == "gemma3_text",
+         "image tokens of Gemma 3 see one another, which SGLang does "
          "only in its Triton backend; leave --enable-multimodal out"),
         (model.is_encoder_decoder, "the model has an encoder and cross-attention, which have no 2-bit cache")]
     return made + [sentence for found, sentence in cases if found]
@@ -92,18 +101,20 @@ def refusals(kvc, groups):
 def model_refusal(kvc):
     """One sentence for unsupported kinds of layers that SGLang's model configuration shows, or None."""
     text = kvc.model_config.hf_text_config
-    found = {"linear_attention": kvc.mambaish_config is not None or "linear_attention" in (getattr(text, "layer_types", None) or ())}
+    found = {"linear_attention": kvc.mambaish_config is not None
+             or "linear_attention" in (getattr(text, "layer_types", None) or ())}
     return unserved(MODEL, found)
 
 
 def attention_refusal(layer):
     """One sentence for a RadixAttention of SGLang that makes the model unserved, or None."""
     if layer.attn_type.value != "decoder" or layer.is_cross_attention:
-        return f"attention of the type {'cross' if layer.is_cross_attention else layer.attn_type.value} has no 2-bit cache"
+        kind = "cross" if layer.is_cross_attention else layer.attn_type.value
+        return f"attention of the type {kind} has no 2-bit cache"
     if layer.xai_temperature_len > 0:
         return "layers whose logits are scaled by position are not served"
     return unserved(LAYERS, {"use_irope": layer.use_irope or None,
-                             "pos_encoding_mode": None if layer.pos_encoding_mode == "NONE" else layer.pos_encoding_mode})
+                             "pos_encoding_mode": layer.pos_encoding_mode.replace("NONE", "") or None})
 
 
 def bf16_reason(layer):
@@ -115,7 +126,8 @@ def bf16_reason(layer):
         return f"keys of {layer.head_dim} and values of {layer.v_head_dim} channels have no common page"
     if group > MOST_GROUP:
         return f"the kernels have at most {MOST_GROUP} query heads on a KV head, not {group}"
-    values = {"sliding_window_size": layer.sliding_window_size if layer.sliding_window_size > 0 else None, "logit_cap": layer.logit_cap}
+    values = {"sliding_window_size": layer.sliding_window_size if layer.sliding_window_size > 0 else None,
+              "logit_cap": layer.logit_cap}
     return next((f"it has {words}" for name, words in IN_BF16.items() if is_set(values[name])), None)
 
 
@@ -157,17 +169,20 @@ class Serving(EngineServing):
         super().__init__(bundle, Settings(
             text=model.hf_text_config, kv_heads=model.get_total_num_kv_heads(), head_size=model.head_dim,
             checkpoint=functools.partial(_checkpoint, model), slots=groups["schedule"].max_running_requests,
-            most_tokens=model.context_len, shares=not groups["memory"].disable_radix_cache, length_option="--context-length",
-            rank_option="--tp-size", no_sharing_option="--disable-radix-cache", rank=parallel.attn_tp_rank, ranks=parallel.attn_tp_size,
+            most_tokens=model.context_len, shares=not groups["memory"].disable_radix_cache,
+            length_option="--context-length", rank_option="--tp-size", no_sharing_option="--disable-radix-cache",
+            rank=parallel.attn_tp_rank, ranks=parallel.attn_tp_size,
             flash=flash_attention() if torch.cuda.is_available() else None))
         layers = _attention_layers(kvc.model)
-        reasons = {index: bf16_reason(layer) or (None if index in self.layers else "the bundle leaves it out") for index, layer in layers.items()}
-        self.attention = {index: layer for index, layer in layers.items() if reasons[index] is None}  # with the 2-bit cache
+        reasons = {index: bf16_reason(layer) or (None if index in self.layers else "the bundle leaves it out")
+                   for index, layer in layers.items()}
+        # with the 2-bit cache
+        self.attention = {index: layer for index, layer in layers.items() if reasons[index] is None}
         self.beside = {index: layer for index, layer in layers.items() if index not in self.attention}  # in BF16
         text = layers_by_reason({index: reasons[index] for index in self.beside})
         if not self.attention:
-            raise InputError(f"{bundle.path}: no layer of the model can have the 2-bit cache: {text}; leave --attention-backend oscar and "
-                             f"{BUNDLE_VARIABLE} out")
+            raise InputError(f"{bundle.path}: no layer of the model can have the 2-bit cache: {text}; leave "
+                             f"--attention-backend oscar and {BUNDLE_VARIABLE} out")
         if text:
             logging.getLogger("sglang.srt.oscar_kv").info("BF16 beside the 2-bit cache in %s", text)
         self.exchanged = False  # see overlay_table.OverlayTable; hooks.py sets it
@@ -194,7 +209,8 @@ def _attention_layers(model):
     for module in model.modules():
         if isinstance(module, RadixAttention):
             if module.layer_id in found:
-                raise InputError("the model cannot be served with the 2-bit cache: layers with the cache of another layer are not served")
+                raise InputError("the model cannot be served with the 2-bit cache: layers with the cache of another "
+                                 "layer are not served")
             if reason := attention_refusal(module):
                 raise InputError(f"the model cannot be served with the 2-bit cache: {reason}")
             found[module.layer_id] = module

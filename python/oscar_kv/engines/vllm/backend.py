@@ -35,8 +35,8 @@ def _rank():
 
 
 def serving_of(config):
-    """The Serving of a vLLM configuration, made at the first call: a worker makes it when its model is built. Wrappers of several
-    models build the language model with a configuration of its own, which shares the table of layers."""
+    """The Serving of a vLLM configuration, made at the first call: a worker makes it when its model is built. Wrappers
+    of several models build the language model with a configuration of its own, which shares the table of layers."""
     held = vars(config.compilation_config)
     if SERVING not in held:
         held[SERVING] = Serving(config, _rank(), config.parallel_config.tensor_parallel_size)
@@ -105,7 +105,8 @@ class OscarBackend(AttentionBackend):
     def customize_spec(cls, spec):
         """A layer tells its bytes per token and head (layers.layer_spec)."""
         if spec.state_content_bytes is None:
-            raise InputError(f"vLLM asks for the pages of {VLLM_BACKEND} without a layer; this release is not one that oscar-kv was written for")
+            raise InputError(f"vLLM asks for the pages of {VLLM_BACKEND} without a layer; this release is not one "
+                             "that oscar-kv was written for")
         return spec
 
 
@@ -139,7 +140,8 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
         hybrid = vllm_config.model_config.is_hybrid
         if hybrid:
             states.install()
-        self._tells_new = not hybrid  # vLLM says of each request whether it may be new; in hybrid models, of its own kernels
+        # vLLM says of each request whether it may be new; in hybrid models, of its own kernels
+        self._tells_new = not hybrid
         self.reorder_batch_threshold = self.serving.most_new
         self.table, self.layers = self.serving.table(device), [layer_index(name) for name in layer_names]
         self.names, self.members, self._flush, self._tables = dict(zip(self.layers, layer_names)), [self], {}, {}
@@ -157,7 +159,8 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
         # before the forward, which may be a graph replay
         if rows.overlay is not None and rows.overlay.fills is not None:
             self.serving.fill(self.layers, *rows.overlay.fills)
-        return OscarMetadata(rows, {places: self._placed(rows, places, self._step_flush(places, {i: self.names[i] for i in layers}))
+        return OscarMetadata(rows, {places: self._placed(rows, places,
+                                                         self._step_flush(places, {i: self.names[i] for i in layers}))
                                     for places, layers in self.by_places.items() if places is not None})
 
     def _rows(self, common):
@@ -165,8 +168,8 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
         count = common.num_reqs
         slots = states.slots() if common.req_idx is None else common.req_idx
         if slots is None:
-            raise InputError("vLLM did not tell the slots of the requests (req_idx), which its second model runner does; unset "
-                             "VLLM_USE_V2_MODEL_RUNNER")
+            raise InputError("vLLM did not tell the slots of the requests (req_idx), which its second model runner "
+                             "does; unset VLLM_USE_V2_MODEL_RUNNER")
         if common.causal is not True:
             raise InputError("attention that is not causal was asked for, which the 2-bit cache does not have")
         ends = common.query_start_loc_cpu[:count + 1].tolist()
@@ -179,9 +182,11 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
             raise InputError("vLLM did not tell the lengths of prompts on the host (seq_lens_cpu_upper_bound)")
         if self.serving.by_block:
             self.table.cover(self.serving.blocks(self.layers))
-            if self._tells_new and common.is_prefilling is not None:  # a request that decodes goes on with its own blocks
+            # a request that decodes goes on with its own blocks
+            if self._tells_new and common.is_prefilling is not None:
                 starts = [start if new else 0 for start, new in zip(starts, common.is_prefilling.tolist())]
-        return self.table.rows(slots, starts, counts, common.seq_lens[:count], common.block_table_tensor[:count], common.slot_mapping)
+        return self.table.rows(slots, starts, counts, common.seq_lens[:count], common.block_table_tensor[:count],
+                               common.slot_mapping)
 
     def _placed(self, rows, places, flush):
         """The rows with the kernels' page numbers, in tables at fixed addresses."""
@@ -198,7 +203,8 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
             overlay = dataclasses.replace(overlay, blocks=placed("blocks", overlay.blocks))
         table, steps = placed("table", rows.table), rows.steps
         if steps is not None:
-            steps = dataclasses.replace(steps, table=table if steps.table is rows.table else placed("steps", steps.table))
+            same = steps.table is rows.table
+            steps = dataclasses.replace(steps, table=table if same else placed("steps", steps.table))
         return dataclasses.replace(rows, table=table, steps=steps, overlay=overlay, flush=flush, works={})
 
     def shared_flush(self):
@@ -245,8 +251,9 @@ class Plan:
 class OscarImpl(AttentionImpl):
     """One layer. vLLM gives its index with the first forward pass."""
 
-    def __init__(self, num_heads, head_size, scale, num_kv_heads=None, alibi_slopes=None, sliding_window=None, kv_cache_dtype="auto",
-                 logits_soft_cap=None, attn_type=AttentionType.DECODER, kv_sharing_target_layer_name=None, **extra):
+    def __init__(self, num_heads, head_size, scale, num_kv_heads=None, alibi_slopes=None, sliding_window=None,
+                 kv_cache_dtype="auto", logits_soft_cap=None, attn_type=AttentionType.DECODER,
+                 kv_sharing_target_layer_name=None, **extra):
         self.num_heads, self.head_size, self.scale = num_heads, head_size, scale
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.kv_cache_dtype = kv_cache_dtype
@@ -270,7 +277,8 @@ class OscarImpl(AttentionImpl):
             self._blocks, self._pool = kv_cache, self._cache.pool(kv_cache)
         return self._pool
 
-    def forward(self, layer, query, key, value, kv_cache, attn_metadata, output, output_scale=None, output_block_scale=None):
+    def forward(self, layer, query, key, value, kv_cache, attn_metadata, output, output_scale=None,
+                output_block_scale=None):
         """query [N, Hq, d], key and value [N, Hkv, d]; writes output [N, Hq, d]."""
         if output_scale is not None or output_block_scale is not None:
             raise InputError("a quantized attention output was asked for, which the 2-bit cache does not write")

@@ -116,8 +116,8 @@ def bf16_reason(config, given):
         if target is None or not isinstance(target.impl, OscarImpl):
             return serving.keep_in_bf16(index, f"reads the cache of {source}")
         return None  # OscarImpl refuses it
-    reason = layer_refusal(of["num_heads"], kv_heads, of["head_size"], of["alibi_slopes"], window, of["logits_soft_cap"], of["attn_type"],
-                           None, extra)
+    reason = layer_refusal(of["num_heads"], kv_heads, of["head_size"], of["alibi_slopes"], window,
+                           of["logits_soft_cap"], of["attn_type"], None, extra)
     if reason is None and of["head_size_v"] not in (None, of["head_size"]):
         reason = f"values have {of['head_size_v']} channels, keys {of['head_size']}"
     if reason is None and index not in serving.layers:
@@ -126,7 +126,8 @@ def bf16_reason(config, given):
 
 
 def _attention_layers(config):
-    return [layer for layer in config.compilation_config.static_forward_context.values() if isinstance(layer, Attention)]
+    layers = config.compilation_config.static_forward_context.values()
+    return [layer for layer in layers if isinstance(layer, Attention)]
 
 
 def _bytes_per_token(spec):
@@ -139,22 +140,25 @@ def layer_spec(layer, spec, config, specify):
     serving, layers = serving_of(config), _attention_layers(config)
     ours = [one for one in layers if isinstance(one.impl, OscarImpl)]
     if not ours:
-        raise InputError(f"{serving.bundle.path}: no layer of the model can have the 2-bit cache: {serving.bf16_text()}; leave "
-                         f"--kv-cache-dtype {CACHE_DTYPE} out")
+        raise InputError(f"{serving.bundle.path}: no layer of the model can have the 2-bit cache: "
+                         f"{serving.bf16_text()}; leave --kv-cache-dtype {CACHE_DTYPE} out")
     others = _other_specs(layers, config, specify)
-    windowed = any(isinstance(one, SlidingWindowSpec) for one in others) and not config.scheduler_config.disable_hybrid_kv_cache_manager
+    windowed = (any(isinstance(one, SlidingWindowSpec) for one in others)
+                and not config.scheduler_config.disable_hybrid_kv_cache_manager)
     if not windowed and not config.model_config.is_hybrid:
         if not isinstance(layer.impl, OscarImpl):
             return spec
         return dataclasses.replace(spec, state_content_bytes=serving.cell(layer_index(layer.layer_name)))
     if config.model_config.is_hybrid and serving.by_block and others:
-        raise InputError("prefix caching is on, and vLLM would then copy parts of blocks for models with linear attention whose attention "
-                         "layers do not all have the 2-bit cache, which oscar-kv does not follow; pass --no-enable-prefix-caching")
+        raise InputError("prefix caching is on, and vLLM would then copy parts of blocks for models with linear "
+                         "attention whose attention layers do not all have the 2-bit cache, which oscar-kv does not "
+                         "follow; pass --no-enable-prefix-caching")
     page = serving.nominal_page(ours[0].num_kv_heads)
     pages = _pages(serving, page, others, config)
     serving.share_blocks(pages)
     if isinstance(layer.impl, OscarImpl):
-        return dataclasses.replace(spec, block_size=pages * serving.page_tokens, state_content_bytes=serving.nominal_cell)
+        return dataclasses.replace(spec, block_size=pages * serving.page_tokens,
+                                   state_content_bytes=serving.nominal_cell)
     size = _bytes_per_token(layer.attn_backend.customize_spec(spec))
     return dataclasses.replace(spec, block_size=tokens_of_block(pages * page, size), page_size_padded=pages * page)
 
@@ -166,12 +170,14 @@ def _other_specs(layers, config, specify):
 
 
 def _pages(serving, page, others, config):
-    return pages_of_block(page, serving.cells.values(), config.cache_config.block_size, max(map(_bytes_per_token, others), default=0))
+    return pages_of_block(page, serving.cells.values(), config.cache_config.block_size,
+                          max(map(_bytes_per_token, others), default=0))
 
 
 def align_blocks(align, platform, config):
-    """vLLM's choice of a block that holds a state of linear attention, for blocks of the 2-bit cache. vLLM looks at the first
-    attention layer, which a bundle may leave out, and does not know how many pages a block must hold. align: vLLM's method."""
+    """vLLM's choice of a block that holds a state of linear attention, for blocks of the 2-bit cache. vLLM looks at the
+    first attention layer, which a bundle may leave out, and does not know how many pages a block must hold. align:
+    vLLM's method."""
     serving, layers, cache = serving_of(config), _attention_layers(config), config.cache_config
     align(platform, config, backend_of(serving))
     heads = next((one.num_kv_heads for one in layers if isinstance(one.impl, OscarImpl)), None)

@@ -49,4 +49,5 @@ class Places:
             return -(-(numbers // self.pages) * self.block_bytes // self.page_bytes) + numbers % self.pages
         whole = numbers.long()
         block = whole // self.pages
-        return ((block * self.block_bytes + self.page_bytes - 1) // self.page_bytes + whole - block * self.pages).to(numbers.dtype)
+        first = (block * self.block_bytes + self.page_bytes - 1) // self.page_bytes
+        return (first + whole - block * self.pages).to(numbers.dtype)

@@ -1,5 +1,5 @@
-"""The entry point vllm.general_plugins for vLLM: the cache type `oscar` and the attention backend `OSCAR`. vLLM
-calls register() in each of its processes, even if no one wants a 2-bit cache, so it reads, checks and wraps nothing. The
+"""The entry point vllm.general_plugins for vLLM: the cache type `oscar` and the attention backend `OSCAR`. vLLM calls
+register() in each of its processes, even if no one wants a 2-bit cache, so it reads, checks and wraps nothing. The
 first configuration with this cache type wraps what vLLM has no extension point for: its Attention (layers.py) and its
 manager of blocks (prefixes.py). An unsupported release is refused when the backend is requested.
 

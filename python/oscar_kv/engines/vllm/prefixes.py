@@ -60,4 +60,5 @@ def install():
 
     setattr(__init__, MARK, None)
     Scheduler.__init__ = __init__
-    manager.cache_blocks, manager.get_num_blocks_to_allocate, manager.new_step_starts = cache_blocks, get_num_blocks_to_allocate, new_step_starts
+    manager.cache_blocks, manager.new_step_starts = cache_blocks, new_step_starts
+    manager.get_num_blocks_to_allocate = get_num_blocks_to_allocate

@@ -30,41 +30,48 @@ def bundle_path(config):
     """--additional-config '{"oscar_bundle": DIR}' or the environment; the option takes precedence."""
     path = _options(config).get(BUNDLE_OPTION) or os.environ.get(BUNDLE_VARIABLE)
     if not path:
-        raise InputError(f"--kv-cache-dtype {CACHE_DTYPE} needs a bundle of oscar-fit; name its folder in {BUNDLE_VARIABLE} or in "
-                         f"--additional-config '{{\"{BUNDLE_OPTION}\": \"DIR\"}}'")
+        raise InputError(f"--kv-cache-dtype {CACHE_DTYPE} needs a bundle of oscar-fit; name its folder in "
+                         f"{BUNDLE_VARIABLE} or in --additional-config '{{\"{BUNDLE_OPTION}\": \"DIR\"}}'")
     return pathlib.Path(path)
 
 
 def refusals(config):
     """Sentences for vLLM settings that this adapter does not support."""
-    cache, parallel, method = config.cache_config, config.parallel_config, getattr(config.speculative_config, "method", None)
+    cache, parallel = config.cache_config, config.parallel_config
+    method = getattr(config.speculative_config, "method", None)
     cases = [
-        (cache.kv_cache_dtype_skip_layers, "--kv-cache-dtype-skip-layers is given, but the bundle says which layers stay in BF16; "
-         "leave it out"),
-        (method not in (None, *SPECULATION), f"speculative decoding with the method {method} is asked for, which oscar-kv does not serve; use "
-         f"one of {', '.join(SPECULATION)}, or leave --speculative-config out"),
-        (getattr(config.speculative_config, "kv_cache_dtype", None) is not None, "a cache type of the draft model is given, but it keeps BF16; "
+        (cache.kv_cache_dtype_skip_layers, "--kv-cache-dtype-skip-layers is given, but the bundle says which layers "
+         "stay in BF16; leave it out"),
+        (method not in (None, *SPECULATION), f"speculative decoding with the method {method} is asked for, which "
+         f"oscar-kv does not serve; use one of {', '.join(SPECULATION)}, or leave --speculative-config out"),
+        (getattr(config.speculative_config, "kv_cache_dtype", None) is not None,
+         "a cache type of the draft model is given, but it keeps BF16; "
          "leave kv_cache_dtype out of --speculative-config"),
-        (cache.prefix_match_unit is not None and config.model_config.is_hybrid, "prefixes shorter than a block are to be found "
+        (cache.prefix_match_unit is not None and config.model_config.is_hybrid,
+         "prefixes shorter than a block are to be found "
          "(--prefix-match-unit), which the 2-bit cache cannot in models with linear attention; leave it out"),
         (config.kv_transfer_config is not None, "KV transfer and offloading would leave the BF16 windows behind; leave "
          "--kv-transfer-config out"),
         (parallel.decode_context_parallel_size > 1 or parallel.prefill_context_parallel_size > 1,
-         "context parallelism is asked for, but the pages of a request are not divided among GPUs; use --tensor-parallel-size"),
+         "context parallelism is asked for, but the pages of a request are not divided among GPUs; use "
+         "--tensor-parallel-size"),
         (parallel.pipeline_parallel_size > 1, "pipeline parallelism is not supported; use "
          "--tensor-parallel-size"),
-        (parallel.data_parallel_size > 1 and config.model_config.is_moe, "the model has experts and data parallelism is asked for, whose idle "
+        (parallel.data_parallel_size > 1 and config.model_config.is_moe,
+         "the model has experts and data parallelism is asked for, whose idle "
          "ranks run passes without requests, which would overwrite BF16 windows; use --tensor-parallel-size"),
-        (getattr(parallel, "use_ubatching", False), "batches are cut into overlapping parts (DBO), which share memory that this "
-         "backend has once; leave --enable-dbo out"),
-        (config.model_config.dtype != torch.bfloat16, f"the model computes in {str(config.model_config.dtype).removeprefix('torch.')}, "
-         "and windows and queries are BF16; pass --dtype bfloat16"),
-        (not config.use_v2_model_runner, "vLLM's first model runner does not tell a backend the slots of requests; unset "
-         "VLLM_USE_V2_MODEL_RUNNER and leave out what needs that runner")]
+        (getattr(parallel, "use_ubatching", False), "batches are cut into overlapping parts (DBO), which share memory "
+         "that this backend has once; leave --enable-dbo out"),
+        (config.model_config.dtype != torch.bfloat16, "the model computes in "
+         f"{str(config.model_config.dtype).removeprefix('torch.')}, and windows and queries are BF16; pass --dtype "
+         "bfloat16"),
+        (not config.use_v2_model_runner, "vLLM's first model runner does not tell a backend the slots of requests; "
+         "unset VLLM_USE_V2_MODEL_RUNNER and leave out what needs that runner")]
     return [sentence for found, sentence in cases if found]
 
 
-def layer_refusal(num_heads, num_kv_heads, head_size, alibi_slopes, sliding_window, logits_soft_cap, attn_type, sharing, extra):
+def layer_refusal(num_heads, num_kv_heads, head_size, alibi_slopes, sliding_window, logits_soft_cap, attn_type, sharing,
+                  extra):
     """Why a layer cannot have the 2-bit cache, or None. Takes the arguments of vLLM's AttentionImpl."""
     if head_size not in HEAD_SIZES:
         return f"the kernels have head sizes {', '.join(map(str, HEAD_SIZES))}, not {head_size}"
@@ -76,7 +83,8 @@ def layer_refusal(num_heads, num_kv_heads, head_size, alibi_slopes, sliding_wind
               "kv_sharing_target_layer_name": sharing}
     found = next((f"it has {words}" for name, words in (IN_BF16 | LAYERS).items() if is_set(values.get(name))), None)
     unknown = sorted(name for name, value in extra.items() if name != "sinks" and is_set(value))
-    return found or (f"its attention has the argument '{unknown[0]}', which oscar-kv does not know" if unknown else None)
+    return found or (f"its attention has the argument '{unknown[0]}', which oscar-kv does not know"
+                     if unknown else None)
 
 
 def model_refusal(text_config):
@@ -88,7 +96,8 @@ def model_refusal(text_config):
 
 def _checkpoint(config):
     named = _options(config).get(CHECKPOINT_OPTION) or config.model_config.model
-    return checkpoint_of(named, config.model_config.revision, f"pass --additional-config '{{\"{CHECKPOINT_OPTION}\": \"DIR\"}}'")
+    return checkpoint_of(named, config.model_config.revision,
+                         f"pass --additional-config '{{\"{CHECKPOINT_OPTION}\": \"DIR\"}}'")
 
 
 def flash_attention():
@@ -118,11 +127,13 @@ class Serving(EngineServing):
             text=model.hf_text_config, kv_heads=model.get_total_num_kv_heads(), head_size=model.get_head_size(),
             checkpoint=functools.partial(_checkpoint, config), slots=config.scheduler_config.max_num_seqs,
             most_tokens=model.max_model_len, shares=bool(config.cache_config.enable_prefix_caching),
-            length_option="--max-model-len", rank_option="--tensor-parallel-size", no_sharing_option="--no-enable-prefix-caching",
+            length_option="--max-model-len", rank_option="--tensor-parallel-size",
+            no_sharing_option="--no-enable-prefix-caching",
             proposed=speculative.num_speculative_tokens if speculative is not None else 0, rank=rank, ranks=ranks,
             flash=flash_attention() if torch.cuda.is_available() else None))
         self.nominal_cell = nominal_cell(self.cells.values())
-        self.page_tokens, self.pages_of_block = PAGE_TOKENS, None  # the latter if layers of other kinds share the blocks
+        # the latter if layers of other kinds share the blocks
+        self.page_tokens, self.pages_of_block = PAGE_TOKENS, None
         self._in_bf16 = {}  # {layer index: reason}
         self.plan = None  # backend.Plan of the pass that is prepared
 
@@ -142,7 +153,8 @@ class Serving(EngineServing):
         """Blocks hold this many pages of a layer, and layers of other kinds use them, too."""
         if self.pages_of_block is None:
             log = logging.getLogger("vllm.oscar_kv")
-            log.info("2-bit cache in %s; BF16 in %s", layer_numbers(sorted(set(self.layers) - set(self._in_bf16))), self.bf16_text() or "no other")
+            log.info("2-bit cache in %s; BF16 in %s", layer_numbers(sorted(set(self.layers) - set(self._in_bf16))),
+                     self.bf16_text() or "no other")
         self.pages_of_block = pages
 
     def places(self, index):
@@ -153,7 +165,8 @@ class Serving(EngineServing):
 
     def table(self, device):
         """Converts vLLM's batches to rows."""
-        return self.new_table(device, self._config.num_gpu_blocks and self._config.num_gpu_blocks * (self.pages_of_block or 1))
+        blocks = self._config.num_gpu_blocks
+        return self.new_table(device, blocks and blocks * (self.pages_of_block or 1))
 
     def cell(self, index=None):
         """Without a layer, the room in blocks that all layers share."""

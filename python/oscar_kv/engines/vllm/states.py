@@ -1,11 +1,12 @@
-"""Models that have states of linear attention beside attention (Qwen3-Next, Qwen3.5) in vLLM. Their model state prepares
-attention by a method of its own, which leaves out the slots of the requests (req_idx). So this module wraps that method
-and keeps the slots for the metadata builders that it calls."""
+"""Models that have states of linear attention beside attention (Qwen3-Next, Qwen3.5) in vLLM. Their model state
+prepares attention by a method of its own, which leaves out the slots of the requests (req_idx). So this module wraps
+that method and keeps the slots for the metadata builders that it calls."""
 import contextvars
 import functools
 
 MARK = "_oscar_slots"  # of the wrapped method
-_slots = contextvars.ContextVar(MARK, default=None)  # of the batch that is being prepared: request -> slot, as in req_idx
+# of the batch that is being prepared: request -> slot, as in req_idx
+_slots = contextvars.ContextVar(MARK, default=None)
 
 
 def slots():
