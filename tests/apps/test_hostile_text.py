@@ -30,7 +30,6 @@ PROMPTS = {
     "messages is text": b'{"messages": "hello"}\n',
     "messages is empty": b'{"messages": []}\n',
     "message without role": b'{"messages": [{"content": "hello"}]}\n',
-    "message without content": b'{"messages": [{"role": "user"}]}\n',
     "unknown role": b'{"messages": [{"role": 3, "content": "hello"}]}\n',
     "input_ids is text": b'{"input_ids": "1 2 3"}\n',
     "input_ids with text": b'{"input_ids": [1, "2"]}\n',
