@@ -61,7 +61,7 @@ std::string code_text(const Bundle& bundle) {
   for (const int width : widths) text += (text.empty() ? "groups of " : ", ") + std::to_string(width);
   if (!text.empty()) text += " bits";
   if (!uniform) return text;
-  const std::string scales = bundle.quant_group > 0 ? std::to_string(bundle.quant_group) + " channels" : "a head";
+  const std::string scales = bundle.quant_group > 0 ? std::to_string(bundle.quant_group) + " channels" : "each head";
   return text + (text.empty() ? "" : "; ") + "2 bits, one scale for " + scales;
 }
 

@@ -87,13 +87,13 @@ std::string engine_card(const ServedForm& form, const ExportOptions& options, co
          provenance_section(form.bundle);
 }
 
-const PluginEngine& engine_of(const std::string& format) { return find_export_format(format)->engine(); }
+const PluginEngine& engine_of(const std::string& format) { return find_export_format(format)->plugin(); }
 
 }  // namespace
 
 std::optional<std::string> engine_unsupported(const ExportFormat& format, const Bundle& bundle) {
   for (const LayerTransform& layer : bundle.layers) {
-    if (auto reason = unserved_layer(layer, bundle.quant_group, format.engine())) return reason;
+    if (auto reason = unserved_layer(layer, bundle.quant_group, format.plugin())) return reason;
   }
   if (bundle.encoder == "feedback") {
     return "the bundle is encoded with feedback, which no kernel does token by token; fit with --encoder search, or "
@@ -115,12 +115,12 @@ std::optional<std::string> engine_unsupported(const ExportFormat& format, const 
 }
 
 void engine_check_model(const ExportFormat& format, const Checkpoint& model, const Bundle&) {
-  if (const auto reason = unsupported_model(format.engine(), model.config())) throw InputError(*reason);
+  if (const auto reason = unsupported_model(format.plugin(), model.config())) throw InputError(*reason);
 }
 
 std::optional<std::string> engine_bf16_reason(const ExportFormat& format, const ModelConfig& model,
                                               std::int64_t layer) {
-  return bf16_reason(format.engine(), model, layer);
+  return bf16_reason(format.plugin(), model, layer);
 }
 
 std::string engine_plan(const ServedForm& form, const ExportOptions&) {
@@ -132,7 +132,7 @@ std::string engine_plan(const ServedForm& form, const ExportOptions&) {
 std::vector<std::string> write_engine(const ExportFormat& format, const ServedForm& form, const fs::path& directory,
                                       const ExportOptions& options) {
   AtomicDirectory target(directory, options.overwrite, checksummed_directory());
-  write_file_atomic(target.path() / kCardName, engine_card(form, options, format.engine()));
+  write_file_atomic(target.path() / kCardName, engine_card(form, options, format.plugin()));
   std::vector<std::string> names = {kCardName};
   for (std::string& name : copy_bundle(options.bundle, target.path())) names.push_back(std::move(name));
   names = write_checksums(target.path(), names);

@@ -34,7 +34,7 @@ ExportFormat engine_format(std::string id, const PluginEngine& (*engine)()) {
           .has_card = true,
           .note = kServeNote,
           .model_use = "whose layers the adapter for " + name + " must serve",
-          .engine = engine,
+          .plugin = engine,
           .unsupported = engine_unsupported,
           .check_model = engine_check_model,
           .bf16_reason = engine_bf16_reason,

@@ -43,7 +43,7 @@ struct ExportFormat {
   std::string model_use{};            // why it needs --model: "the checkpoint to rewrite"; empty: it does not
   bool rewrites_model = false;        // writes a separate checkpoint
   // The engine that the Python package is a plugin of (engine_limits.h). Null: none.
-  const PluginEngine& (*engine)() = nullptr;
+  const PluginEngine& (*plugin)() = nullptr;
 
   // Why it cannot carry a bundle: one sentence with the nearest solution. Null: it carries every bundle.
   std::optional<std::string> (*unsupported)(const ExportFormat& format, const Bundle& bundle) = nullptr;

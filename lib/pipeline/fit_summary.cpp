@@ -25,21 +25,23 @@ std::string memory_line(const Bundle& bundle) {
          std::to_string(bundle.windows.recent) + " included\n";
 }
 
-// "cache     8K 5.5 MiB (BF16 32.0 MiB), ... a sequence": of the layers in the bundle.
+// "cache     8K 5.6 MiB, ... a sequence; BF16 32.0 MiB, ...": of the layers in the bundle.
 std::string cache_line(const Bundle& bundle) {
   double elements = 0.0;  // of a token
-  for (const LayerTransform& layer : bundle.layers)
+  for (const LayerTransform& layer : bundle.layers) {
     elements += 2.0 * static_cast<double>(layer.kv_heads * layer.head_dim);
-  std::string text = "cache     ";
-  for (const std::int64_t context : {8192, 32768, 131072}) {
-    const double bits = bits_with_windows(bundle_bits_per_element(bundle), bundle.windows, context);
-    const auto bytes = [&](double each) {
-      return format_bytes(static_cast<std::uint64_t>(elements * static_cast<double>(context) * each / 8.0));
-    };
-    text += std::to_string(context / 1024) + "K " + bytes(bits) + " (BF16 " + bytes(16.0) + ")" +
-            (context < 131072 ? ", " : " a sequence\n");
   }
-  return text;
+  std::string coded, plain;
+  for (const std::int64_t context : {8192, 32768, 131072}) {
+    const auto bytes = [&](double bits) {
+      return format_bytes(static_cast<std::uint64_t>(elements * static_cast<double>(context) * bits / 8.0));
+    };
+    const std::string comma = coded.empty() ? "" : ", ";
+    coded += comma + std::to_string(context / 1024) + "K " +
+             bytes(bits_with_windows(bundle_bits_per_element(bundle), bundle.windows, context));
+    plain += comma + bytes(16.0);
+  }
+  return "cache     " + coded + " a sequence; BF16 " + plain + "\n";
 }
 
 struct SideDamage {

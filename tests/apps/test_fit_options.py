@@ -131,3 +131,33 @@ def test_refusals(far, model, tmp_path):
     manifest["layers"][0]["key"]["widths"] = [4, 3, 1, 0]
     (tmp_path / "b" / "oscar_bundle.json").write_text(json.dumps(manifest))
     refuse(BAD_INPUT, "verify", "--bundle", tmp_path / "b", "--check-only", names="width")
+
+
+def size(value):
+    """As format_bytes() of lib/base/files.h."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.1f} {unit}"
+        value /= 1024
+    raise AssertionError(value)
+
+
+def test_the_last_lines_have_the_bytes_of_a_sequence(far, tmp_path):
+    printed = succeed("fit", far, "-o", tmp_path / "b", "--method", "waterfill", "--bits", "1.5", "--windows", "16,48").out
+    manifest = manifest_of(tmp_path / "b")
+    elements = sum(2 * layer["kv_heads"] * layer["head_dim"] for layer in manifest["layers"])
+    bits = [16 * 64 / n + bits_of(manifest) * (n - 64) / n for n in (8192, 32768, 131072)]
+    coded = ", ".join(f"{n}K {size(elements * n * 1024 * b / 8)}" for n, b in zip((8, 32, 128), bits))
+    assert f"cache     {coded} a sequence; BF16 " + ", ".join(size(elements * n * 2048) for n in (8, 32, 128)) in printed, printed
+
+
+def test_cards_tell_the_widths(far, tmp_path):
+    succeed("fit", far, "-o", tmp_path / "w", "--method", "waterfill", "--bits", "1.5")
+    succeed("fit", far, "-o", tmp_path / "o", "--method", "oscar", "--clip", "0.96,0.92")
+    manifest = manifest_of(tmp_path / "w")
+    widths = {w for layer in manifest["layers"] for side in ("key", "value") for w in layer[side]["widths"]}
+    card = (tmp_path / "w" / "README.md").read_text()
+    assert f"| code | groups of {', '.join(map(str, sorted(widths)))} bits, {bits_of(manifest):.3f} bits per" in card and len(widths) > 1
+    assert "clip" not in card.split("## Provenance")[0]
+    card = (tmp_path / "o" / "README.md").read_text()
+    assert "| code | 2 bits, one scale for each head, 2.500 bits per" in card and "| keys 0.960, values 0.920 (0: off) |" in card

@@ -2,6 +2,8 @@
 programs and samples are."""
 import os
 import pathlib
+import re
+import shlex
 import subprocess
 import sys
 
@@ -26,6 +28,13 @@ def program(name, *arguments, codes=(0,)):
     return done.stdout
 
 
+def card_commands(bundle, model, form, folder):
+    """The commands of an exported card, as a shell reads them: [words]."""
+    program("oscar-export", bundle, "--format", form, "--model", SAMPLES / model, "-o", folder)
+    blocks = re.findall(r"```console\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
+    return [shlex.split(block) for block in blocks]
+
+
 @pytest.fixture(scope="session")
 def fit(tmp_path_factory):
     """fit("tiny-qwen3", "--method", "waterfill"): the folder of a bundle for a sample model, windows of 16 and 48 tokens."""
@@ -40,7 +49,8 @@ def fit(tmp_path_factory):
         if key not in bundles:
             bundles[key] = folder / f"bundle-{len(bundles)}"
             method = () if "--method" in options else ("--method", "oscar")
-            program("oscar-fit", statistics[model], "-o", bundles[key], "--windows", "16,48", *method, *options)
+            windows = () if "--windows" in options else ("--windows", "16,48")
+            program("oscar-fit", statistics[model], "-o", bundles[key], *windows, *method, *options)
         return bundles[key]
 
     return make

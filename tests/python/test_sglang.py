@@ -15,7 +15,7 @@ if __version__ != "0.5.23":
 sglang_setup.prepare()
 
 from block_engine import SCALE, Engine, Oracle, PrefixEngine, Request, families, requests  # noqa: E402
-from conftest import GOLDEN, SAMPLES, SOURCE_DIR  # noqa: E402
+from conftest import GOLDEN, SAMPLES, SOURCE_DIR, card_commands  # noqa: E402
 from oscar_kv.cache import overlay_kv, overlay_table  # noqa: E402
 from oscar_kv.engines.names import check_version  # noqa: E402
 from oscar_kv.engines.sglang.limits import RELEASE  # noqa: E402
@@ -431,3 +431,19 @@ def test_blocks_that_the_radix_tree_exchanges(serve):
     assert float((found - oracle.attention(request, 190, 1, (0, 1))).abs().max()) < 2e-4
     assert float((found - oracle.attention(request, 190, 1)).abs().max()) > 0.1  # codes, not copies
     assert not serving.exchanged and backend.table.has_entry(1) and int(backend.table._lost) == 0
+
+
+def test_commands_of_the_card_are_sglangs(fit, tmp_path):
+    """SGLang's own parser takes every option, with and without the radix cache."""
+    import argparse
+
+    from sglang.srt.server_args import ServerArgs
+    parser = argparse.ArgumentParser()
+    ServerArgs.add_cli_args(parser)
+    bundle = fit("tiny-qwen3", "--method", "waterfill", "--allocate", "analytic", "--windows", "64,48")
+    commands = card_commands(bundle, "tiny-qwen3", "sglang", tmp_path / "card")
+    assert [command[:3] for command in commands] == 2 * [["OSCAR_KV_BUNDLE=$PWD/oscar_bundle", "sglang", "serve"]]
+    for command, apart in zip(commands, (False, True)):
+        given = parser.parse_args(["--model-path", *command[3:], "--tp-size", "2"])
+        assert (given.attention_backend, given.page_size, given.dtype, given.tp_size) == ("oscar", 64, "bfloat16", 2)
+        assert given.context_length == 512 and given.disable_radix_cache is apart

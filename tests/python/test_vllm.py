@@ -17,7 +17,7 @@ if not vllm.__version__.startswith("0.33."):
 
 import numpy as np  # noqa: E402
 from block_engine import SCALE, Engine, PrefixEngine, families, requests  # noqa: E402
-from conftest import GOLDEN, SAMPLES, SOURCE_DIR  # noqa: E402
+from conftest import GOLDEN, SAMPLES, SOURCE_DIR, card_commands  # noqa: E402
 from oscar_kv.cache import overlay_kv, overlay_table  # noqa: E402
 from oscar_kv.engines import serving as engine_serving  # noqa: E402
 from oscar_kv.engines.names import check_version  # noqa: E402
@@ -476,3 +476,18 @@ def test_builders_of_all_page_sizes_share_one_plan(serve, monkeypatch):
         common = common.replace(num_reqs=1)
     assert flushed == [[0], [0, 1], [0, 1], [0, 1]]  # the second layer was not known when the first builder planned for the first time
     assert builders[0].build(0, common).rows is not builders[0].build(0, common).rows  # a builder that asks again wants a new plan
+
+
+def test_commands_of_the_card_are_vllms(fit, tmp_path, monkeypatch):
+    """vLLM's own parser takes every option, with and without prefix caching."""
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.platforms import current_platform
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+    monkeypatch.setattr(type(current_platform), "device_type", "cpu", raising=False)
+    bundle = fit("tiny-qwen3", "--method", "waterfill", "--allocate", "analytic", "--windows", "64,48")
+    commands = card_commands(bundle, "tiny-qwen3", "vllm", tmp_path / "card")
+    assert [command[:3] for command in commands] == 2 * [["OSCAR_KV_BUNDLE=$PWD/oscar_bundle", "vllm", "serve"]]
+    for command, caching in zip(commands, (None, False)):
+        given = EngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args(["--model", *command[3:], "--tensor-parallel-size", "2"])
+        assert (given.kv_cache_dtype, given.attention_backend, given.dtype) == ("oscar", "OSCAR", "bfloat16")
+        assert given.max_model_len == 512 and given.enable_prefix_caching is caching and given.tensor_parallel_size == 2

@@ -1,6 +1,6 @@
-"""What the adapter for SGLang does not serve. Written from lib/export/vllm_limits.cpp by the test VllmLimits:
+"""What the adapter for SGLang does not serve. Written from lib/export by the test EngineLimits:
 
-    OSCAR_WRITE_TABLES=1 build/tests/export_test --gtest_filter='VllmLimits.*'"""
+    OSCAR_WRITE_TABLES=1 build/tests/export_test --gtest_filter='EngineLimits.*'"""
 RELEASE = "0.5.23"
 # Names in SGLang's RadixAttention and its calls. A layer that has one stays in BF16.
 IN_BF16 = {

@@ -1,6 +1,6 @@
-"""What the adapter for vLLM does not serve. Written from lib/export/vllm_limits.cpp by the test VllmLimits:
+"""What the adapter for vLLM does not serve. Written from lib/export by the test EngineLimits:
 
-    OSCAR_WRITE_TABLES=1 build/tests/export_test --gtest_filter='VllmLimits.*'"""
+    OSCAR_WRITE_TABLES=1 build/tests/export_test --gtest_filter='EngineLimits.*'"""
 RELEASE = "0.33"
 # Arguments of vLLM's AttentionImpl. A layer that is given one stays in BF16.
 IN_BF16 = {
