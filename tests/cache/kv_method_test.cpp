@@ -130,7 +130,7 @@ TEST(Method, UnknownIdsListAndSuggest) {
   const ModelConfig model = model_of();
   const std::string message = message_of<UsageError>([&] { make_method("hadamrd2", model, nullptr, {}); });
   EXPECT_THAT(message, HasSubstr("did you mean 'hadamard2'?"));
-  EXPECT_THAT(message, HasSubstr("bf16, naive2, hadamard2, oscar, fp8"));
+  EXPECT_THAT(message, HasSubstr("bf16, naive2, hadamard2, oscar, balanced, waterfill, fp8"));
   EXPECT_THAT(message_of<UsageError>([&] { make_method("gptq", model, nullptr, {}); }), Not(HasSubstr("did you mean")));
   EXPECT_THAT(message_of<UsageError>([&] { make_method("", model, nullptr, {}); }), HasSubstr("known methods"));
 }

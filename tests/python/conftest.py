@@ -32,7 +32,7 @@ def card_commands(bundle, model, form, folder):
     """The commands of an exported card, as a shell reads them: [words]."""
     program("oscar-export", bundle, "--format", form, "--model", SAMPLES / model, "-o", folder)
     blocks = re.findall(r"```console\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
-    return [shlex.split(block) for block in blocks]
+    return [shlex.split(block.replace("\\\n", " ")) for block in blocks]
 
 
 @pytest.fixture(scope="session")

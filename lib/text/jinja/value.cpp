@@ -44,6 +44,8 @@ void Value::nest(const Value& member) {
   if (depth_ > 100) throw TemplateError("containers are nested deeper than 100 levels");
 }
 
+Namespaces::Namespaces() : outer_(current_) { current_ = this; }
+
 Namespaces::~Namespaces() {
   for (const auto& members : all_) members->clear();  // ends circles
   current_ = outer_;

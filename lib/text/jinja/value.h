@@ -74,7 +74,7 @@ struct Namespace {
 // The namespaces of one rendering on this thread.
 class Namespaces {
  public:
-  Namespaces() : outer_(current_) { current_ = this; }
+  Namespaces();
   ~Namespaces();
   Namespaces(const Namespaces&) = delete;
   Namespaces& operator=(const Namespaces&) = delete;
