@@ -130,7 +130,7 @@ def test_faults_are_found(files, fault, tmp_path):
 def test_architecture_lists_the_rooms():
     page = (SOURCE_DIR / "docs" / "architecture.md").read_text(encoding="utf-8")
     table = page.split("## Rooms of the Python package", 1)[1].split("\n## ", 1)[0]
-    listed = re.findall(r"^\| `(\w+)/` \|", table, re.MULTILINE)
+    listed = re.findall(r"^\| `python/oscar_kv/(\w+)/` \|", table, re.MULTILINE)
     assert listed == [room for rooms in ORDER for room in rooms if room] + ["csrc"]
 
 
