@@ -4,8 +4,8 @@
 #include <thread>
 
 #include "apps/options/collect_arguments.h"
-#include "apps/options/common_options.h"
 #include "apps/options/help.h"
+#include "apps/options/shared_options.h"
 #include "apps/process_setup.h"
 #include "base/errors.h"
 #include "base/log.h"

@@ -1,5 +1,5 @@
 // oscar-export: writes the files that serving engines load, from a bundle of oscar-fit.
-#include "apps/options/common_options.h"
+#include "apps/options/shared_options.h"
 #include "base/errors.h"
 #include "base/log.h"
 #include "bundle/bundle_files.h"

@@ -2,8 +2,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/options/common_options.h"
 #include "apps/options/fit_arguments.h"
+#include "apps/options/shared_options.h"
 #include "apps/process_setup.h"
 #include "base/errors.h"
 #include "collect/collect_phases.h"

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <string_view>
 
-#include "apps/options/common_options.h"
 #include "apps/options/help.h"
+#include "apps/options/shared_options.h"
 #include "apps/options/verify_arguments.h"
 #include "apps/process_setup.h"
 #include "base/columns.h"

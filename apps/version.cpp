@@ -1,7 +1,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/api/include/torch/version.h>
 
-#include "apps/options/common_options.h"
+#include "apps/options/shared_options.h"
 #include "build_info.h"
 #include "git_revision.h"
 

@@ -1,5 +1,5 @@
 // Tensor-core products of BF16 rows in shared memory, and the asynchronous copies that bring the rows there; gram.cu
-// and far_pairs.cu use them. Owners pad the rows so that ldmatrix has no bank conflicts.
+// and far_pair_sums.cu use them. Owners pad the rows so that ldmatrix has no bank conflicts.
 #pragma once
 
 #include <cstdint>

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "apps/options/common_options.h"
+#include "apps/options/shared_options.h"
 #include "pipeline/collect_request.h"
 
 namespace oscar {

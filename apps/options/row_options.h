@@ -1,7 +1,7 @@
 // Options that control how JSON rows become tokens, shared by the commands that read such files.
 #pragma once
 
-#include "apps/options/common_options.h"
+#include "apps/options/shared_options.h"
 #include "text/prompts.h"
 
 namespace oscar {

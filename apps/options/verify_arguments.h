@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/options/common_options.h"
+#include "apps/options/shared_options.h"
 #include "registry/registry.h"
 #include "verify/verification.h"
 

@@ -1,7 +1,7 @@
 // The kernel of far_pairs() for Hopper. far_pairs() has checked its arguments. Same bits, less time.
 #pragma once
 
-#include "kernels/far_pairs/far_pairs.h"
+#include "kernels/far_pairs/far_pair_sums.h"
 
 namespace oscar::kernels {
 

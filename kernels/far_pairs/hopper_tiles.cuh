@@ -1,10 +1,10 @@
-// Tiles of far_pairs_hopper.cu in shared memory, and the warps that copy them ahead of the warps that multiply.
+// Tiles of far_pair_sums_hopper.cu in shared memory, and the warps that copy them ahead of the warps that multiply.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/far_pairs/far_pairs.h"
+#include "kernels/far_pairs/far_pair_sums.h"
 #include "kernels/far_pairs/tensor_ops.cuh"
 #include "kernels/far_pairs/wgmma.cuh"
 

@@ -1,4 +1,4 @@
-// Tiles of far_pairs.cu: rows of D BF16 numbers in shared memory, padded so that ldmatrix has no bank conflicts.
+// Tiles of far_pair_sums.cu: rows of D BF16 numbers in shared memory, padded so that ldmatrix has no bank conflicts.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -1,6 +1,6 @@
 // Products of a warpgroup on Hopper (wgmma), and the barriers between copying and multiplying warps, for
-// far_pairs_hopper.cu. Operands are in shared memory as rows of 64 BF16 numbers whose 16-byte parts are swizzled: part
-// c of row r is at part c ^ (r % 8). Tiles begin at a multiple of 1024 bytes.
+// far_pair_sums_hopper.cu. Operands are in shared memory as rows of 64 BF16 numbers whose 16-byte parts are swizzled:
+// part c of row r is at part c ^ (r % 8). Tiles begin at a multiple of 1024 bytes.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,5 @@
 // The start of every attend() over a cache, and the order in which a cache takes the tokens of a call. It takes one
-// token of every sequence at a time, because each token attends to the cache as it is then. Defined in
-// cached_attention.cpp.
+// token of every sequence at a time, because each token attends to the cache as it is then.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -61,6 +60,9 @@ struct BegunStep {
 // otherwise be copied for every call; null: no such copy.
 BegunStep begin_step(const KvMethod& method, const AttentionInput& input, at::Device device, Rotation rotation,
                      const std::function<std::int64_t(std::int64_t id)>& held, const KvMethod* on_device = nullptr);
+
+// std::invalid_argument if a sequence of the call does not start at the end of the cache. held: as for begin_step().
+void check_starts(const AttentionInput& input, const std::function<std::int64_t(std::int64_t id)>& held);
 
 // The filled output in the model's basis and type: the result of attend().
 at::Tensor model_outputs(const KvMethod& method, const AttentionInput& input, const BegunStep& step);

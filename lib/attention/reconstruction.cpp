@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "attention/begin_step.h"
-#include "attention/device_rows.h"
+#include "attention/device_decoded_rows.h"
 #include "model/rope_phases.h"
 
 namespace oscar {

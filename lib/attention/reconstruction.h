@@ -11,7 +11,7 @@ namespace oscar {
 CachedRows decoded_model_rows(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows);
 
 // The same in the cache basis: the input of attend_cached(). Both functions run on the device of the rows
-// (device_rows.h).
+// (device_decoded_rows.h).
 CachedRows decoded_rows(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows);
 
 }  // namespace oscar

@@ -1,5 +1,5 @@
-// How much key errors move the attention output, computed on a GPU by one kernel (kernels/far_pairs/far_pairs.h). CPU
-// reference: the blocks of FarPairAccumulator. CMake compiles no_cuda/device_far_pairs.cpp if CUDA is off.
+// How much key errors move the attention output, computed on a GPU by one kernel (kernels/far_pairs/far_pair_sums.h).
+// CPU reference: the blocks of FarPairAccumulator. CMake compiles no_cuda/device_far_pairs.cpp if CUDA is off.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -150,6 +150,11 @@ def test_files_named_in_comments_of_scripts_exist():
     assert not found, "\n".join(found)
 
 
+def test_every_header_has_a_name_of_its_own():
+    names = [pathlib.PurePath(n).name for n in FILES if n.endswith((".h", ".cuh")) and n.startswith(("apps/", "kernels/", "lib/"))]
+    assert len(names) > 300 and not {n for n in names if names.count(n) > 1}
+
+
 def test_files_named_in_schemas_exist():
     found = [f"{n}: {f}" for n in FILES if n.endswith(".schema.json") for f in missing_paths((SOURCE_DIR / n).read_text())]
     assert not found, "\n".join(found)

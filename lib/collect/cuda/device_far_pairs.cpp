@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "collect/cuda/launch.h"
-#include "kernels/far_pairs/far_pairs.h"
+#include "kernels/far_pairs/far_pair_sums.h"
 
 namespace oscar {
 namespace {

@@ -1,7 +1,7 @@
 // A block takes 128 queries of one head, a warp 32 of them. It makes two passes over the keys: one for the logarithm of
 // each softmax sum, one for squares of weights and their products with values. Products are as in FlashAttention-2
 // (arXiv 2307.08691): scores stay in registers and become the operand of the next product.
-#include "kernels/far_pairs/far_pairs.h"
+#include "kernels/far_pairs/far_pair_sums.h"
 
 #include <cstddef>
 
@@ -281,7 +281,7 @@ cudaError_t launch(const FarPairsParams& p, cudaStream_t stream) {
                                                p);
 }
 
-// True if this build has the kernel of far_pairs_hopper.cu for the current device.
+// True if this build has the kernel of far_pair_sums_hopper.cu for the current device.
 bool on_hopper() {
   int device = 0, major = 0;
   return kHopperCode && cudaGetDevice(&device) == cudaSuccess &&

@@ -1,4 +1,4 @@
-#include "apps/options/common_options.h"
+#include "apps/options/shared_options.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>

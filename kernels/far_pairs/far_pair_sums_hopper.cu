@@ -1,4 +1,4 @@
-// far_pairs.cu for Hopper, with the same bits: the same sums in the same order, by products of warpgroups that read
+// far_pair_sums.cu for Hopper, with the same bits: the same sums in the same order, by products of warpgroups that read
 // shared memory themselves. A warpgroup takes 64 queries; four more warps copy tiles of 64 keys ahead of all
 // warpgroups.
 #include <cstddef>

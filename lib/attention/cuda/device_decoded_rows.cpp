@@ -1,4 +1,4 @@
-#include "attention/device_rows.h"
+#include "attention/device_decoded_rows.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>

@@ -4,8 +4,8 @@
 //   moved_i = sum_j p_ij^2 |u_j - w_i|^2,   seen_i = sum_j p_ij^2.
 // CPU reference: the blocks of FarPairAccumulator (lib/collect/far_pairs.cpp), within 1e-4. Products of queries and
 // keys are exact in FP32. p_ij^2 and u_j are each the sum of two BF16 numbers, exact to 16 bits, and the same numbers
-// in all three terms of the square. far_pairs_hopper.cu gives the same bits on Hopper in less time. Raw pointers, no
-// LibTorch.
+// in all three terms of the square. far_pair_sums_hopper.cu gives the same bits on Hopper in less time. Raw pointers,
+// no LibTorch.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,6 +1,6 @@
 // Computes in GPU memory the rows that the cache would hold for a sequence, with the kernels that write and read pages.
 // CPU reference: decoded_rows() of reconstruction.h, bit for bit. If CUDA is off, CMake compiles
-// no_cuda/device_rows.cpp.
+// no_cuda/device_decoded_rows.cpp.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Used if CUDA is off.
-#include "attention/device_rows.h"
+#include "attention/device_decoded_rows.h"
 #include "base/errors.h"
 
 namespace oscar {
