@@ -18,7 +18,8 @@ constexpr double kMostlyMean = 0.2;  // largest share of the keys' weight withou
 
 // Both sides of all layers.
 struct MetricModel {
-  std::vector<MetricSide> key, value;  // [layer]
+  std::vector<MetricSide> key, value;    // [layer]
+  std::vector<SideMoments> key_moments;  // [layer]
 };
 
 SideSpectrum spectrum(const MetricSide& side, std::int64_t head_dim) {
@@ -54,8 +55,9 @@ Widths as_widths(const std::vector<std::uint8_t>& w) { return {w[0], w[1], w[2],
 MetricModel fit_metric(const Statistics& s, const FitOptions& o, std::vector<std::string>& warnings) {
   const bool allocate = fitted_method(o.method).allocates_bits, blocks = allocate || !o.key_widths.empty();
   MetricModel model;
-  model.key = fit_metric_side(s, o, Side::kKey, blocks, warnings);
-  model.value = fit_metric_side(s, o, Side::kValue, blocks, warnings);
+  model.key_moments = fitted_moments(s, o, Side::kKey, blocks);
+  model.key = fit_metric_side(s, o, Side::kKey, blocks, model.key_moments, warnings);
+  model.value = fit_metric_side(s, o, Side::kValue, blocks, fitted_moments(s, o, Side::kValue, blocks), warnings);
   if (allocate && !o.key_profiles.empty()) {
     for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
       set_widths(model.key[layer], o.key_profiles[layer]);
@@ -78,10 +80,11 @@ MetricModel fit_metric(const Statistics& s, const FitOptions& o, std::vector<std
 }
 
 // Warns of keys with large biases: most of their variation is their mean before RoPE, rotated to each position.
-void note_rotating_mean(const Statistics& s, const FitOptions& o, std::vector<std::string>& warnings) {
+void note_rotating_mean(const Statistics& s, const FitOptions& o, const std::vector<SideMoments>& moments,
+                        std::vector<std::string>& warnings) {
   if (o.center != Center::kMean || !can_rotate_means(s) || o.context == 0) return;
   double least = 1.0;
-  for (const double gain : rotated_mean_gains(s, o)) least = std::min(least, std::max(gain, 0.0));
+  for (const double gain : rotated_mean_gains(s, o, moments)) least = std::min(least, std::max(gain, 0.0));
   if (least > kMostlyMean) return;
   warnings.push_back(
       formatted("in one layer %.1f%% of what keys weigh is their mean before RoPE (biases): --center rope stores them "
@@ -151,7 +154,7 @@ void describe(const MetricModel& model, std::int64_t head_dim, FitResult& result
 
 void fit_balanced(const Statistics& s, const FitOptions& o, FitResult& result) {
   const MetricModel model = fit_metric(s, o, result.warnings);
-  note_rotating_mean(s, o, result.warnings);
+  note_rotating_mean(s, o, model.key_moments, result.warnings);
   note_missing_metrics(o, result);
   note_layers_without_bits(s, model, result.warnings);
   for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {

@@ -5,7 +5,6 @@
 
 #include "fit/for_each_head.h"
 #include "fit/head_scorer.h"
-#include "fit/predict.h"
 
 namespace oscar {
 namespace {
@@ -19,12 +18,8 @@ std::size_t least(const std::vector<double>& errors) {
 class Measure {
  public:
   Measure(const Statistics& s, const std::vector<SideTransform>& transforms, const std::vector<LayerRows>& rows,
-          const ClipSearch& search)
-      : s_(s),
-        transforms_(transforms),
-        rows_(rows),
-        search_(search),
-        costs_(side_costs(s, search.side, search.metric)) {}
+          const SideCosts& costs, const ClipSearch& search)
+      : s_(s), transforms_(transforms), rows_(rows), search_(search), costs_(costs) {}
 
   // [layer][head][ratio]; ratios(layer, head) gives the clip ratios to measure.
   using Sums = std::vector<std::vector<std::vector<ErrorSum>>>;
@@ -64,7 +59,7 @@ class Measure {
   const std::vector<SideTransform>& transforms_;
   const std::vector<LayerRows>& rows_;
   const ClipSearch& search_;
-  SideCosts costs_;
+  const SideCosts& costs_;
 };
 
 // Held-out errors of three choices: no clip, the published ratio, and the found ratio.
@@ -96,10 +91,10 @@ std::vector<float> clip_candidates(std::int64_t d) {
 }
 
 ClipChoice search_clip(const Statistics& s, const std::vector<SideTransform>& transforms,
-                       const std::vector<LayerRows>& rows, const ClipSearch& search,
+                       const std::vector<LayerRows>& rows, const SideCosts& costs, const ClipSearch& search,
                        const std::function<void()>& on_head) {
   const std::vector<float> candidates = clip_candidates(s.head_dim);
-  const Measure measure(s, transforms, rows, search);
+  const Measure measure(s, transforms, rows, costs, search);
   const auto fit = measure(
       false, [&](std::size_t, std::int64_t) { return candidates; }, on_head);
   // The best ratio of each layer or head, and the best for all layers together.

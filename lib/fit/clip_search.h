@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "fit/fit_rows.h"
-#include "fit/side_moments.h"
+#include "fit/predict.h"
 #include "fit/targets.h"
 #include "statistics/statistics.h"
 #include "transform/transform.h"
@@ -22,7 +22,6 @@ std::vector<float> clip_candidates(std::int64_t d);
 struct ClipSearch {
   Side side = Side::kKey;
   Scope scope = Scope::kLayer;
-  MetricSource metric = MetricSource::kAuto;
   RowCode code;
   Encoder encoder = Encoder::kMinMax;
 };
@@ -40,10 +39,10 @@ struct ClipChoice {
 // The single ratio of the model has the least sum over layers, each in units of the residual stream to which its errors
 // are added. Without pairs outside the windows it sums relative errors. On the held-out half, each choice must then
 // beat no clip. The choices of all layers together must also clearly beat the published ratio, which otherwise replaces
-// all of them. Ties go to less clipping. on_head is called once for each layer and head.
+// all of them. Ties go to less clipping. on_head is called once for each layer and head. costs: of the side.
 inline constexpr double kClearlyAhead = 0.82;  // share of the published ratio's error
 ClipChoice search_clip(const Statistics& statistics, const std::vector<SideTransform>& transforms,
-                       const std::vector<LayerRows>& rows, const ClipSearch& search,
+                       const std::vector<LayerRows>& rows, const SideCosts& costs, const ClipSearch& search,
                        const std::function<void()>& on_head);
 
 }  // namespace oscar

@@ -31,11 +31,11 @@ at::Tensor diagonal_blocks(const at::Tensor& metric, std::int64_t n) {
 
 void set_feedback_metric(const Statistics& s, const FitOptions& o, Side side, std::size_t layer,
                          SideTransform& transform) {
-  const SideMoments moments = side_moments(s, layer, side, moment_choice(o, ValueTarget::kOutput, false));
+  const at::Tensor metrics = side_metric(s, layer, side, moment_choice(o, ValueTarget::kOutput, false));
   const std::int64_t n = transform.code(s.head_dim, o.quant_group).scale_channels();
   std::vector<at::Tensor> heads;
   for (std::int64_t head = 0; head < s.kv_heads; ++head) {
-    const at::Tensor& metric = moments.metric[head];
+    const at::Tensor metric = metrics[head];
     if (metric.diagonal().sum().item<double>() > 0.0) {
       const at::Tensor safe = damped(metric, o.damping, s.tokens);
       heads.push_back(diagonal_blocks(in_cache_basis(safe, transform, side, head), n));

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <array>
 
 #include "base/errors.h"
 #include "fit/balanced_fit.h"
@@ -106,8 +107,11 @@ void set_clip(FitResult& result, Side side, float rho) {
   }
 }
 
-void search_clips(const Statistics& s, const FitOptions& o, const std::vector<LayerRows>& rows, const RowCode& code,
-                  FitResult& result) {
+// [side]: what errors of its rows cost.
+using Costs = std::array<SideCosts, 2>;
+
+void search_clips(const Statistics& s, const FitOptions& o, const std::vector<LayerRows>& rows, const Costs& costs,
+                  const RowCode& code, FitResult& result) {
   const Timeline::Phase searching(o.timeline, phase::kClips);
   if (!result.far() && !fitted_method(o.method).metric_aware() && o.metric == MetricSource::kAuto) {
     result.warnings.push_back(
@@ -118,7 +122,8 @@ void search_clips(const Statistics& s, const FitOptions& o, const std::vector<La
   for (const Side side : {Side::kKey, Side::kValue}) {
     std::vector<SideTransform> transforms;
     for (LayerFit& layer : result.layers) transforms.push_back(side_of(layer, side));
-    const ClipChoice choice = search_clip(s, transforms, rows, {side, o.scope, o.metric, code, o.encoder}, o.on_step);
+    const ClipChoice choice = search_clip(s, transforms, rows, costs[static_cast<std::size_t>(side)],
+                                          {side, o.scope, code, o.encoder}, o.on_step);
     for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
       side_of(result.layers[layer], side).clip = choice.layers[layer];
     }
@@ -127,13 +132,13 @@ void search_clips(const Statistics& s, const FitOptions& o, const std::vector<La
   }
 }
 
-void choose_clips(const Statistics& s, const FitOptions& o, const std::vector<LayerRows>& rows, const RowCode& code,
-                  FitResult& result) {
+void choose_clips(const Statistics& s, const FitOptions& o, const std::vector<LayerRows>& rows, const Costs& costs,
+                  const RowCode& code, FitResult& result) {
   if (o.clip == ClipMode::kFixed) {
     set_clip(result, Side::kKey, o.key_clip);
     set_clip(result, Side::kValue, o.value_clip);
   } else if (o.clip == ClipMode::kSearch && result.held_out_rows >= kFewestRows) {
-    search_clips(s, o, rows, code, result);
+    search_clips(s, o, rows, costs, code, result);
   } else if (o.clip == ClipMode::kSearch) {
     result.warnings.push_back("the statistics hold " + std::to_string(result.fit_rows + result.held_out_rows) +
                               " sampled rows beyond the sink window, too few for a clip search (at least " +
@@ -142,12 +147,12 @@ void choose_clips(const Statistics& s, const FitOptions& o, const std::vector<La
 }
 
 // Predictions of all layers, heads in parallel.
-void predict(const Statistics& s, const FitOptions& o, const std::vector<LayerRows>& rows, const RowCode& code,
-             FitResult& result) {
+void predict(const Statistics& s, const FitOptions& o, const std::vector<LayerRows>& rows, const Costs& both,
+             const RowCode& code, FitResult& result) {
   const Timeline::Phase predicting(o.timeline, phase::kPredictions);
   for (const Side side : {Side::kKey, Side::kValue}) {
     const float one = side == Side::kKey ? result.global_key_clip : result.global_value_clip;
-    const SideCosts costs = side_costs(s, side, o.metric);
+    const SideCosts& costs = both[static_cast<std::size_t>(side)];
     std::vector<std::vector<PredictionSums>> sums(s.layers.size(),
                                                   std::vector<PredictionSums>(static_cast<std::size_t>(s.kv_heads)));
     for_each_head(s.layers.size(), s.kv_heads, o.on_step, [&](std::size_t layer, std::int64_t head) {
@@ -216,8 +221,13 @@ FitResult fit(const Statistics& s, const FitOptions& o) {
   for_each_layer(rows.size(), [&](std::size_t layer) { rows[layer] = split_rows(s, layer, o.sink, o.max_rows); });
   result.fit_rows = rows.front().fit.tokens();
   result.held_out_rows = rows.front().held_out.tokens();
-  choose_clips(s, o, rows, code, result);
-  if (result.held_out_rows > 0) predict(s, o, rows, code, result);
+  if (result.held_out_rows == 0) {
+    choose_clips(s, o, rows, {}, code, result);  // no search without rows
+    return numbered(std::move(result), s);
+  }
+  const Costs costs = {side_costs(s, Side::kKey, o.metric), side_costs(s, Side::kValue, o.metric)};
+  choose_clips(s, o, rows, costs, code, result);
+  predict(s, o, rows, costs, code, result);
   return numbered(std::move(result), s);
 }
 

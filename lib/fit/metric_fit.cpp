@@ -9,7 +9,6 @@
 #include "fit/balance.h"
 #include "fit/fit_rows.h"
 #include "fit/for_each_head.h"
-#include "fit/key_center.h"
 #include "fit/predict.h"
 #include "fit/side_moments.h"
 #include "transform/compose.h"
@@ -150,19 +149,13 @@ void describe(MetricSide& side, std::int64_t head_dim, const at::Tensor& back, c
 }  // namespace
 
 std::vector<MetricSide> fit_metric_side(const Statistics& s, const FitOptions& o, Side side, bool blocks,
-                                        std::vector<std::string>& warnings) {
-  const std::vector<bool> rotated =
-      side == Side::kKey ? layers_with_rotated_mean(s, o, blocks) : std::vector<bool>(s.layers.size(), false);
+                                        const std::vector<SideMoments>& moments, std::vector<std::string>& warnings) {
   const bool centered = o.center != Center::kNone && (o.center != Center::kKey || side == Side::kKey);
   const bool shared = o.scope == Scope::kLayer;
   const std::int64_t d = s.head_dim, matrices = shared ? 1 : s.kv_heads;
-  std::vector<SideMoments> moments(s.layers.size());
   std::vector<LayerRows> rows(s.layers.size());
   std::vector<std::vector<Head>> heads(s.layers.size(), std::vector<Head>(static_cast<std::size_t>(matrices)));
-  for_each_layer(s.layers.size(), [&](std::size_t layer) {
-    moments[layer] = side_moments(s, layer, side, moment_choice(o, o.value_target, centered, rotated[layer]));
-    rows[layer] = split_rows(s, layer, 0, kCheckedRows);
-  });
+  for_each_layer(s.layers.size(), [&](std::size_t layer) { rows[layer] = split_rows(s, layer, 0, kCheckedRows); });
   for_each_head(s.layers.size(), matrices, {}, [&](std::size_t layer, std::int64_t h) {
     const SideMoments& m = moments[layer];
     const std::string name = "layer " + std::to_string(layer) + (side == Side::kKey ? " keys" : " values") +
@@ -171,7 +164,7 @@ std::vector<MetricSide> fit_metric_side(const Statistics& s, const FitOptions& o
     const at::Tensor w = shared ? m.metric.mean(0) : m.metric[h];
     Head head = fit_head(c, w, o, s.tokens, blocks ? d / kBands : d, name);
     const auto check = [&] {
-      const SideTransform t = as_side(head, side, centered ? m.mean : at::Tensor(), rotated[layer]);
+      const SideTransform t = as_side(head, side, centered ? m.mean : at::Tensor(), m.rotated);
       head.check = check_head(s, layer, rows[layer].fit, t, side, shared ? 0 : h, shared ? s.kv_heads : h + 1);
     };
     check();
@@ -202,13 +195,12 @@ std::vector<MetricSide> fit_metric_side(const Statistics& s, const FitOptions& o
     out.transform.back(side) = stored(at::stack(back));
     out.transform.eigenvalues = stored(at::stack(lambda).flip(1));
     if (centered) out.transform.mean = stored(moments[layer].mean);
-    out.transform.rotated_mean = rotated[layer];
+    out.transform.rotated_mean = moments[layer].rotated;
     out.transform.clip = {0.0f};
     out.lambda = at::stack(lambda).expand({s.kv_heads, d}).contiguous();
     out.residual = residual_power(s, layer);
     at::Tensor logits;
-    if (side == Side::kKey)
-      logits = logit_moment(s, layer, moment_choice(o, o.value_target, centered, rotated[layer]).served);
+    if (side == Side::kKey) logits = logit_moment(s, layer, moment_choice(o, o.value_target, centered).served);
     describe(out, d, at::stack(inverse), logits);
   });
   for (const std::vector<Head>& layer : heads) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "fit/fit_options.h"
+#include "fit/side_moments.h"
 #include "fit/transform_check.h"
 #include "fit/waterfill.h"
 
@@ -25,7 +26,8 @@ struct MetricSide {
 // that does not help, or if the transform changes logits (values) of sampled rows. A head that never varies, or whose
 // errors nothing reads, also gets the Hadamard matrix. Each case adds a warning that names the head. NumericalError
 // naming the head for a failed decomposition.
+// moments: fitted_moments() of the side.
 std::vector<MetricSide> fit_metric_side(const Statistics& statistics, const FitOptions& options, Side side, bool blocks,
-                                        std::vector<std::string>& warnings);
+                                        const std::vector<SideMoments>& moments, std::vector<std::string>& warnings);
 
 }  // namespace oscar

@@ -39,8 +39,7 @@ SideCosts side_costs(const Statistics& statistics, Side side, MetricSource sourc
   costs.metric.resize(statistics.layers.size());
   costs.residual.resize(statistics.layers.size());
   for_each_layer(statistics.layers.size(), [&](std::size_t layer) {
-    const SideMoments moments = side_moments(statistics, layer, side, {ValueTarget::kOutput, source, false, false, {}});
-    at::Tensor metric = moments.metric.clone();
+    at::Tensor metric = side_metric(statistics, layer, side, {ValueTarget::kOutput, source, false, false, {}}).clone();
     for (std::int64_t head = 0; head < statistics.kv_heads; ++head) {
       if (!(metric[head].diagonal().sum().item<double>() > 0.0)) {
         metric[head].copy_(at::eye(statistics.head_dim, at::kDouble));

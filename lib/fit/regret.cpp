@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/errors.h"
+#include "fit/key_center.h"
 #include "fit/metric_fit.h"
 #include "fit/waterfill.h"
 #include "transform/profile_allocation.h"
@@ -156,11 +157,14 @@ Regret measure_regret(const std::vector<LayerTransform>& bundle, const Statistic
     };
     const bool blocks =
         std::any_of(bundle.begin(), bundle.end(), [&](const LayerTransform& layer) { return of(layer).blocks(); });
-    const std::vector<MetricSide> fitted = fit_metric_side(s, options, side, blocks, warnings);
+    const std::vector<SideMoments> fresh = fitted_moments(s, options, side, blocks);
+    const std::vector<MetricSide> fitted = fit_metric_side(s, options, side, blocks, fresh, warnings);
     for (std::size_t i = 0; i < bundle.size(); ++i) {
       const SideTransform& old = of(bundle[i]);
       const MomentChoice choice = moment_choice(options, options.value_target, old.mean.defined(), old.rotated_mean);
-      const SideMoments moments = side_moments(s, i, side, choice);
+      const bool same =
+          old.mean.defined() == fitted[i].transform.mean.defined() && old.rotated_mean == fresh[i].rotated;
+      const SideMoments moments = same ? fresh[i] : side_moments(s, i, side, choice);
       const at::Tensor query_moment = side == Side::kKey ? logit_moment(s, i, choice.served) : at::Tensor();
       const double residual = residual_power(s, i);
       const std::vector<HeadBasis> heads = bases(fitted[i].transform, side, moments, query_moment);

@@ -65,6 +65,21 @@ MetricSource used_metric(const Statistics& s, MetricSource source) {
 
 bool has_far_pairs(const Statistics& s) { return std::all_of(s.layers.begin(), s.layers.end(), layer_has_far_pairs); }
 
+at::Tensor side_metric(const Statistics& s, std::size_t layer, Side side, const MomentChoice& choice) {
+  const LayerMoments& m = s.layers[layer];
+  const bool key = side == Side::kKey, turned = key && choice.served.count > 0;
+  if (turned && !has_pre_rope(s)) throw InputError(kNoPreRope);
+  at::Tensor metric;
+  if (used_metric(s, choice.source) == MetricSource::kMoments) {
+    const double tokens = static_cast<double>(std::max<std::int64_t>(s.tokens, 1));
+    metric = turned ? m.pre_q_gram / tokens : plain_metric(s, layer, side, choice.value_target);
+  } else {
+    metric = (!key ? m.far_v_weight : turned ? m.far_pre_q_gram : m.far_q_gram) / m.far_count[0].item<double>();
+  }
+  if (!turned) return metric;
+  return PositionAverage(s.rope_frequency, s.rope_scale, s.head_dim, choice.served).second_moment(metric);
+}
+
 SideMoments side_moments(const Statistics& s, std::size_t layer, Side side, const MomentChoice& choice) {
   const LayerMoments& m = s.layers[layer];
   const bool key = side == Side::kKey, turned = key && choice.served.count > 0;
@@ -78,18 +93,13 @@ SideMoments side_moments(const Statistics& s, std::size_t layer, Side side, cons
   // later.
   const at::Tensor covariance = without_rounding(second - out.mean.unsqueeze(2) * out.mean.unsqueeze(1), second);
   out.source = used_metric(s, choice.source);
-  if (out.source == MetricSource::kMoments) {
-    out.metric = turned ? m.pre_q_gram / tokens : plain_metric(s, layer, side, choice.value_target);
-  } else {
-    const at::Tensor& metric = !key ? m.far_v_weight : turned ? m.far_pre_q_gram : m.far_q_gram;
-    out.metric = metric / m.far_count[0].item<double>();
-  }
+  out.metric = side_metric(s, layer, side, choice);
+  out.rotated = key && choice.rotated;
   if (!turned) {
     out.covariance = choice.centered ? covariance : second;
     return out;
   }
   const PositionAverage average(s.rope_frequency, s.rope_scale, s.head_dim, choice.served);
-  out.metric = average.second_moment(out.metric);
   if (choice.rotated) {
     out.covariance = average.second_moment(covariance);
   } else if (choice.centered) {

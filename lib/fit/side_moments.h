@@ -29,6 +29,7 @@ struct SideMoments {
   // E |error in the layer's output|^2 = tr(error covariance x metric), in the units of residual_power().
   at::Tensor metric;
   MetricSource source = MetricSource::kMoments;  // of the metric
+  bool rotated = false;                          // keys: about the mean of keys before RoPE
 };
 
 struct MomentChoice {
@@ -44,6 +45,8 @@ struct MomentChoice {
 // windows: Q = mean over their queries of sum_j w_ij q^T q / d; plain: Q^T Q / T. For values, pairs outside the
 // windows: mean of sum_heads (sum_j p_ij^2) W_O^T W_O; plain: W_O^T W_O or the value target.
 SideMoments side_moments(const Statistics& statistics, std::size_t layer, Side side, const MomentChoice& choice);
+// Only the metric, without rows.
+at::Tensor side_metric(const Statistics& statistics, std::size_t layer, Side side, const MomentChoice& choice);
 
 // The effect of a key error on the logits of queries, regardless of their weight: the second moment of scale q over all
 // queries of the group, [Hkv, d, d]; at the served positions, or as collected.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "codec/codec.h"
+#include "fit/key_center.h"
 #include "fit/made_statistics.h"
 #include "fit/metric_fit.h"
 
@@ -37,7 +38,8 @@ TEST(LogitNoise, IsThatOfCodedKeys) {
     o.method = "waterfill", o.scope = Scope::kHead, o.clip = ClipMode::kNone, o.encoder = Encoder::kSearch;
     o.center = Center::kMean, o.value_target = ValueTarget::kOutput;
     std::vector<std::string> warnings;
-    const MetricSide side = fit_metric_side(s, o, Side::kKey, true, warnings).front();
+    const MetricSide side =
+        fit_metric_side(s, o, Side::kKey, true, fitted_moments(s, o, Side::kKey, true), warnings).front();
     for (const Widths& widths : {Widths{1, 0, 0, 0}, Widths{2, 1, 1, 0}, Widths{4, 2, 2, 1}, Widths{4, 4, 4, 4}}) {
       for (std::int64_t h = 0; h < 2; ++h) {
         const double found = sampled(rows, side.transform, widths, h, scale > 0.0 ? scale : 1.0 / std::sqrt(d));

@@ -132,7 +132,8 @@ TEST(RopeCenter, AutoTakesItWhereItPays) {
   Statistics both = large.s;
   both.layers.push_back(plain.s.layers[0]);
   const FitOptions o = options(Center::kAuto);
-  const std::vector<double> gains = rotated_mean_gains(both, o);
+  const std::vector<double> gains =
+      rotated_mean_gains(both, o, fitted_moments(both, options(Center::kMean), Side::kKey, true));
   EXPECT_LT(gains.at(0), 0.5);
   EXPECT_GT(gains.at(1), 0.95);
   const FitResult result = fit(both, o);
@@ -150,16 +151,15 @@ TEST(RopeCenter, AutoTakesItWhereItPays) {
 // the mean of cached keys.
 TEST(RopeCenter, AutoTakesThePlainMeanWhereItMust) {
   const Made m = biased(3.0);
-  const std::vector<bool> none{false};
-  EXPECT_EQ(layers_with_rotated_mean(m.s, options(Center::kAuto), true), std::vector<bool>{true});
-  EXPECT_EQ(layers_with_rotated_mean(m.s, options(Center::kAuto), false), none);
+  EXPECT_TRUE(fitted_moments(m.s, options(Center::kAuto), Side::kKey, true).front().rotated);
+  EXPECT_FALSE(fitted_moments(m.s, options(Center::kAuto), Side::kKey, false).front().rotated);
   FitOptions o = options(Center::kAuto);
   o.context = 0;
-  EXPECT_EQ(layers_with_rotated_mean(m.s, o, true), none);
+  EXPECT_FALSE(fitted_moments(m.s, o, Side::kKey, true).front().rotated);
   EXPECT_FALSE(fit(m.s, o).layers[0].transform.key.rotated_mean);
   Made partial = m;
   partial.s.rope_frequency = m.s.rope_frequency.narrow(0, 0, kDim / 4);
-  EXPECT_EQ(layers_with_rotated_mean(partial.s, options(Center::kAuto), true), none);
+  EXPECT_FALSE(fitted_moments(partial.s, options(Center::kAuto), Side::kKey, true).front().rotated);
 }
 
 TEST(RopeCenter, NeedsMomentsBeforeRope) {
