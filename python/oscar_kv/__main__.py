@@ -84,6 +84,10 @@ def shown(text):
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
+def tell(text):
+    print(text, file=sys.stderr, flush=True)
+
+
 def run(options):
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -96,6 +100,7 @@ def run(options):
         checkpoint_fingerprint(options.model)  # damaged files give a clear error before transformers opens them
     tokenizer = of_transformers(options.model, lambda: AutoTokenizer.from_pretrained(options.model))
     loaded = functools.partial(AutoModelForCausalLM.from_pretrained, options.model, dtype=torch.bfloat16)
+    tell(f"reading {quoted(options.model)}")
     model = of_transformers(options.model, loaded)
     model = model.to(options.device).eval()
     ids = tokenizer(text, return_tensors="pt").input_ids[:, :options.prompt_tokens].to(model.device)
@@ -103,14 +108,17 @@ def run(options):
         raise InputError("the prompt has no tokens; pass a longer one")
     greedy = dict(do_sample=False, max_new_tokens=options.max_new_tokens, attention_mask=torch.ones_like(ids),
                   pad_token_id=tokenizer.pad_token_id or tokenizer.eos_token_id or 0)
+    tell(f"{ids.shape[1]:,} tokens of prompt; generating {options.max_new_tokens} with the BF16 cache")
     base = model.generate(ids, **greedy)[0, ids.shape[1]:].tolist()
     attach(model, bundle)
     cache = new_cache(model)
+    tell(f"generating {options.max_new_tokens} with the 2-bit cache")
     answer = model.generate(ids, past_key_values=cache, **greedy)[0, ids.shape[1]:].tolist()
     detach(model)
     held, full = cache.nbytes, bf16_bytes(model, cache.get_seq_length())
     same = next((i for i, (a, b) in enumerate(zip(answer, base)) if a != b), min(len(answer), len(base)))
-    print(shown(tokenizer.decode(answer)))
+    for name, made in (("BF16", base), ("2-bit", answer)):
+        print(f"with the {name} cache: {shown(tokenizer.decode(made))}")
     print(f"KV cache of {cache.get_seq_length():,} tokens: {held:,} bytes; the BF16 cache has {full:,} bytes, "
           f"{full / held:.2f} times the size")
     print(f"the first {same} of {len(answer)} generated tokens are those of the BF16 cache")

@@ -95,7 +95,9 @@ def test_the_command(fit, capsys):
     from oscar_kv.__main__ import main
     given = [str(SAMPLES / "tiny-qwen3"), str(fit("tiny-qwen3", "--method", "waterfill")), "--prompt-file", str(SAMPLES / "heldout.txt")]
     assert main([*given, "--prompt-tokens", "300", "--max-new-tokens", "5"]) == 0
-    out = capsys.readouterr().out
+    out, progress = capsys.readouterr()
+    assert re.search(r"with the BF16 cache: .*\nwith the 2-bit cache: ", out, re.DOTALL)
+    assert "300 tokens of prompt; generating 5 with the BF16 cache" in progress and "generating 5 with the 2-bit" in progress
     held, full, times = re.search(r"KV cache of 304 tokens: ([\d,]+) bytes; the BF16 cache has ([\d,]+) bytes, ([\d.]+) times the size", out).groups()
     assert int(full.replace(",", "")) == 2 * 2 * 4 * 2 * 128 * 304 and float(times) > 1.5, (held, times)
     assert re.search(r"the first [0-5] of 5 generated tokens are those of the BF16 cache", out)
