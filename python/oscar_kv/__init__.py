@@ -1,9 +1,9 @@
 """oscar-kv: the 2-bit KV cache of the OSCAR toolchain for Python engines. The core (bundle, codec, paged_kv) needs
 only torch. attach() and related functions need transformers, which is imported on first use. collect(), fit(),
 verify() and export() run the four commands."""
-from .format.bundle import Bundle, load_bundle
 from .commands import collect, export, fit, verify
 from .files.errors import EnvironmentFault, InputError, NumericalError
+from .format.bundle import Bundle, load_bundle
 
 __version__ = "0.1.0"
 __all__ = ["Bundle", "EnvironmentFault", "InputError", "NumericalError", "attach", "collect", "detach", "export", "fit",

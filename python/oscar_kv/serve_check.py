@@ -8,10 +8,10 @@ import shlex
 import subprocess
 import sys
 
-from .files.errors import InputError, quoted
-from .files.foreign_files import read_file
-from .files.exits import Parser, ended
 from .engines.names import BUNDLE_VARIABLE, CACHE_DTYPE, VLLM_BACKEND
+from .files.errors import InputError, quoted
+from .files.exits import Parser, ended
+from .files.foreign_files import read_file
 
 WORSE_EXIT = 1
 BATCHES = (1, 8, 32)

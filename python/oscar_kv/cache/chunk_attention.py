@@ -4,8 +4,8 @@ softmax (ops/rule.py)."""
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from ..ops.rule import ALL
 from ..ops.merge import Parts
+from ..ops.rule import ALL
 
 QUERY_BLOCK, KEY_BLOCK = 256, 1024  # scores in memory at a time
 

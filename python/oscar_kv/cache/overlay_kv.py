@@ -9,13 +9,13 @@ import dataclasses
 
 import torch
 
-from ..ops import operators
 from ..files.errors import InputError
-from .overlay_table import blocks_of_window, entries
 from ..format.page_layout import PAGE_TOKENS
+from ..format.window_layout import WindowLayout
+from ..ops import operators
+from .overlay_table import blocks_of_window, entries
 from .slot_kv import SlotKV
 from .tiers import Held, Tiers
-from ..format.window_layout import WindowLayout
 
 
 @dataclasses.dataclass

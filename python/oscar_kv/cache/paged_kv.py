@@ -5,14 +5,14 @@ imported here: an adapter provides keys, values and queries, and a page table th
 Letters: B sequences, Hkv KV heads, Hq query heads, d head size, T tokens."""
 import torch
 
-from . import chunk_pass
+from ..files.errors import InputError, NumericalError
+from ..format.codec import side_codec
+from ..format.page_layout import PAGE_TOKENS, PageLayout
+from ..format.windows import ring_pages
 from ..ops import load, operators, reference, support
 from ..ops.rule import ALL
+from . import chunk_pass
 from .chunk_plan import Chunk, ChunkWork
-from ..format.codec import side_codec
-from ..files.errors import InputError, NumericalError
-from ..format.windows import ring_pages
-from ..format.page_layout import PAGE_TOKENS, PageLayout
 from .shared import Shared
 from .tiers import Held, Tiers
 from .transform import LayerTransform

@@ -13,13 +13,13 @@ import itertools
 
 import torch
 
-from . import chunk_pass
+from ..files.errors import InputError
+from ..format.page_layout import PAGE_TOKENS
+from ..format.windows import ring_pages
 from ..ops import operators
 from ..ops.rule import Rule
+from . import chunk_pass
 from .chunk_plan import Chunk, ChunkWork
-from ..files.errors import InputError
-from ..format.windows import ring_pages
-from ..format.page_layout import PAGE_TOKENS
 from .shared import MOST_ITEMS
 from .step_rows import StepTables, sent
 from .tiers import Held, Tiers

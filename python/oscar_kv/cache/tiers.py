@@ -7,13 +7,13 @@ import dataclasses
 
 import torch
 
-from ..ops import operators, reference, support
-from ..ops.rule import ALL
-from ..ops.view import StepView
 from ..files.errors import NumericalError
 from ..format.page_layout import PAGE_TOKENS
 from ..format.window_layout import WindowLayout
 from ..format.windows import Policy, quantized_end, ring_pages
+from ..ops import operators, reference, support
+from ..ops.rule import ALL
+from ..ops.view import StepView
 
 
 @dataclasses.dataclass

@@ -56,9 +56,10 @@ class LayerTransform:
         value_back; on CUDA in two terms. Cached."""
         for name in names:
             if name not in self._products:
-                matrix = {"key_back": lambda: self.query.transpose(1, 2).contiguous(),
-                          "value_back": lambda: self.output}.get(
-                    name, lambda: getattr(self, name))()
+                if name == "key_back":
+                    matrix = self.query.transpose(1, 2).contiguous()
+                else:
+                    matrix = self.output if name == "value_back" else getattr(self, name)
                 self._products[name] = chunk_reference.split_matrix(matrix) if matrix.is_cuda else matrix
         return tuple(self._products[name] for name in names)
 

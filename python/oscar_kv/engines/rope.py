@@ -1,6 +1,6 @@
 """RoPE from a model's configuration, for engines whose layers do not provide their rotary embedding."""
-from ..files.errors import InputError
 from ..cache.transform import Phases
+from ..files.errors import InputError
 
 # the kinds of lib/model/rope.cpp that bundles with rotated means can have
 KINDS = ("default", "linear", "llama3", "yarn")

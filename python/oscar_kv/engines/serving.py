@@ -6,22 +6,22 @@ import warnings
 
 import torch
 
-from ..ops.load import rocm_unsupported
-from ..format.codec import side_codec
-from ..files.errors import InputError
-from ..files.fingerprint import checkpoint_fingerprint
-from ..format.bundle import check_geometry
 from ..cache.overlay_kv import OverlayKV
 from ..cache.overlay_table import OverlayTable, blocks_of_window
-from ..format.page_layout import PAGE_TOKENS, PageLayout
-from ..format.windows import ring_pages, sink_pages
 from ..cache.paged_kv import LayerCode
-from . import self_check
-from .port import LayerCache, Table
-from .rope import phases_of
 from ..cache.shared import Shared
 from ..cache.slot_kv import SlotKV, SlotTable
 from ..cache.step_flush import StepFlush
+from ..files.errors import InputError
+from ..files.fingerprint import checkpoint_fingerprint
+from ..format.bundle import check_geometry
+from ..format.codec import side_codec
+from ..format.page_layout import PAGE_TOKENS, PageLayout
+from ..format.windows import ring_pages, sink_pages
+from ..ops.load import rocm_unsupported
+from . import self_check
+from .port import LayerCache, Table
+from .rope import phases_of
 
 
 @contextlib.contextmanager

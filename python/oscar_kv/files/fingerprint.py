@@ -71,7 +71,7 @@ def tensors_of(directory):
     single, index = directory / "model.safetensors", directory / "model.safetensors.index.json"
     if is_present(single):
         file = SafetensorsFile(single)
-        return {name: file for name in file.entries}
+        return dict.fromkeys(file.entries, file)
     if not is_present(index):
         raise InputError(f"{directory}: has neither model.safetensors nor model.safetensors.index.json; the "
                          "fingerprint of the checkpoint is taken from them")

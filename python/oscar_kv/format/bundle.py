@@ -6,13 +6,13 @@ import warnings
 
 import torch
 
-from . import manifest as manifest_file
 from ..files.errors import InputError, escaped, quoted
 from ..files.fingerprint import VERSION_1
 from ..files.foreign_files import RegularFile, is_present
-from .manifest import CARD, HASHES, NAME, ROTATIONS, left_out_layers, parse_manifest, tensor_name
 from ..files.safetensors_file import SafetensorsFile
 from ..files.strict_json import read_json
+from . import manifest as manifest_file
+from .manifest import CARD, HASHES, NAME, ROTATIONS, left_out_layers, parse_manifest, tensor_name
 
 MOST_MANIFEST = 64 << 20
 ORTHOGONALITY_LIMIT = 1e-4  # FP32 storage leaves about 1e-7
@@ -35,6 +35,10 @@ class Bundle:
 
     def slice_heads(self, begin, end):
         """The bundle of one rank: KV heads [begin, end) of every layer."""
+        def part(tensor, side, kv_heads):
+            shared = tensor is None or (tensor.shape[0] == 1 and side.heads == 1 and kv_heads > 1)
+            return tensor if shared else tensor[begin:end].clone()
+
         layers = []
         for layer in self.layers:
             if not 0 <= begin < end <= layer.kv_heads:
@@ -42,12 +46,8 @@ class Bundle:
                                  f"layer {layer.layer}")
             sides = []
             for side in (layer.key, layer.value):
-                def part(tensor):
-                    shared = tensor is None or (tensor.shape[0] == 1 and side.heads == 1 and layer.kv_heads > 1)
-                    return tensor if shared else tensor[begin:end].clone()
-
                 names = ("forward", "inverse", "mean", "sigma", "metric", "eigenvalues")
-                own = {name: part(getattr(side, name)) for name in names}
+                own = {name: part(getattr(side, name), side, layer.kv_heads) for name in names}
                 clip = side.clip if len(side.clip) == 1 else side.clip[begin:end]
                 sides.append(dataclasses.replace(side, heads=own["forward"].shape[0], clip=clip, **own))
             layers.append(dataclasses.replace(layer, kv_heads=end - begin, key=sides[0], value=sides[1]))

@@ -8,9 +8,9 @@ import re
 import torch
 
 from ..files.canonical_json import canonical_json
-from .codec import MOST_HEAD_DIM, RowCode, validate
 from ..files.errors import InputError, quoted
 from ..files.strict_json import Fields
+from .codec import MOST_HEAD_DIM, RowCode, validate
 
 NAME, ROTATIONS, CARD, HASHES = "oscar_bundle.json", "rotations.safetensors", "README.md", "calibration_hashes.json"
 NEWEST_VERSION = 3

@@ -30,7 +30,7 @@ def _applied(module):
     active = [active] if isinstance(active, str) else list(active)
     names = getattr(module, "adapter_layer_names", ())
     held = [getattr(module, name) for name in names if hasattr(module, name)]
-    return [name for name in active if not held or any(hasattr(x, "keys") and name in x.keys() for x in held)]
+    return [name for name in active if not held or any(hasattr(x, "keys") and name in x for x in held)]
 
 
 def applied(model, only=None):

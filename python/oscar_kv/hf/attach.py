@@ -10,24 +10,24 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import flash_attention_mask
 
-from . import cache_use
-from .adapters import check_adapters, warn_of_adapters
-from ..format.bundle import Bundle, check_geometry, load_bundle
-from ..files.checkpoint import checkpoint_of
-from ..files.errors import InputError
-from ..files.fingerprint import checkpoint_fingerprint
-from .weights import COMPUTED_IN, check_weights, computed_in, device_of_keys, key_projection
-from ..format.manifest import left_out_layers
-from .offload import held, is_offloaded
-from ..format.page_layout import PAGE_TOKENS
 from ..cache.paged_kv import LayerCode
-from .graphs import Recorder, recorder_of, wrapped
 from ..cache.shared import Shared
 from ..cache.tiers import Tiers
 from ..cache.transform import Phases
+from ..files.checkpoint import checkpoint_of
+from ..files.errors import InputError
+from ..files.fingerprint import checkpoint_fingerprint
+from ..format.bundle import Bundle, check_geometry, load_bundle
+from ..format.manifest import left_out_layers
+from ..format.page_layout import PAGE_TOKENS
+from . import cache_use
+from .adapters import check_adapters, warn_of_adapters
 from .attention import attention, rule_of
 from .cache import CACHE_NAME, OscarCache
+from .graphs import Recorder, recorder_of, wrapped
+from .offload import held, is_offloaded
 from .unwrap import unwrapped
+from .weights import COMPUTED_IN, check_weights, computed_in, device_of_keys, key_projection
 
 NAME, ATTRIBUTE, ASSISTED = "oscar", "_oscar_attached", "assisted_generation"
 GEMMA4 = ("gemma4_text", "gemma4_unified_text")

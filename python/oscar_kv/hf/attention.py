@@ -4,11 +4,11 @@ stored tokens in the chunk passes of serving engines (cache/chunk_pass.py). If t
 merges both parts in torch. Then the chunk is appended."""
 import torch
 
-from . import cache_use
-from ..ops.rule import Rule
 from ..cache.chunk_attention import causal_parts, plain, whole
 from ..files.errors import InputError
 from ..ops.merge import Parts
+from ..ops.rule import Rule
+from . import cache_use
 from .cache import CARRIER
 
 
@@ -76,9 +76,9 @@ def _refuse_packed(module, key, attention_mask, kwargs):
     packed = kwargs.get("cu_seq_lens_q") is not None
     positions = kwargs.get("position_ids")
     if (positions is not None and attention_mask is None and getattr(key, CARRIER, None) is None
-            and getattr(module, "layer_idx", 0) == 0):
-        if positions.dim() == 2 and positions.shape[1] == key.shape[2] > 1:
-            packed = packed or bool((positions.diff(dim=1) != 1).any())
+            and getattr(module, "layer_idx", 0) == 0 and positions.dim() == 2
+            and positions.shape[1] == key.shape[2] > 1):
+        packed = packed or bool((positions.diff(dim=1) != 1).any())
     if packed:
         raise InputError("the row holds several texts (position_ids start again), which attend to each other here; "
                          "pass one text a row with an attention_mask, or detach() the bundle first")

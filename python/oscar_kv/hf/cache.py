@@ -8,8 +8,8 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 from transformers.generation import utils as generation
 
-from ..files.errors import InputError
 from ..cache.paged_kv import PagedKV, PageTable
+from ..files.errors import InputError
 
 CARRIER = "_oscar_layer"
 # The name of a cache in models and generate(): "cache" since transformers 5.24, which also accepts the older name.

@@ -5,10 +5,10 @@ import os
 import pathlib
 import weakref
 
-from . import cache_use
 from ..files.errors import InputError, quoted
 from ..files.foreign_files import RegularFile
 from ..format.manifest import NAME
+from . import cache_use
 from .attach import activate, detach, prepare
 
 FOLDER = "oscar_bundle"
@@ -23,7 +23,7 @@ def _beside(model):
     if pathlib.Path(name).is_dir():
         return pathlib.Path(name) / FOLDER
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
     try:
         snapshot = snapshot_download(name, revision=getattr(model.config, "_commit_hash", None),
                                      allow_patterns=f"{FOLDER}/*")

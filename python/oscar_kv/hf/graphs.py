@@ -5,6 +5,7 @@ bit while the page tables are equally wide, because the decode kernel divides a 
 
 A recording is valid while the tensors that it reads do not move. After a move, the first step runs eagerly on the
 recorder's stream to allocate workspaces. The second step is recorded, and later ones are replayed."""
+import contextlib
 import functools
 import inspect
 import warnings
@@ -55,16 +56,14 @@ class Recorder:
             try:
                 made = call()
             except BaseException:
-                try:
+                with contextlib.suppress(RuntimeError):  # the error raised here broke the capture
                     graph.capture_end()
-                except RuntimeError:  # the error raised here broke the capture
-                    pass
                 raise
             graph.capture_end()
         return graph.replay, made
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def recorder_of(device):
     """One per device, because workspaces belong to its stream."""
     return Recorder(device)

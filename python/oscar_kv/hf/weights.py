@@ -3,9 +3,9 @@ equal the checkpoint's. Layers loaded in 4 or 8 bits (bitsandbytes, AWQ, GPTQ, H
 torchao) hold codes instead of a weight; their keys and values are activations in the model's dtype."""
 import torch
 
-from .adapters import base_of
 from ..files.errors import InputError
 from ..files.fingerprint import first_values, tensors_of
+from .adapters import base_of
 from .offload import device_of, held
 
 COMPUTED_IN = (torch.bfloat16, torch.float32)

@@ -4,10 +4,10 @@ import functools
 
 import torch
 
-from . import reference, table_checks
 from ..format.page_layout import PAGE_TOKENS
 from ..format.window_layout import element_places
 from ..format.windows import sink_pages
+from . import reference, table_checks
 from .tables import CODES, NEW, WINDOW
 
 

@@ -54,7 +54,7 @@ def load(path):
     return None
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def missing_on(index, path):
     """Why kernels do not serve CUDA device `index`, or None. path: of the operators, None without. Warns once for a GPU
     that the operators of this wheel do not serve."""

@@ -7,9 +7,9 @@ format/page_layout.py, and windows [window pages, Hkv, 128 d] BF16 as in format/
 runs are int32."""
 import torch
 
-from . import chunk_reference, reference
 from ..format.codec import code_of
 from ..format.page_layout import PAGE_TOKENS
+from . import chunk_reference, reference
 from .view import StepView
 
 NO_FAULT = 2 ** 31 - 1  # of `bad`

@@ -4,13 +4,13 @@ import functools
 
 import torch
 
-from . import table_checks
-from .rule import Rule
 from ..format.codec import RowCodec, code_of, code_unsupported, decode_rows
 from ..format.page_layout import PAGE_TOKENS, PageLayout
-from .merge import Parts
 from ..format.window_layout import WindowLayout
 from ..format.windows import quantized_end, sink_pages
+from . import table_checks
+from .merge import Parts
+from .rule import Rule
 
 BLOCK_PAGES = 16   # pages of every sequence that are dequantized at a time: 1024 tokens
 MOST_SCORES = 1 << 24  # that are held at a time

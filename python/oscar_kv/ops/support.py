@@ -1,7 +1,7 @@
 """Which caches the CUDA operators support. Unsupported cases use the torch reference; functions return the reason."""
 from ..format.codec import code_unsupported
-from ..format.page_layout import PAGE_TOKENS
 from ..format.limits import HEAD_SIZES, MOST_GROUP, MOST_WINDOW
+from ..format.page_layout import PAGE_TOKENS
 
 MOST_WINDOW_PAGES, TILES_OF_PAGE = MOST_WINDOW // PAGE_TOKENS, 4
 

@@ -6,12 +6,12 @@ import logging
 import torch
 from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
 
-from . import hooks
-from ..serving import is_set
 from ...files.errors import InputError
 from ...format.page_layout import PAGE_TOKENS
-from .limits import LAYERS
 from ..names import BUNDLE_VARIABLE, SGLANG_BACKEND
+from ..serving import is_set
+from . import hooks
+from .limits import LAYERS
 from .pool import OscarPool
 
 

@@ -7,15 +7,15 @@ import pathlib
 
 import torch
 
-from ...format.bundle import load_bundle
-from ..port import Settings
-from ..serving import EngineServing, is_set, layers_by_reason, plain_torch, unserved
 from ...files.checkpoint import checkpoint_of
 from ...files.errors import InputError
+from ...format.bundle import load_bundle
 from ...format.limits import HEAD_SIZES, MOST_GROUP
 from ...format.page_layout import PAGE_TOKENS
-from .limits import IN_BF16, LAYERS, MODEL
 from ..names import BUNDLE_VARIABLE
+from ..port import Settings
+from ..serving import EngineServing, is_set, layers_by_reason, plain_torch, unserved
+from .limits import IN_BF16, LAYERS, MODEL
 
 CHECKPOINT_VARIABLE = "OSCAR_KV_CHECKPOINT"  # the folder of a checkpoint that SGLang gets under another name
 PLAIN_TYPES = ("auto", "bf16", "bfloat16")

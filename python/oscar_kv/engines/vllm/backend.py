@@ -13,18 +13,24 @@ from .limits import RELEASE
 
 check_version("vLLM", vllm.__version__, RELEASE)
 
-from vllm.config import get_current_vllm_config  # noqa: E402
-from vllm.v1.attention.backend import (  # noqa: E402
-    AttentionBackend, AttentionCGSupport, AttentionImpl, AttentionMetadata, AttentionMetadataBuilder, AttentionType)
-from vllm.v1.kv_cache_interface import KVCacheLayout  # noqa: E402
+from vllm.config import get_current_vllm_config
+from vllm.v1.attention.backend import (
+    AttentionBackend,
+    AttentionCGSupport,
+    AttentionImpl,
+    AttentionMetadata,
+    AttentionMetadataBuilder,
+    AttentionType,
+)
+from vllm.v1.kv_cache_interface import KVCacheLayout
 
-from . import states  # noqa: E402
-from ...ops.load import capability_unsupported  # noqa: E402
-from ...files.errors import InputError  # noqa: E402
-from ...format.limits import HEAD_SIZES  # noqa: E402
-from ...format.page_layout import PAGE_TOKENS  # noqa: E402
-from ...cache.slot_kv import Rows  # noqa: E402
-from .serving import Serving, layer_refusal  # noqa: E402
+from ...cache.slot_kv import Rows
+from ...files.errors import InputError
+from ...format.limits import HEAD_SIZES
+from ...format.page_layout import PAGE_TOKENS
+from ...ops.load import capability_unsupported
+from . import states
+from .serving import Serving, layer_refusal
 
 SERVING = "oscar_kv_serving"  # of the part of an engine's configuration that configurations derived from it share
 

@@ -7,16 +7,16 @@ import pathlib
 
 import torch
 
-from ...format.bundle import load_bundle
-from ..port import Settings
-from ..serving import EngineServing, is_set, layer_numbers, layers_by_reason, plain_torch, unserved
 from ...files.checkpoint import checkpoint_of
 from ...files.errors import InputError
+from ...format.bundle import load_bundle
 from ...format.limits import HEAD_SIZES, MOST_GROUP
 from ...format.page_layout import PAGE_TOKENS
+from ..names import BUNDLE_VARIABLE, CACHE_DTYPE
+from ..port import Settings
+from ..serving import EngineServing, is_set, layer_numbers, layers_by_reason, plain_torch, unserved
 from .limits import IN_BF16, LAYERS, MODEL
 from .pages import Places, nominal_cell
-from ..names import BUNDLE_VARIABLE, CACHE_DTYPE
 
 SPECULATION = ("ngram", "ngram_gpu", "draft_model")  # methods of speculative decoding that are served
 BUNDLE_OPTION, CHECKPOINT_OPTION = "oscar_bundle", "oscar_checkpoint"  # of --additional-config
