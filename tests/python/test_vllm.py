@@ -300,8 +300,8 @@ def test_default_types_of_a_model_being_built_do_not_reach_the_bundle(monkeypatc
 class ThroughVllm:
     """A simulated engine with vLLM's memory, metadata and interfaces between it and the cache."""
 
-    def __init__(self, bundle, layer, made, layers, blocks, seed, phases=None, most_new=1):
-        super().__init__(bundle, layer, blocks=blocks, seed=seed, phases=phases, most_new=most_new)
+    def __init__(self, bundle, layer, made, layers, blocks, seed, phases=None, most_new=1, group=2):
+        super().__init__(bundle, layer, blocks=blocks, seed=seed, phases=phases, most_new=most_new, group=group)
         specs = specs_of(layers, made)
         self.layer, self.blocks = layers[layer], allocated(specs, made, blocks)[layers[layer].layer_name]
         self.builder = OscarMetadataBuilder(specs[self.layer.layer_name], list(specs), made, torch.device("cpu"))
@@ -312,15 +312,19 @@ class ThroughVllm:
         request.known = max(request.prompt, getattr(self, "reached", {}).get(request.seed, 0))  # tokens, those of before it was taken off
         super().admit(request)
 
-    def compute(self, slots, starts, counts, lengths, table, mapping, query, key, value):
+    def metadata(self, slots, counts, lengths, table, mapping):
+        """What vLLM tells the metadata builders of a pass."""
         requests = [next(r for r in self.running if r.slot == slot) for slot in slots]
         new = [r.done < r.known for r in requests] + [False] * (len(lengths) - len(slots))
         ends = torch.tensor([0, *counts] + [0] * (len(lengths) - len(slots))).cumsum(0).int()
-        metadata = self.builder.build(0, CommonAttentionMetadata(
-            query_start_loc=ends, query_start_loc_cpu=ends, seq_lens=lengths, num_reqs=len(lengths), num_actual_tokens=query.shape[0],
+        return CommonAttentionMetadata(
+            query_start_loc=ends, query_start_loc_cpu=ends, seq_lens=lengths, num_reqs=len(lengths), num_actual_tokens=int(ends[-1]),
             max_query_len=max(counts), max_seq_len=384, block_table_tensor=table, slot_mapping=mapping,
             seq_lens_cpu_upper_bound=self.upper(slots, lengths), req_idx=np.array(slots),
-            is_prefilling=torch.tensor(new) if self.tells_new else None))
+            is_prefilling=torch.tensor(new) if self.tells_new else None)
+
+    def compute(self, slots, starts, counts, lengths, table, mapping, query, key, value):
+        metadata = self.builder.build(0, self.metadata(slots, counts, lengths, table, mapping))
         output = torch.zeros_like(query)
         self.layer.impl.forward(self.layer, query, key, value, self.blocks, metadata, output)
         return output

@@ -246,6 +246,7 @@ class Plan:
     def join(self, builder):
         first = self.builders[0] if self.builders else builder
         self.builders.append(builder)
+        builder.table = first.table  # whichever plans the next pass, windows are where this one left them
         if builder not in first.members:
             first.members.append(builder)
         elif builder is not first:  # known before, so the first one has counted its layers

@@ -1,0 +1,97 @@
+"""Bundles of real models through both engines' own Python on the CPU: all layers of a pass in the model's order, one plan for all, pages of
+every size that the fit chose, layers without bits among them. Each layer's outputs are compared with its own oracle."""
+import pytest
+
+pytest.importorskip("vllm", reason="vllm is not installed (scripts/requirements-vllm.txt)")
+from test_vllm_layers import build, planned  # noqa: F401, I001
+from test_vllm import VllmEngine, VllmPrefixEngine, serve  # noqa: F401
+
+import torch  # noqa: E402
+from block_engine import Oracle, families, requests  # noqa: E402
+from fitted_models import MODELS, fitted_bundle  # noqa: E402
+from oscar_kv.cache.paged_kv import LayerCode  # noqa: E402
+from oscar_kv.cache.transform import Phases  # noqa: E402
+from oscar_kv.engines.vllm.backend import OscarMetadataBuilder  # noqa: E402
+from transformers import LlamaConfig  # noqa: E402
+
+BLOCKS, LONGEST = 27, 380
+
+
+class EveryLayer:
+    """All layers of the model in the memory that vLLM plans for them, with the metadata builders that vLLM makes: one for each page size."""
+
+    # Sums in another order turn the rounding of a query's coordinate to BF16: seldom with few coordinates, in one pass of twenty with 12 heads
+    # of 128, by at most 5e-4. A wrong page differs by more than .5.
+    limit = 2e-3
+
+    def __init__(self, bundle, made, built, phases, group):
+        super().__init__(bundle, 0, made, built, BLOCKS, 3, phases=phases, group=group)
+        _, groups, _, self.tensors = planned(made, BLOCKS)
+        self.oracles = [Oracle(LayerCode(bundle, layer, phases), group) for layer in bundle.layers]
+        names, self.built, self.blocks_coded, self.layers_compared, self.passes = {}, built, {}, 0, 0
+        for name, spec in groups[0].kv_cache_spec.kv_cache_specs.items():
+            names.setdefault(spec, []).append(name)
+        self.builders = [OscarMetadataBuilder(spec, held, made, torch.device("cpu")) for spec, held in names.items()]
+        self.table = self.builders[0].table  # the first pass asks it first, and later ones in any order
+        self.builder_of = {name: builder for builder, held in zip(self.builders, names.values()) for name in held}
+
+    def coded_blocks(self, request, count):
+        found = self.blocks_coded[request.slot] = super().coded_blocks(request, count)
+        return found
+
+    def compute(self, slots, starts, counts, lengths, table, mapping, query, key, value):
+        common, outputs = self.metadata(slots, counts, lengths, table, mapping), []
+        asked = self.builders[:1] + self.random.sample(self.builders[1:], len(self.builders) - 1)
+        built = {builder: builder.build(0, common) for builder in (asked if self.passes == 0 else asked[::-1])}
+        self.passes += 1
+        assert all(builder.table is self.table for builder in self.builders)
+        for layer in self.built:
+            outputs.append(torch.zeros_like(query))
+            layer.impl.forward(layer, query, key, value, self.tensors[layer.layer_name], built[self.builder_of[layer.layer_name]], outputs[-1])
+        chosen = self.random.randrange(1, len(outputs))  # the simulated engine compares the first layer, and one more is compared here
+        at = 0
+        for slot, start, count in zip(slots, starts, counts):
+            request = next(r for r in self.running if r.slot == slot)
+            blocks = self.blocks_coded[slot]
+            expected = self.oracles[chosen].attention(request, start, count, blocks)
+            error = float((outputs[chosen][at:at + count] - expected).abs().max())
+            assert error <= self.limit, f"layer {chosen}: {count} tokens after {start} in slot {slot}: {error}"
+            at, self.layers_compared = at + count, self.layers_compared + 1
+        return outputs[0]
+
+
+class FittedEngine(EveryLayer, VllmEngine):
+    pass
+
+
+class FittedPrefixEngine(EveryLayer, VllmPrefixEngine):
+    pass
+
+
+@pytest.fixture(params=MODELS)
+def fitted(request, build):
+    """fitted(**changed): the model's bundle, a configuration, vLLM's layers, and the phases of its RoPE."""
+    model, bundle = MODELS[request.param], fitted_bundle(MODELS[request.param])
+    text = LlamaConfig(num_hidden_layers=len(bundle.layers), head_dim=model["d"], hidden_size=model["heads"] * model["d"],
+                       num_attention_heads=model["heads"],
+                       rope_parameters={"rope_type": "default", "rope_theta": model["theta"]})
+
+    def make(**changed):
+        made, built = build(bundle, [dict(num_heads=model["heads"])] * len(bundle.layers), model_config__hf_text_config=text, **changed)
+        phases = Phases(1 / model["theta"] ** (torch.arange(0, model["d"], 2) / model["d"]))
+        return bundle, made, built, phases, model["heads"] // model["kv_heads"]
+
+    return make
+
+
+def test_requests_of_a_real_bundle(fitted):
+    engine = FittedEngine(*fitted())
+    assert len(engine.builders) > 10  # as many page sizes
+    engine.run(requests(5, LONGEST, 5))
+    assert engine.kinds == {"decode", "mixed", "prefill"} and engine.layers_compared > 40
+
+
+def test_prefix_caching_with_a_real_bundle(fitted):
+    engine = FittedPrefixEngine(*fitted(cache_config__enable_prefix_caching=True))
+    engine.run(families(6, LONGEST, 6))
+    assert engine.hits > 3 and engine.layers_compared > 40
