@@ -22,6 +22,8 @@ from oscar_kv.engines.sglang.limits import RELEASE  # noqa: E402
 from oscar_kv.engines.sglang import hooks as sglang_hooks, plugin as sglang_plugin, serving as sglang_serving  # noqa: E402
 from oscar_kv.files.errors import InputError  # noqa: E402
 from oscar_kv.cache.paged_kv import LayerCode  # noqa: E402
+from fitted_models import MODELS, fitted_bundle  # noqa: E402
+from oscar_kv.cache.transform import Phases  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
 from sglang.srt.arg_groups.choices import ATTENTION_BACKEND_CHOICES  # noqa: E402
 from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS  # noqa: E402
@@ -357,6 +359,16 @@ def test_requests_of_unequal_layers(serve, layer):
     engine = SglangEngine(bundle, layer, serve(bundle), 40, 3 + layer)
     engine.run(requests(5 + layer, 330, 5))
     assert engine.modes == {"DECODE", "MIXED", "EXTEND"} and engine.preempted > 1 and engine.compared > 40
+
+
+@pytest.mark.parametrize("model,layer", [("SmolLM2-135M", 0), ("SmolLM2-135M", 11), ("SmolLM2-135M", 12), ("Qwen2.5-Coder-1.5B", 1)])
+def test_requests_of_a_real_bundle(serve, model, layer):
+    """All layers of the model have their memory; layer 11 of SmolLM2 has no bits, layer 12 none for values."""
+    bundle, d = fitted_bundle(MODELS[model]), MODELS[model]["d"]
+    engine = SglangEngine(bundle, layer, serve(bundle), 40, 3, phases=Phases(1 / 500.0 ** (torch.arange(0, d, 2) / d)))
+    engine.limit = 2e-3  # as in test_fitted_models.py
+    engine.run(requests(5, 380, 4))
+    assert engine.modes == {"DECODE", "MIXED", "EXTEND"} and engine.compared > 20
 
 
 def test_requests_that_share_blocks(serve, monkeypatch):
