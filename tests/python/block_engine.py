@@ -215,13 +215,17 @@ class Engine:
             # Kernels compute in BF16, and their sums in another order move a rare code by a step.
             on_cpu = self.device == "cpu"
             error, limit = (float((found - expected).abs().max()), self.limit) if on_cpu else (float((found - expected).norm() / expected.norm()), 3e-2)
-            assert error <= limit, f"{n} tokens after {request.done} in slot {request.slot}: {error}"
+            self.right(error, limit, f"{n} tokens after {request.done} in slot {request.slot}")
             kept = len(expected)
             request.done, request.refused, at = request.done + kept, n - kept, at + n
             self.compared, self.rejected = self.compared + 1, self.rejected + n - kept
             self.wrote(request, kept)
             if request.done == request.total:
                 self.release(request)
+
+    @staticmethod
+    def right(error, limit, what):
+        assert error <= limit, f"{what}: {error}"
 
     def compute(self, slots, starts, counts, lengths, table, mapping, query, key, value):
         rows, output = self.table.rows(slots, starts, counts, lengths, table, mapping), torch.zeros_like(query)

@@ -20,6 +20,7 @@ from ..format.page_layout import PAGE_TOKENS, PageLayout
 from ..format.windows import ring_pages, sink_pages
 from ..ops.load import rocm_unsupported
 from . import self_check
+from .faults import Faults
 from .port import LayerCache, Table
 from .rope import phases_of
 
@@ -114,7 +115,7 @@ class EngineServing:
             self.cells = {index: self._cell(layer) for index, layer in self.layers.items()}
         self.by_block, self.slots, self.most_tokens = settings.shares, settings.slots, settings.most_tokens
         self.most_new = 1 + settings.proposed  # tokens of a request in a decode step
-        self._caches, self.shared, self._checked = {}, Shared(settings.flash), False
+        self._caches, self.shared, self._checked, self._faults = {}, Shared(settings.flash), False, None
 
     def _cell(self, layer):
         """Bytes per token and head in a page: an engine's block is [Hkv, 64, cell], this package's is [Hkv, page
@@ -163,10 +164,17 @@ class EngineServing:
         return self._caches
 
     def check(self, log):
-        """The self-check, once, on a GPU. InputError if it fails."""
+        """The self-check, once, on a GPU. InputError if it fails. log: also for what passed() finds later."""
+        if self._faults is None:
+            self._faults = Faults(self.caches, log)
         if not self._checked and any(kv.code.device.type == "cuda" for kv in self._caches.values()):
             self._checked = True
             self_check.passed(self, log)
+
+    def passed(self):
+        """Called once a forward pass, outside graphs: logs keys and values that were not finite."""
+        if self._faults is not None:
+            self._faults.passed()
 
     def room(self):
         """Tokens that the table of a request may have."""

@@ -80,6 +80,8 @@ class OscarAttentionBackend(AttentionBackend):
         batch, mode = forward_batch, forward_batch.forward_mode
         if mode.is_idle():
             return
+        if not in_capture:
+            self.serving.passed()
         count = batch.batch_size
         if mode.is_decode():
             starts, counts = [0] * count, [1] * count  # only extending passes hold requests that begin

@@ -161,6 +161,7 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
         plan = self.serving.plan
         if plan is None or plan.common is not common_attn_metadata or self in plan.builders:
             plan = self.serving.plan = Plan(common_attn_metadata, self._rows(common_attn_metadata), [])
+            self.serving.passed()
         rows = plan.join(self)
         # before the forward, which may be a graph replay
         if rows.overlay is not None and rows.overlay.fills is not None:

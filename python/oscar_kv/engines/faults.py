@@ -1,0 +1,47 @@
+"""Keys and values that are not finite, while an engine serves. Kernels count such a number as zero and note it on the
+device (SlotKV.bad); here the notes are read from time to time, without a wait, and logged."""
+import torch
+
+from ..ops.operators import NO_FAULT
+
+EVERY = 256  # passes from one look to the next
+
+
+class Faults:
+    """Of the layers of one worker. caches(): {layer index: SlotKV}."""
+
+    def __init__(self, caches, log):
+        self._caches, self._log, self._passes, self._read, self.seen = caches, log, 0, None, 0
+
+    def passed(self):
+        """Called once a forward pass, outside graphs. Logs what an earlier look found."""
+        self._passes += 1
+        if self._read is not None:
+            layers, notes, copied = self._read
+            if copied is None or copied.query():
+                self._read = None
+                self._report(layers, notes.tolist())
+        elif self._passes % EVERY == 0 and self._caches():
+            layers = list(self._caches().values())
+            notes, copied = torch.stack([kv.bad for kv in layers]), None
+            if notes.is_cuda:
+                if torch.cuda.is_current_stream_capturing():
+                    return
+                device, notes = notes, torch.empty(notes.shape, dtype=notes.dtype, pin_memory=True)
+                notes.copy_(device, non_blocking=True)
+                copied = torch.cuda.Event()
+                copied.record()
+            self._read = layers, notes, copied
+
+    def _report(self, layers, notes):
+        found = []
+        for kv, sides in zip(layers, notes):
+            for side, note in zip(("key", "value"), sides):
+                if note != NO_FAULT:
+                    found.append(f"layer {kv.code.layer.layer}, {side}: KV head {note % kv.code.layer.kv_heads}")
+                    kv.bad.fill_(NO_FAULT)
+        if found:
+            self.seen += 1
+            more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+            self._log.error("oscar-kv: a NaN or an infinity came from the model in the last %d passes (%s%s); the "
+                            "cache holds a zero in its place, and answers may be wrong", EVERY, found[0], more)
