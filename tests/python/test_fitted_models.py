@@ -1,5 +1,7 @@
 """Bundles of real models through both engines' own Python on the CPU: all layers of a pass in the model's order, one plan for all, pages of
 every size that the fit chose, layers without bits among them. Each layer's outputs are compared with its own oracle."""
+import re
+
 import pytest
 
 pytest.importorskip("vllm", reason="vllm is not installed (scripts/requirements-vllm.txt)")
@@ -85,8 +87,13 @@ def fitted(request, build):
     return make
 
 
-def test_requests_of_a_real_bundle(fitted):
-    engine = FittedEngine(*fitted())
+def test_requests_of_a_real_bundle(fitted, caplog):
+    with caplog.at_level("INFO"):
+        engine = FittedEngine(*fitted())
+    told = [record.message for record in caplog.records if "bits a number" in record.message]
+    memory = sum(tensor.numel() * tensor.element_size() for tensor in engine.tensors.values())
+    assert len(told) == 1 and f": {memory // BLOCKS // 64} bytes a token" in told[0]  # those of the memory that vLLM plans
+    assert re.search(r"layers 0 to (27|29): .* (6|7)\.\dx less than BF16; windows of 64 and 256 tokens", told[0])
     assert len(engine.builders) > 10  # as many page sizes
     engine.run(requests(5, LONGEST, 5))
     assert engine.kinds == {"decode", "mixed", "prefill"} and engine.layers_compared > 40

@@ -19,7 +19,7 @@ import numpy as np  # noqa: E402
 from block_engine import SCALE, Engine, PrefixEngine, families, requests  # noqa: E402
 from conftest import GOLDEN, SAMPLES, SOURCE_DIR, card_commands  # noqa: E402
 from oscar_kv.cache import overlay_kv, overlay_table  # noqa: E402
-from oscar_kv.engines import serving as engine_serving  # noqa: E402
+from oscar_kv.engines import bundles, serving as engine_serving  # noqa: E402
 from oscar_kv.engines.names import check_version  # noqa: E402
 from oscar_kv.engines.vllm.limits import RELEASE  # noqa: E402
 from oscar_kv.engines.vllm import plugin as vllm_plugin, serving as vllm_serving  # noqa: E402
@@ -230,6 +230,9 @@ def test_the_bundle_is_named_by_option_or_environment(monkeypatch):
     monkeypatch.setenv("OSCAR_KV_BUNDLE", "/from/environment")
     assert str(vllm_serving.bundle_path(config(additional_config={}))) == "/from/environment"
     assert vllm_serving.bundle_path(config()) == GOLDEN / "bundle"
+    monkeypatch.delenv("OSCAR_KV_BUNDLE")
+    monkeypatch.setattr(bundles, "of_checkpoint", lambda folder, option: (folder, option))
+    assert vllm_serving.bundle_path(config(additional_config={})) == (SAMPLES / "tiny-qwen3", "--additional-config '{\"oscar_bundle\": \"DIR\"}'")
 
 
 def test_a_bundle_calibrated_on_shorter_contexts_warns(serve, recwarn):

@@ -167,9 +167,21 @@ class EngineServing:
         """The self-check, once, on a GPU. InputError if it fails. log: also for what passed() finds later."""
         if self._faults is None:
             self._faults = Faults(self.caches, log)
+            log.info("oscar-kv: %s", self.summary())
         if not self._checked and any(kv.code.device.type == "cuda" for kv in self._caches.values()):
             self._checked = True
             self_check.passed(self, log)
+
+    def summary(self):
+        """One line on what is served."""
+        served = sorted(self._caches or self.layers)
+        layers = [self.layers[i] for i in served]
+        coded = sum(self.cells[layer.layer] * layer.kv_heads for layer in layers)
+        plain = sum(4 * layer.head_dim * layer.kv_heads for layer in layers)
+        bits = 16 * coded / plain
+        return (f"bundle {self.bundle.path} ({self.bundle.method}, {bits:.2f} bits a number) in "
+                f"{layer_numbers(served)}: {coded} bytes a token on this GPU, {plain / coded:.1f}x less "
+                f"than BF16; windows of {self.bundle.sink} and {self.bundle.recent} tokens in BF16")
 
     def passed(self):
         """Called once a forward pass, outside graphs: logs keys and values that were not finite."""

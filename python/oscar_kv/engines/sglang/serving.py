@@ -3,7 +3,6 @@ and SGLang's settings, as in 0.5.23."""
 import functools
 import logging
 import os
-import pathlib
 
 import torch
 
@@ -12,6 +11,7 @@ from ...files.errors import InputError
 from ...format.bundle import load_bundle
 from ...format.limits import HEAD_SIZES, MOST_GROUP
 from ...format.page_layout import PAGE_TOKENS
+from .. import bundles
 from ..names import BUNDLE_VARIABLE
 from ..port import Settings
 from ..serving import EngineServing, is_set, layers_by_reason, plain_torch, unserved
@@ -135,7 +135,7 @@ def bundle_path():
     path = os.environ.get(BUNDLE_VARIABLE)
     if not path:
         raise InputError(f"the attention backend needs a bundle of oscar-fit; name its folder in {BUNDLE_VARIABLE}")
-    return pathlib.Path(path)
+    return bundles.named(path)
 
 
 def _checkpoint(model):

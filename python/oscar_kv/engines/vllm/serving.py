@@ -3,7 +3,6 @@ and vLLM's settings. Implements no interface of vLLM; reads its configuration as
 import functools
 import logging
 import os
-import pathlib
 
 import torch
 
@@ -12,7 +11,8 @@ from ...files.errors import InputError
 from ...format.bundle import load_bundle
 from ...format.limits import HEAD_SIZES, MOST_GROUP
 from ...format.page_layout import PAGE_TOKENS
-from ..names import BUNDLE_VARIABLE, CACHE_DTYPE
+from .. import bundles
+from ..names import BUNDLE_VARIABLE
 from ..port import Settings
 from ..serving import EngineServing, is_set, layer_numbers, layers_by_reason, plain_torch, unserved
 from .limits import IN_BF16, LAYERS, MODEL
@@ -27,12 +27,12 @@ def _options(config):
 
 
 def bundle_path(config):
-    """--additional-config '{"oscar_bundle": DIR}' or the environment; the option takes precedence."""
-    path = _options(config).get(BUNDLE_OPTION) or os.environ.get(BUNDLE_VARIABLE)
-    if not path:
-        raise InputError(f"--kv-cache-dtype {CACHE_DTYPE} needs a bundle of oscar-fit; name its folder in "
-                         f"{BUNDLE_VARIABLE} or in --additional-config '{{\"{BUNDLE_OPTION}\": \"DIR\"}}'")
-    return pathlib.Path(path)
+    """--additional-config '{"oscar_bundle": DIR}' or the environment; the option takes precedence. Without both, the
+    bundle of the checkpoint on this machine."""
+    name = _options(config).get(BUNDLE_OPTION) or os.environ.get(BUNDLE_VARIABLE)
+    if name:
+        return bundles.named(name)
+    return bundles.of_checkpoint(_checkpoint(config), f"--additional-config '{{\"{BUNDLE_OPTION}\": \"DIR\"}}'")
 
 
 def refusals(config):

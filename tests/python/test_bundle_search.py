@@ -1,0 +1,77 @@
+"""Which bundle an engine takes: named ones, those of the Hugging Face cache, and the one of the checkpoint where none is named."""
+import json
+
+import pytest
+
+pytest.importorskip("torch")
+constants = pytest.importorskip("huggingface_hub.constants")
+
+from conftest import GOLDEN, SAMPLES  # noqa: E402
+from oscar_kv.engines import bundles  # noqa: E402
+from oscar_kv.files.errors import InputError  # noqa: E402
+from oscar_kv.files.fingerprint import checkpoint_fingerprint  # noqa: E402
+
+MODEL = SAMPLES / "tiny-qwen3"
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    """The store and the Hugging Face cache, both empty."""
+    store, cache = tmp_path / "store", tmp_path / "hub"
+    store.mkdir()
+    cache.mkdir()
+    monkeypatch.setenv(bundles.STORE_VARIABLE, str(store))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    return store, cache
+
+
+def put(folder, fingerprint=None, numbers="1" * 64):
+    folder.mkdir(parents=True)
+    fingerprint = fingerprint or checkpoint_fingerprint(MODEL)
+    (folder / "oscar_bundle.json").write_text(json.dumps({"model": {"fingerprint": fingerprint}, "numbers_sha256": numbers}))
+    return folder
+
+
+def repository(cache, name, commit="0" * 40, branch="main", **facts):
+    folder = cache / ("models--" + name.replace("/", "--"))
+    (folder / "refs").mkdir(parents=True, exist_ok=True)
+    (folder / "refs" / branch).write_text(commit)
+    return put(folder / "snapshots" / commit, **facts)
+
+
+def test_the_bundle_of_the_checkpoint(places):
+    store, cache = places
+    put(store / "other", fingerprint="v2:sha256:" + "0" * 64)
+    (store / "broken").mkdir()
+    (store / "broken" / "oscar_bundle.json").write_text("{")
+    (store / "list").mkdir()
+    (store / "list" / "oscar_bundle.json").write_text("[]")
+    with pytest.raises(InputError, match="no bundle of the model .*tiny-qwen3.*oscar-fit --model .* -o .*store/tiny-qwen3, and"):
+        bundles.of_checkpoint(MODEL, "--option")
+    cached = repository(cache, "org/kv")
+    assert bundles.of_checkpoint(MODEL, "--option") == cached
+    own = put(store / "mine", numbers="2" * 64)
+    assert bundles.of_checkpoint(MODEL, "--option") == own  # the store goes first
+    put(store / "same", numbers="2" * 64)
+    assert bundles.of_checkpoint(MODEL, "--option") == own
+    put(store / "third", numbers="3" * 64)
+    with pytest.raises(InputError, match="2 bundles of the model .*mine.*third.*choose one with --option"):
+        bundles.of_checkpoint(MODEL, "--option")
+
+
+def test_the_store_is_in_the_home_folder(monkeypatch, tmp_path):
+    monkeypatch.delenv(bundles.STORE_VARIABLE, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert bundles.store() == tmp_path / ".cache" / "oscar-kv" / "bundles"
+
+
+def test_named_bundles(places):
+    first, second = (repository(places[1], "org/kv", c * 40, branch) for c, branch in (("a", "main"), ("b", "v2")))
+    assert bundles.named("hf:org/kv") == first and bundles.named("hf:org/kv@v2") == second and bundles.named("hf:org/kv@" + "b" * 40) == second
+    assert bundles.named(str(GOLDEN / "bundle")) == GOLDEN / "bundle"
+    for text, sentence in (("hf:org/kv@v3", "no oscar_bundle.json of 'hf:org/kv@v3'; fetch the bundle with: hf download org/kv --revision v3"),
+                           ("hf:org/none", "hf download org/none$"), ("hf:../../etc", "names no repository"), ("hf:", "names no repository"),
+                           ("hf:a/b/c", "names no repository"), ("hf:\x1b[31m/x", "names no repository")):
+        with pytest.raises(InputError, match=sentence) as told:
+            bundles.named(text)
+        assert "\x1b" not in str(told.value)
