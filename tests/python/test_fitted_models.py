@@ -15,6 +15,7 @@ from oscar_kv.cache.paged_kv import LayerCode  # noqa: E402
 from oscar_kv.cache.transform import Phases  # noqa: E402
 from oscar_kv.engines import faults  # noqa: E402
 from oscar_kv.engines.vllm.backend import OscarMetadataBuilder  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from transformers import LlamaConfig  # noqa: E402
 
 BLOCKS, LONGEST = 27, 380
@@ -126,3 +127,36 @@ def test_keys_that_are_not_finite_are_told(fitted, caplog, monkeypatch):
             engine.built[0].impl.serving.passed()
     told = [record.message for record in caplog.records if "NaN or an infinity" in record.message]
     assert 1 <= len(told) <= len(broken) and all("layer 0, key: KV head 1 and 2 more" in text for text in told)  # a request may begin again
+
+
+class Work(TorchDispatchMode):
+    """Counts what would be launches and copies on a GPU: operators that make or change tensors, and tensors of host numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.launches, self.copies = [], []
+
+    def __torch_dispatch__(self, function, types, arguments=(), named=None):
+        aliases = [made.alias_info for made in function._schema.returns]
+        if function.overloadpacket is torch.ops.aten.lift_fresh:
+            self.copies.append(function)
+        elif not any(alias is not None and not alias.is_write for alias in aliases):
+            self.launches.append(function)
+        return function(*arguments, **(named or {}))
+
+
+@pytest.mark.parametrize("counts,launches,copies", [([1] * 4, 3, 1), ([1, 1, 1, 90], 9, 2), ([1, 1, 60, 90], 9, 2)])
+def test_work_of_a_plan(fitted, counts, launches, copies):
+    """The plan of a step, for all layers and builders of a real bundle, is few launches, however many its requests."""
+    engine = FittedEngine(*fitted())
+    starts = [0 if count > 1 else 330 for count in counts]
+    lengths = torch.tensor([start + count for start, count in zip(starts, counts)], dtype=torch.int32)
+    engine.running = [Request(380, 1, 330 if count == 1 else 370, slot=i, done=start) for i, (start, count) in enumerate(zip(starts, counts))]
+    for request in engine.running:
+        request.known = request.prompt
+    common = engine.metadata(range(len(counts)), counts, lengths, torch.zeros(4, 6, dtype=torch.int32), torch.arange(64, 64 + sum(counts)))
+    with Work() as found:
+        rows = [builder.build(0, common).rows for builder in engine.builders][-1]
+        if rows.chunks:
+            rows.work(engine.kv.policy, engine.kv.room)
+    assert len(found.launches) <= launches and len(found.copies) <= copies, (found.launches, found.copies)

@@ -7,6 +7,7 @@ import torch
 
 from ..format.page_layout import PAGE_TOKENS
 from ..ops.tables import CODES, NEW, WINDOW
+from .packed import Packed
 
 
 @dataclasses.dataclass
@@ -160,49 +161,28 @@ class ChunkWork:
             self.tokens = slice(tokens[0][0], tokens[-1][1])
         else:  # of the batch; from here on they are consecutive
             self.tokens = torch.cat([torch.arange(*t) for t in tokens]).to(device)
-            at, packed = 0, []
+            at, moved = 0, []
             for c in chunks:
-                packed.append(dataclasses.replace(c, first=at))
+                moved.append(dataclasses.replace(c, first=at))
                 at += c.count
-            chunks = packed
+            chunks = moved
         self.count = sum(c.count for c in chunks)
         self.passes = plan_passes(policy, chunks, room)
-        lists = [leaving_runs(policy, chunks), new_runs(policy, chunks)]
-        for p in self.passes:
-            lists += [p.tiles or [], [p.ends], [p.key_ends]]
-        leaving, new, *of_passes = _sent(lists, device)
-        self.leaving = self.new = None
-        if leaving is not None:
-            first, count, row, index, slot, position = leaving.unbind(1)
-            self.leaving = torch.stack([first, count, new_table[row.long(), index.long()], slot, position], dim=1)
-        first, count, row, index, slot, position, column = new.unbind(1)
-        row = row.long()
-        page = torch.where(index >= 0, new_table[row, index.clamp(min=0).long()], -1)
-        window = torch.where(column >= 0, new_windows[row, column.clamp(min=0).long()], -1)
-        self.new = torch.stack([first, count, page, slot, position, window], dim=1)
-        for i, p in enumerate(self.passes):
-            tiles, ends, key_ends = of_passes[3 * i:3 * i + 3]
+        packed = Packed(table, window_table, new_table, new_windows)
+        leaving = packed.put([(first, count, packed.at(new_table, row, index), slot, position)
+                              for first, count, row, index, slot, position in leaving_runs(policy, chunks)], (2,))
+        new = packed.put([(first, count, packed.at(new_table, row, index) if index >= 0 else -1, slot, position,
+                           packed.at(new_windows, row, column) if column >= 0 else -1)
+                          for first, count, row, index, slot, position, column in new_runs(policy, chunks)], (2, 5))
+        tables = {CODES: table, WINDOW: window_table}
+        tiles = [packed.put([(kind, out_row, count, packed.at(tables[kind], row, place) if kind in tables else place,
+                              slot, position)
+                             for kind, out_row, count, row, place, slot, position in p.tiles or []], (3,))
+                 for p in self.passes]
+        ends = [packed.put([p.ends, p.key_ends]) for p in self.passes]
+        sent = packed.send(device)
+        self.leaving, self.new = sent.take(leaving, 5), sent.take(new, 6)
+        for p, of_tiles, of_ends in zip(self.passes, tiles, ends):
             p.longest, p.longest_key = (max(b - a for a, b in zip(e, e[1:])) for e in (p.ends, p.key_ends))
-            p.keys, p.device_ends, p.device_key_ends = p.key_ends[-1], ends[0], key_ends[0]
-            p.device_tiles = None if tiles is None else self._placed(tiles, table, window_table)
-
-    @staticmethod
-    def _placed(tiles, table, window_table):
-        kind, out_row, count, row, place, slot, position = tiles.unbind(1)
-        row, place = row.long(), place.long()
-        page = torch.where(kind == CODES, table[row, place.clamp(max=table.shape[1] - 1)],
-                           torch.where(kind == WINDOW, window_table[row, place.clamp(max=window_table.shape[1] - 1)],
-                                       place.int()))
-        return torch.stack([kind, out_row, count, page, slot, position], dim=1)
-
-
-def _sent(lists, device):
-    """Tables of integer rows as int32 on the device, with one copy; None for tables without rows."""
-    numbers = [number for rows in lists for row in rows for number in row]
-    flat = torch.tensor(numbers, dtype=torch.int32).to(device, non_blocking=True)
-    made, at = [], 0
-    for rows in lists:
-        size = sum(len(row) for row in rows)
-        made.append(flat[at:at + size].view(len(rows), -1) if rows else None)
-        at += size
-    return made
+            p.keys, p.device_tiles = p.key_ends[-1], sent.take(of_tiles, 6)
+            p.device_ends, p.device_key_ends = sent.take(of_ends, len(p.ends))

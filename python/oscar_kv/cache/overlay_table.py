@@ -56,6 +56,7 @@ class OverlayTable(SlotTable):
         self._entries = self._pages.new_zeros(slots, self.window_pages)
         self._before = self._pages.new_zeros(slots, self.window_pages)
         self._behind = self._whole = None
+        self._last = None  # slots, starts of the next tokens and shape of the table of a pass of steps
         # Set by an engine's adapter for the next pass, if the engine put other blocks with the same tokens into the
         # table of a running request.
         self.exchanged = False
@@ -139,14 +140,19 @@ class OverlayTable(SlotTable):
         self._used_at[found] = self._now
         return found.view(blocks.shape), new.view(blocks.shape)
 
-    def rows(self, slots, starts, counts, lengths, table, slot_mapping):
+    def rows(self, slots, starts, counts, lengths, table, slot_mapping, new=None):
         made, batch = self._requests(slots, starts, counts, lengths, table, slot_mapping)
         count, table = lengths.shape[0], made.table
+        if self._goes_on(slots, starts, counts, new, table):
+            self._tables(table)
+            made.overlay = Overlay(self._whole[:count], self._ring[:count], self._before[:count])
+            made.table, made.window_table = self._behind[:count], self._entries[:count]
+            return self._with_steps(made, batch, slot_mapping)
         if not self._known:
             self._grow(int(table.max()) + 1)
         self._tables(table)
         device = table.device
-        slot, _ = self._slots_of(slots, [1] * len(slots), count)
+        slot, *_ = self._slots_of(slots, [1] * len(slots) + [0] * (count - len(slots)))
         chunk = {c.row: c for c in made.chunks}
         # First the data read before new tokens are written: windows of chunks before the pass, windows of others after
         # it.
@@ -154,11 +160,12 @@ class OverlayTable(SlotTable):
         until = torch.where(known >= 0, known, made.lengths)
         start = torch.where(known >= 0, known, (made.lengths - few).clamp(min=0))
         blocks, number = self._of_window(until, table, start)
-        found, new = self._assign(slot, blocks)
+        found, fresh = self._assign(slot, blocks)
         overlay = Overlay(self._whole[:count], self._ring[:count], self._before[:count])
-        read = new & (number * PAGE_TOKENS < start[:, None])  # they hold tokens and had no entry
+        read = fresh & (number * PAGE_TOKENS < start[:, None])  # they hold tokens and had no entry
         exchanged, self.exchanged = self.exchanged, False
-        old = {b: s for b, (s, c) in enumerate(zip(starts, counts)) if c > 0 and s > 0 and s % PAGE_TOKENS == 0}
+        old = {b: s for b, (s, c) in enumerate(zip(starts, counts))
+               if c > 0 and s > 0 and s % PAGE_TOKENS == 0 and (new is None or new[b])}
         if exchanged or old:
             self._check()
             self._check_written(old, made.chunks, table)
@@ -179,6 +186,16 @@ class OverlayTable(SlotTable):
         self._ring[:count] = found[:, self.sink_pages:]
         made.table, made.window_table, made.overlay = self._behind[:count], self._entries[:count], overlay
         return self._with_steps(made, batch, slot_mapping)
+
+    def _goes_on(self, slots, starts, counts, new, table):
+        """Whether the pass is the last one with one more token for each request, none of which begins a block, so that
+        every window has the entries it had."""
+        last, self._last = self._last, None
+        if new is None or any(new) or self._recent is not None or any(c != 1 for c in counts):
+            return False
+        self._last = list(slots), [s + 1 for s in starts], tuple(table.shape)
+        return (last is not None and last[0] == self._last[0] and last[1] == list(starts) and last[2] == self._last[2]
+                and not self.exchanged and all(s % PAGE_TOKENS for s in starts))
 
     def _tables(self, table):
         """Copies of the block table at fixed addresses: the full table, and the part from the first block after the

@@ -81,12 +81,13 @@ class SlotTable:
     def on_cuda(self):
         return self._lengths.is_cuda
 
-    def rows(self, slots, starts, counts, lengths, table, slot_mapping):
+    def rows(self, slots, starts, counts, lengths, table, slot_mapping, new=None):
         """The batch whose row b is the request in slot slots[b], with counts[b] new tokens after starts[b]; tokens
         of the rows are consecutive. Padding: rows beyond `slots`, slots of -1, counts of 0 and rows whose last
         token has slot_mapping -1.
-        slots, starts, counts: sequences on the host; starts is read only for chunks. lengths [R], table [R, P] and
-        slot_mapping [tokens]: on the device, without waiting for it. slots may also be a tensor [R] on the device."""
+        slots, starts, counts: sequences on the host; starts is read only for chunks, and for all requests if `new` says
+        which of them may be new (None: all). lengths [R], table [R, P] and slot_mapping [tokens]: on the device, without
+        waiting for it. slots may also be a tensor [R] on the device."""
         made, batch = self._requests(slots, starts, counts, lengths, table, slot_mapping)
         return self._with_steps(made, batch, slot_mapping)
 
@@ -96,16 +97,18 @@ class SlotTable:
         if count > self.slots:
             raise InputError(f"a batch of {count} requests came to a cache of {self.slots}; start the engine with more "
                              "(max_num_seqs)")
-        on_device, known = self._slots_of(slots, counts, count)
         counts = list(counts) + [0] * (count - len(counts))
         each = counts[0] if len(slots) > 0 else 1  # of a step without chunks
         uniform = (1 <= each <= self._steps.most_new and all(c == each for c in counts[:len(slots)])
                    and slot_mapping.shape[0] >= count * each)
         firsts = [0, *itertools.accumulate(counts)][:count]
-        self._window_table[:count] = self._pages[on_device]
-        mapped = slot_mapping[each - 1:count * each:each] if uniform else \
-            slot_mapping[sent([max(0, f + c - 1) for f, c in zip(firsts, counts)], device)]
-        self._lengths[:count] = torch.where((on_device < self.slots) & (mapped >= 0), lengths, 0).int()
+        last = None if uniform else [max(0, f + c - 1) for f, c in zip(firsts, counts)]
+        on_device, known, last = self._slots_of(slots, counts, last)
+        torch.index_select(self._pages, 0, on_device, out=self._window_table[:count])
+        held = (slot_mapping[each - 1:count * each:each] if last is None else slot_mapping[last]) >= 0
+        if isinstance(slots, torch.Tensor) or not all(known):
+            held &= on_device < self.slots
+        torch.mul(lengths, held, out=self._lengths[:count])
         if not table.is_contiguous() or table.dtype != torch.int32:
             if self._table is None or self._table.shape[1] != table.shape[1]:
                 self._table = torch.zeros((self.slots, table.shape[1]), dtype=torch.int32, device=device)
@@ -126,14 +129,21 @@ class SlotTable:
             made.steps = self._steps.mixed(made, batch.counts, batch.firsts, batch.few)
         return made
 
-    def _slots_of(self, slots, counts, count):
-        """Slots [count] int64 on the device, where `self.slots` is padding, and whether the host takes a row for a
-        request."""
+    def _slots_of(self, slots, counts, last=None):
+        """Slots [count] int64 on the device, where `self.slots` is padding; whether the host takes a row for a request;
+        and `last`, a list of as many integers, on the device, if given."""
+        device = self._lengths.device
         if isinstance(slots, torch.Tensor):
-            return torch.where((slots >= 0) & (slots < self.slots), slots.long(), self.slots), [c > 0 for c in counts]
+            known = [c > 0 for c in counts]
+            on_device = torch.where((slots >= 0) & (slots < self.slots), slots.long(), self.slots)
+            return on_device, known, None if last is None else sent(last, device)
         named = [s if 0 <= s < self.slots and c > 0 else self.slots for s, c in zip(slots, counts)]
-        named += [self.slots] * (count - len(named))
-        return sent(named, self._lengths.device), [n < self.slots for n in named]
+        named += [self.slots] * (len(counts) - len(named))
+        known = [n < self.slots for n in named]
+        if last is None:
+            return sent(named, device), known, None
+        on_device, last = sent([named, last], device)
+        return on_device, known, last
 
 
 class SlotKV:

@@ -61,7 +61,11 @@ class StepTables:
         first one among the batch's tokens. None without such requests."""
         if not short:
             return None
-        device = made.lengths.device
+        device, count = made.lengths.device, len(short)
+        if all(b == i == firsts[b] and counts[b] == 1 for i, b in enumerate(short)):  # an engine that sorts its batch
+            rows = slice(0, count)
+            after = torch.nn.functional.pad(made.lengths[rows], (0, len(counts) - count))
+            return StepRows(rows, made.lengths[rows], made.table[rows], made.window_table[rows], (after,))
         tokens = [firsts[b] + i for b in short for i in range(counts[b])]
         row, back = sent([[b for b in short for _ in range(counts[b])],
                           [counts[b] - 1 - i for b in short for i in range(counts[b])]], device)
@@ -71,7 +75,6 @@ class StepTables:
         most, few = max(few), sent(few, device)
         held = made.lengths > 0
         after = tuple(torch.where(held & (i < few), made.lengths - (few - 1 - i), 0).int() for i in range(most))
-        # an engine that sorts its batch
         places = slice(0, len(tokens)) if tokens == list(range(len(tokens))) else sent(tokens, device)
         lengths = torch.where(held[row], made.lengths[row] - back, 0).int()
         return StepRows(places, lengths, made.table[row], made.window_table[row], after)

@@ -44,9 +44,9 @@ class Table(typing.Protocol):
     """cache.slot_kv.SlotTable, or OverlayTable with `shares`: one for all layers that share block tables."""
 
     def rows(self, slots: typing.Any, starts: typing.Sequence[int], counts: typing.Sequence[int], lengths: torch.Tensor,
-             table: torch.Tensor, slot_mapping: torch.Tensor) -> "Rows":
-        """Row b is the request in slot slots[b], with counts[b] new tokens after starts[b]; slot_mapping -1:
-        padding."""
+             table: torch.Tensor, slot_mapping: torch.Tensor, new: typing.Sequence[bool] | None = None) -> "Rows":
+        """Row b is the request in slot slots[b], with counts[b] new tokens after starts[b]; slot_mapping -1: padding.
+        new: which requests may be new; None: any, and then starts of steps may be 0."""
 
 
 class LayerCache(typing.Protocol):

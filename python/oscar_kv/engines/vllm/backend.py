@@ -187,13 +187,14 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
         starts = [0] * len(slots) if upper is None else [n - c for n, c in zip(upper[:len(slots)].tolist(), counts)]
         if upper is None and (self.serving.by_block or any(c > self.serving.most_new for c in counts)):
             raise InputError("vLLM did not tell the lengths of prompts on the host (seq_lens_cpu_upper_bound)")
+        new = None
         if self.serving.by_block:
             self.table.cover(self.serving.blocks(self.layers))
             # a request that decodes goes on with its own blocks
             if self._tells_new and common.is_prefilling is not None:
-                starts = [start if new else 0 for start, new in zip(starts, common.is_prefilling.tolist())]
+                new = common.is_prefilling.tolist()[:len(slots)]
         return self.table.rows(slots, starts, counts, common.seq_lens[:count], common.block_table_tensor[:count],
-                               common.slot_mapping)
+                               common.slot_mapping, new)
 
     def _placed(self, rows, places, flush):
         """The rows with the kernels' page numbers, in tables at fixed addresses."""

@@ -1,0 +1,60 @@
+"""Integer tables that the host plans and the device completes: some of their numbers are entries of tables that only the
+device knows, such as an engine's block table. All of them travel in one copy and are looked up together."""
+import torch
+
+
+class Lookup(int):
+    """In a row given to Packed.put(): the entry of the device's tables that will stand there."""
+
+
+class Packed:
+    """tables: int32 tensors [R, C] on the device."""
+
+    def __init__(self, *tables: torch.Tensor):
+        self._held, self._begins, at = [], {}, 0
+        for table in tables:
+            if id(table) not in self._begins:
+                self._begins[id(table)] = at
+                self._held.append(table)
+                at += table.numel()
+        self._numbers, self._places, self._sources = [], [], []
+
+    def at(self, table: torch.Tensor, row: int, column: int) -> Lookup:
+        """The entry [row, column] of one of the tables."""
+        rows, width = table.shape
+        if not (0 <= row < rows and 0 <= column < width):
+            raise IndexError(f"entry {row}, {column} of a table of {rows} rows and {width} columns")
+        return Lookup(self._begins[id(table)] + row * width + column)
+
+    def put(self, rows: list, columns: tuple = ()) -> tuple:
+        """Adds a table of equally long rows, which may have lookups in these columns; its place for take()."""
+        begin = len(self._numbers)
+        for row in rows:
+            for column in columns:
+                if type(row[column]) is Lookup:
+                    self._places.append(len(self._numbers) + column)
+                    self._sources.append(row[column])
+            self._numbers.extend(row)
+        return begin, len(rows)
+
+    def send(self, device: torch.device) -> "Sent":
+        size, count = len(self._numbers), len(self._places)
+        # from pageable memory, which is read before the call returns
+        sent = torch.tensor(self._numbers + self._places + self._sources).to(device, non_blocking=True)
+        flat = sent[:size].int()
+        if count > 0:
+            known = torch.cat([table.reshape(-1) for table in self._held])
+            flat.index_copy_(0, sent[size:size + count], known.index_select(0, sent[size + count:]))
+        return Sent(flat)
+
+
+class Sent:
+    """The tables on the device."""
+
+    def __init__(self, flat: torch.Tensor):
+        self._flat = flat
+
+    def take(self, place: tuple, width: int) -> torch.Tensor | None:
+        """The table [rows, width] int32 of a place; None without rows."""
+        begin, rows = place
+        return self._flat[begin:begin + rows * width].view(rows, width) if rows > 0 else None
