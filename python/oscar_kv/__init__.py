@@ -10,7 +10,7 @@ __all__ = ["Bundle", "EnvironmentFault", "InputError", "NumericalError", "attach
            "load_bundle", "new_cache", "verify"]
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> object:
     if name in ("attach", "detach", "new_cache"):
         from .hf import attach
         return getattr(attach, name)

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from conftest import GOLDEN  # noqa: E402
 from interchange import pack_codes, unpack_codes  # noqa: E402
 from oscar_kv.format.bundle import check_geometry, load_bundle  # noqa: E402
-from oscar_kv.format.codec import side_codec  # noqa: E402
+from oscar_kv.format.manifest import side_codec  # noqa: E402
 from oscar_kv.files.errors import InputError  # noqa: E402
 
 MANIFEST, ROTATIONS = "oscar_bundle.json", "rotations.safetensors"

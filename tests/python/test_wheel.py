@@ -50,6 +50,7 @@ def test_fresh_environment(tmp_path):
     wheel = pathlib.Path(built.stdout.strip())
     assert re.fullmatch(rf"oscar_kv-0\.1\.0-py3-none-{platform}\.whl", wheel.name) and wheel.stat().st_size <= MOST_BYTES
     sources = {p.relative_to(SOURCE_DIR / "python").as_posix() for p in (SOURCE_DIR / "python" / "oscar_kv").rglob("*.py")}
+    sources.add("oscar_kv/py.typed")
     if operators.is_file():
         sources.add("oscar_kv/liboscar_kv_cuda.so")
     assert sources == {n for n in zipfile.ZipFile(wheel).namelist() if n.startswith("oscar_kv/")}

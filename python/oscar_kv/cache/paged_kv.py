@@ -6,7 +6,7 @@ Letters: B sequences, Hkv KV heads, Hq query heads, d head size, T tokens."""
 import torch
 
 from ..files.errors import InputError, NumericalError
-from ..format.codec import side_codec
+from ..format.manifest import side_codec
 from ..format.page_layout import PAGE_TOKENS, PageLayout
 from ..format.windows import ring_pages
 from ..ops import load, operators, reference, support

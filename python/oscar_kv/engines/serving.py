@@ -15,7 +15,7 @@ from ..cache.step_flush import StepFlush
 from ..files.errors import InputError
 from ..files.fingerprint import checkpoint_fingerprint
 from ..format.bundle import check_geometry
-from ..format.codec import side_codec
+from ..format.manifest import side_codec
 from ..format.page_layout import PAGE_TOKENS, PageLayout
 from ..format.windows import ring_pages, sink_pages
 from ..ops.load import rocm_unsupported

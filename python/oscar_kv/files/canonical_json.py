@@ -4,7 +4,7 @@ import json
 import math
 
 
-def _double_text(value):
+def _double_text(value: float) -> str:
     value = float(value)
     if not math.isfinite(value):
         return "null"
@@ -14,7 +14,7 @@ def _double_text(value):
     return repr(value)
 
 
-def canonical_json(value):
+def canonical_json(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float)):

@@ -3,9 +3,10 @@ cache."""
 import pathlib
 
 from .errors import InputError, quoted
+from .foreign_files import FileName
 
 
-def _snapshots(name):
+def _snapshots(name: str) -> list[pathlib.Path]:
     """Folders with a config.json of a cached repository, independent of its refs, because the download of a single
     commit leaves none."""
     from huggingface_hub.constants import HF_HUB_CACHE
@@ -13,7 +14,8 @@ def _snapshots(name):
     return sorted(path for path in folder.iterdir() if (path / "config.json").is_file()) if folder.is_dir() else []
 
 
-def checkpoint_of(name, revision=None, hint="pass checkpoint=DIR"):
+def checkpoint_of(name: FileName | None, revision: str | None = None,
+                  hint: str = "pass checkpoint=DIR") -> pathlib.Path:
     """name: a folder or a repository, or empty; revision: its commit or branch, if known. InputError if it is not on
     this machine, or exists in several versions."""
     name = str(name or "")

@@ -6,7 +6,7 @@ class InputError(ValueError):
     """An unusable bundle, model or argument. The message may contain untrusted names of files and tensors, so it is
     escaped for terminals."""
 
-    def __init__(self, message):
+    def __init__(self, message: object) -> None:
         super().__init__(escaped(message))
 
 
@@ -18,17 +18,17 @@ class NumericalError(ArithmeticError):
     """Keys or values that are not finite."""
 
 
-def escaped(text):
+def escaped(text: object) -> str:
     """Escapes control characters, invisible characters and invalid bytes in a message."""
     return "".join(c if c.isprintable() else _escape(c) for c in str(text))
 
 
-def _escape(c):
+def _escape(c: str) -> str:
     raw = ord(c) - 0xDC00  # a byte that is not UTF-8, as Python keeps it in file names
     return f"\\x{raw:02x}" if 0x80 <= raw <= 0xFF else c.encode("unicode_escape").decode()
 
 
-def quoted(text, most=80):
+def quoted(text: object, most: int = 80) -> str:
     """Untrusted text for a message: escapes control characters and quotes, and cuts long texts."""
     text = str(text)
     cut = text if len(text) <= most else text[:most] + "..."

@@ -3,6 +3,8 @@ sentence, escaped for terminals."""
 import argparse
 import os
 import sys
+from collections.abc import Callable
+from typing import NoReturn
 
 from .errors import EnvironmentFault, InputError, NumericalError, escaped
 
@@ -10,15 +12,15 @@ INPUT_EXIT, ENVIRONMENT_EXIT, NUMERICAL_EXIT, INTERRUPTED_EXIT, READER_LEFT_EXIT
 
 
 class Parser(argparse.ArgumentParser):
-    def error(self, message):
+    def error(self, message: str) -> NoReturn:
         super().error(escaped(message))
 
 
-def _say(text):
+def _say(text: object) -> None:
     print(escaped(f"error: {text}"), file=sys.stderr)
 
 
-def ended(run):
+def ended(run: Callable[[], int | None]) -> int:
     """Returns run()'s exit code, or the exit code for its error."""
     import torch
     if sys.stdout is None:  # closed by whoever started Python

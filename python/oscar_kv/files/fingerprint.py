@@ -3,12 +3,13 @@ keys that programs rewrite, then names, types, shapes and samples of all tensors
 is the definition."""
 import hashlib
 import pathlib
+from typing import Any
 
 import torch
 
 from .canonical_json import canonical_json
 from .errors import InputError, quoted
-from .foreign_files import CHUNK, is_present
+from .foreign_files import CHUNK, FileName, is_present
 from .safetensors_file import SafetensorsFile
 from .strict_json import Fields, read_json
 
@@ -25,20 +26,20 @@ VOLATILE = frozenset((
     "torchscript", "transformers_version", "unsloth_fixed", "unsloth_version", "use_cache"))
 
 
-def _without_volatile(config):
-    def nested(key, value):
+def _without_volatile(config: dict[str, Any]) -> dict[str, Any]:
+    def nested(key: str, value: object) -> bool:
         return isinstance(value, dict) and key.endswith("_config") and key != "quantization_config"
 
     return {key: _without_volatile(value) if nested(key, value) else value for key, value in config.items()
             if key not in VOLATILE}
 
 
-def canonical_config(config):
+def canonical_config(config: dict[str, Any]) -> str:
     """The text of a config.json that identifies its model."""
     return canonical_json(_without_volatile(config))
 
 
-def _shards(index):
+def _shards(index: pathlib.Path) -> list[str]:
     """The files named by an index, each inside the checkpoint's folder."""
     placed = Fields(read_json(index, MOST_INDEX, strict=False), index).object("weight_map").value
     if not placed:
@@ -53,7 +54,7 @@ def _shards(index):
     return sorted(set(placed.values()))
 
 
-def _same(one, other, name):
+def _same(one: SafetensorsFile, other: SafetensorsFile, name: str) -> bool:
     """Whether two files hold the same tensor under a name."""
     if one is other:
         return True
@@ -64,7 +65,7 @@ def _same(one, other, name):
                for at in range(0, a.end - a.begin, CHUNK))
 
 
-def tensors_of(directory):
+def tensors_of(directory: FileName) -> dict[str, SafetensorsFile]:
     """name -> SafetensorsFile with the tensor, over all shards of a checkpoint. The index entries of single tensors
     do not count."""
     directory = pathlib.Path(directory)
@@ -75,7 +76,8 @@ def tensors_of(directory):
     if not is_present(index):
         raise InputError(f"{directory}: has neither model.safetensors nor model.safetensors.index.json; the "
                          "fingerprint of the checkpoint is taken from them")
-    held, opened = {}, set()
+    held: dict[str, SafetensorsFile] = {}
+    opened = set()
     for name in _shards(index):
         if not is_present(directory / name):
             raise InputError(f"{index}: the shard {quoted(name)} is missing; complete the checkpoint")
@@ -90,7 +92,7 @@ def tensors_of(directory):
     return held
 
 
-def checkpoint_fingerprint(directory):
+def checkpoint_fingerprint(directory: FileName) -> str:
     """"v2:sha256:..." of the checkpoint in a directory; reads 12 KiB per tensor."""
     directory = pathlib.Path(directory)
     path = directory / "config.json"
@@ -108,10 +110,12 @@ def checkpoint_fingerprint(directory):
     return VERSION_2 + digest.hexdigest()
 
 
-def first_values(tensors, name, count):
+def first_values(tensors: dict[str, SafetensorsFile], name: str, count: int) -> torch.Tensor | None:
     """The first values of a tensor from tensors_of(), in its stored dtype; None if there is no such float tensor."""
     file = tensors.get(name)
-    kind = file and {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}.get(file.entries[name].dtype)
-    if not kind or file.entries[name].begin == file.entries[name].end:
+    if file is None or file.entries[name].begin == file.entries[name].end:
+        return None
+    kind = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}.get(file.entries[name].dtype)
+    if kind is None:
         return None
     return torch.frombuffer(bytearray(file.bytes_of(name, 0, count * kind.itemsize)), dtype=kind)

@@ -9,12 +9,13 @@ import stat
 from .errors import InputError
 
 CHUNK = 1 << 20
+FileName = str | os.PathLike[str]
 
 
 class RegularFile:
     """An open regular file of `size` bytes at the time of opening. InputError if there is none with this name."""
 
-    def __init__(self, path):
+    def __init__(self, path: FileName) -> None:
         self._fd, self.path = -1, pathlib.Path(path)
         try:
             # O_NONBLOCK, because open() would wait for the writer of a pipe. It has no effect on regular files.
@@ -28,12 +29,12 @@ class RegularFile:
             raise InputError(f"{self.path}: is not a regular file")
         self.size, self.identity = facts.st_size, (facts.st_dev, facts.st_ino)
 
-    def __del__(self):
+    def __del__(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
-    def read(self, begin, count):
+    def read(self, begin: int, count: int) -> bytes:
         """`count` bytes starting at `begin`."""
         parts, at = [], begin
         try:
@@ -47,14 +48,14 @@ class RegularFile:
             raise InputError(f"{self.path}: cannot be read ({error.strerror})") from None
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def sha256(self):
+    def sha256(self) -> str:
         digest = hashlib.sha256()
         for begin in range(0, self.size, CHUNK):
             digest.update(self.read(begin, min(CHUNK, self.size - begin)))
         return digest.hexdigest()
 
 
-def read_file(path, most):
+def read_file(path: FileName, most: int) -> bytes:
     """All bytes of a regular file. InputError if it has more than `most`."""
     file = RegularFile(path)
     if file.size > most:
@@ -62,7 +63,7 @@ def read_file(path, most):
     return file.read(0, file.size)
 
 
-def is_present(path):
+def is_present(path: FileName) -> bool:
     """Whether anything has this name, including a broken link, so that opening it reports the fault."""
     try:
         os.lstat(path)

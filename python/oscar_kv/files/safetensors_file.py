@@ -1,11 +1,12 @@
 """Tensors of a safetensors file: u64 little-endian header length, JSON header, data. Every number of the header is
 checked before use, so a damaged file gives an error."""
 import dataclasses
+from typing import Any
 
 import torch
 
 from .errors import InputError, quoted
-from .foreign_files import RegularFile
+from .foreign_files import FileName, RegularFile
 from .strict_json import parse_json
 
 # Bits of an element.
@@ -19,15 +20,15 @@ MOST_RANK = 32
 @dataclasses.dataclass(frozen=True)
 class Entry:
     dtype: str
-    shape: tuple
+    shape: tuple[int, ...]
     begin: int  # bytes from the start of the file
     end: int
 
-    def shape_text(self):
+    def shape_text(self) -> str:
         return "[" + ", ".join(map(str, self.shape)) + "]"
 
 
-def _elements(shape):
+def _elements(shape: list[int]) -> int | None:
     """The number of elements; None if it exceeds 62 bits."""
     count = 1
     for extent in shape:
@@ -40,14 +41,14 @@ def _elements(shape):
 class SafetensorsFile:
     """file: an already opened RegularFile, so that the data read is the data hashed."""
 
-    def __init__(self, path, file=None):
+    def __init__(self, path: FileName, file: RegularFile | None = None) -> None:
         self._file = RegularFile(path) if file is None else file
         self.path, self.identity = self._file.path, self._file.identity
         if self._file.size < 8:
             raise InputError(f"{self.path}: has {self._file.size} bytes, too few for a safetensors file")
         self.entries = self._read_header(self._file.size)
 
-    def _read_header(self, size):
+    def _read_header(self, size: int) -> dict[str, Entry]:
         length = int.from_bytes(self._file.read(0, 8), "little")
         if length > MOST_HEADER or 8 + length > size:
             raise InputError(f"{self.path}: its header of {length} bytes does not fit into the file of {size} bytes; "
@@ -71,8 +72,8 @@ class SafetensorsFile:
             raise InputError(f"{self.path}: has {size} bytes, its header describes {covered}; copy the file again")
         return entries
 
-    def _entry(self, name, fact, start, size):
-        def bad(what):
+    def _entry(self, name: str, fact: Any, start: int, size: int) -> Entry:
+        def bad(what: str) -> InputError:
             return InputError(f"{self.path}: the tensor {quoted(name)} has {what}")
 
         if not isinstance(fact, dict) or fact.keys() != {"dtype", "shape", "data_offsets"}:
@@ -92,13 +93,13 @@ class SafetensorsFile:
             raise bad("data beyond the end of the file; the file is cut")
         return Entry(dtype, tuple(shape), start + offsets[0], start + offsets[1])
 
-    def bytes_of(self, name, begin=0, count=None):
+    def bytes_of(self, name: str, begin: int = 0, count: int | None = None) -> bytes:
         """`count` bytes of a tensor starting at `begin`, by default all."""
         entry = self.entries[name]
         held = entry.end - entry.begin
         return self._file.read(entry.begin + begin, min(held - begin, held if count is None else count))
 
-    def float32(self, name):
+    def float32(self, name: str) -> torch.Tensor:
         """A copy of an F32 tensor."""
         entry = self.entries[name]
         if entry.begin == entry.end:

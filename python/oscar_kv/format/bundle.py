@@ -3,16 +3,17 @@ import dataclasses
 import os
 import pathlib
 import warnings
+from typing import Any
 
 import torch
 
 from ..files.errors import InputError, escaped, quoted
 from ..files.fingerprint import VERSION_1
-from ..files.foreign_files import RegularFile, is_present
+from ..files.foreign_files import FileName, RegularFile, is_present
 from ..files.safetensors_file import SafetensorsFile
 from ..files.strict_json import read_json
 from . import manifest as manifest_file
-from .manifest import CARD, HASHES, NAME, ROTATIONS, left_out_layers, parse_manifest, tensor_name
+from .manifest import CARD, HASHES, NAME, ROTATIONS, Layer, Manifest, Side, left_out_layers, parse_manifest, tensor_name
 
 MOST_MANIFEST = 64 << 20
 ORTHOGONALITY_LIMIT = 1e-4  # FP32 storage leaves about 1e-7
@@ -24,20 +25,21 @@ class Bundle:
     method: str
     scope: str
     fingerprint: str  # of the fitted model; empty: unknown
-    model: dict       # name, architecture, ...: for messages
+    model: dict[str, Any]  # name, architecture, ...: for messages
     sink: int         # BF16 tokens at the start
     recent: int       # BF16 tokens at the end
     encoder: str      # minmax | search | feedback
     group: int        # for layout uniform; 0: the full head
-    # [manifest.Layer], ascending layer ids; model["left_out"] lists layers that are intentionally missing
-    layers: list
+    # ascending layer ids; model["left_out"] lists layers that are intentionally missing
+    layers: list[Layer]
     longest_distance: int = 0  # longest key-query distance in the calibration, in tokens; 0: not recorded
 
-    def slice_heads(self, begin, end):
+    def slice_heads(self, begin: int, end: int) -> "Bundle":
         """The bundle of one rank: KV heads [begin, end) of every layer."""
-        def part(tensor, side, kv_heads):
-            shared = tensor is None or (tensor.shape[0] == 1 and side.heads == 1 and kv_heads > 1)
-            return tensor if shared else tensor[begin:end].clone()
+        def part(tensor: torch.Tensor | None, side: Side, kv_heads: int) -> torch.Tensor | None:
+            if tensor is None or (tensor.shape[0] == 1 and side.heads == 1 and kv_heads > 1):  # shared
+                return tensor
+            return tensor[begin:end].clone()
 
         layers = []
         for layer in self.layers:
@@ -47,16 +49,16 @@ class Bundle:
             sides = []
             for side in (layer.key, layer.value):
                 names = ("forward", "inverse", "mean", "sigma", "metric", "eigenvalues")
-                own = {name: part(getattr(side, name), side, layer.kv_heads) for name in names}
+                own: dict[str, Any] = {name: part(getattr(side, name), side, layer.kv_heads) for name in names}
                 clip = side.clip if len(side.clip) == 1 else side.clip[begin:end]
                 sides.append(dataclasses.replace(side, heads=own["forward"].shape[0], clip=clip, **own))
             layers.append(dataclasses.replace(layer, kv_heads=end - begin, key=sides[0], value=sides[1]))
         return dataclasses.replace(self, layers=layers)
 
 
-def _check_files(manifest, directory):
+def _check_files(manifest: Manifest, directory: pathlib.Path) -> RegularFile:
     """Opens the rotations. The file stays open, so the data read is the data hashed."""
-    rotations = None
+    opened = {}
     for name, (size, digest) in manifest.files.items():
         path = directory / name
         if name == CARD:
@@ -73,12 +75,11 @@ def _check_files(manifest, directory):
         found = file.sha256()
         if found != digest:
             raise InputError(f"{path}: sha256 is {found}, the manifest says {digest}; copy or fit the bundle again")
-        if name == ROTATIONS:
-            rotations = file
-    return rotations
+        opened[name] = file
+    return opened[ROTATIONS]
 
 
-def _read_tensors(manifest, rotations):
+def _read_tensors(manifest: Manifest, rotations: RegularFile) -> None:
     file, path = SafetensorsFile(rotations.path, rotations), rotations.path
     for name in file.entries:
         if name not in manifest.tensors:
@@ -100,7 +101,7 @@ def _read_tensors(manifest, rotations):
                 setattr(side, field, file.float32(name))
 
 
-def _side_faults(side, key, name, head_dim, group):
+def _side_faults(side: Side, key: bool, name: str, head_dim: int, group: int) -> list[str]:
     """One sentence per fault in the numbers of a side."""
     for tensor in (side.forward, side.inverse, side.mean, side.eigenvalues):
         if tensor is not None and not bool(torch.isfinite(tensor).all()):
@@ -116,7 +117,7 @@ def _side_faults(side, key, name, head_dim, group):
             faults.append(f"{name} rotation is not orthogonal (max |M M^T - I| = {error:.3g}, limit "
                           f"{ORTHOGONALITY_LIMIT})")
     else:
-        back = side.inverse.double()
+        back = side.back(key).double()
         product = forward.transpose(1, 2) @ back if key else back @ forward
         error = float((product - eye).abs().max())
         if not error <= ORTHOGONALITY_LIMIT:
@@ -132,7 +133,7 @@ def _side_faults(side, key, name, head_dim, group):
     return faults
 
 
-def load_bundle(path):
+def load_bundle(path: FileName) -> Bundle:
     """Reads and checks a bundle: manifest, files, hashes, shapes, numbers. InputError at the first fault."""
     directory = pathlib.Path(path)
     if not os.path.isdir(directory):
@@ -158,9 +159,9 @@ def load_bundle(path):
                   manifest.recent, manifest.encoder, manifest.group, manifest.layers, manifest.longest_distance)
 
 
-def check_geometry(bundle, layers, kv_heads, head_dim, fingerprint=None):
+def check_geometry(bundle: Bundle, layers: int, kv_heads: int, head_dim: int, fingerprint: str | None = None) -> None:
     """InputError unless the bundle fits the model's geometry and, if both are known, its fingerprint."""
-    def differ(what, ours, theirs):
+    def differ(what: str, ours: int, theirs: int) -> InputError:
         return InputError(f"{bundle.path}: the bundle has {what} {ours}, the model {theirs}; take the bundle of this "
                           "model")
 

@@ -2,11 +2,12 @@
 arithmetic. A row is one token of one KV head, d channels. Tensors are [..., H, d]. Heads have separate clip
 ratios, deviations and metrics; all other dimensions are tokens."""
 import dataclasses
+from collections.abc import Sequence
 
 import torch
 
 from ..files.errors import InputError, NumericalError
-from .feedback import ascend, make_metric
+from .feedback import Metric, ascend, make_metric
 from .float_math import clip_rows, fixed_dot, fixed_sum, truncated
 
 MOST_HEAD_DIM = 1024
@@ -24,46 +25,46 @@ class RowCode:
     layout: str             # uniform | blocks
     head_dim: int           # d
     group: int = 0          # uniform: channels per scale and zero point; divides d
-    widths: tuple = ()      # blocks: bits of each group of d/4 channels
+    widths: tuple[int, ...] = ()      # blocks: bits of each group of d/4 channels
     params: str = "float16"  # uniform: dtype of s and z, float16 | bfloat16
 
     @property
-    def block(self):
+    def block(self) -> int:
         return self.head_dim // 4
 
-    def metric_channels(self):
+    def metric_channels(self) -> int:
         return self.block if self.layout == "blocks" else self.group
 
-    def code_bytes(self):
+    def code_bytes(self) -> int:
         return self.head_dim // 4 if self.layout == "uniform" else sum(self.widths) * self.block // 8
 
-    def param_bytes(self):
+    def param_bytes(self) -> int:
         return 4 * (self.head_dim // self.group) if self.layout == "uniform" else sum(w > 0 for w in self.widths)
 
-    def numbers(self):
+    def numbers(self) -> list[int]:
         """The list of integers that operators take; code_of() is the inverse."""
         widths = list(self.widths) or [0] * 4
         return [int(self.layout == "blocks"), self.head_dim, self.group, int(self.params == "bfloat16"), *widths]
 
-    def bits_per_element(self):
+    def bits_per_element(self) -> float:
         return 8.0 * (self.code_bytes() + self.param_bytes()) / self.head_dim
 
 
-def code_of(numbers):
+def code_of(numbers: Sequence[int]) -> RowCode:
     blocks, head_dim, group, bfloat16, *widths = numbers
     if blocks:
         return RowCode("blocks", head_dim, widths=tuple(widths))
     return RowCode("uniform", head_dim, group=group, params="bfloat16" if bfloat16 else "float16")
 
 
-def code_unsupported(code):
-    """Why kernels cannot read and write pages of this code, or None. code: RowCode."""
+def code_unsupported(code: RowCode) -> str | None:
+    """Why kernels cannot read and write pages of this code, or None."""
     if code.head_dim % 16 or code.head_dim > 256:
         return f"kernels have head sizes up to 256 that 16 divides, not {code.head_dim}"
     return None
 
 
-def validate(code):
+def validate(code: RowCode) -> None:
     d = code.head_dim
     if not 4 <= d <= MOST_HEAD_DIM:
         raise InputError(f"head_dim {d} cannot be quantized; expected 4 to {MOST_HEAD_DIM}")
@@ -79,34 +80,38 @@ def validate(code):
 class _Stored:
     """16-bit parameters: values rounded to the dtype, and their bits."""
 
-    def __init__(self, params):
+    def __init__(self, params: str) -> None:
         self.dtype = torch.float16 if params == "float16" else torch.bfloat16
         self.most, self.least = (65504.0, 2.0 ** -24) if params == "float16" else (2.0 ** 96, 2.0 ** -100)
 
-    def round(self, x):
+    def round(self, x: torch.Tensor) -> torch.Tensor:
         return x.to(self.dtype).float()
 
-    def scale(self, a):
+    def scale(self, a: torch.Tensor) -> torch.Tensor:
         """The stored scale of a positive number. A number not below the limit (including NaN) becomes the limit."""
         s = self.round(torch.where(a < self.most, a, torch.full_like(a, self.most)))
         return torch.where(s < self.least, torch.full_like(s, self.least), s)
 
-    def bytes(self, scale, zero):
+    def bytes(self, scale: torch.Tensor, zero: torch.Tensor) -> torch.Tensor:
         """[..., groups] twice -> [..., 4 groups] bytes: s, z per group, little-endian."""
         pair = torch.stack([scale.to(self.dtype), zero.to(self.dtype)], dim=-1)
         return pair.flatten(-2).contiguous().view(torch.uint8)
 
-    def values(self, params):
+    def values(self, params: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """[..., 4 groups] bytes -> s, z [..., groups] FP32."""
         pair = params.contiguous().view(self.dtype).float().unflatten(-1, (-1, 2))
         return pair[..., 0], pair[..., 1]
+
+
+Group = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # codes, scales, zeros
 
 
 class RowCodec:
     """Code, side and encoder of the heads of a layer. clip: 1 or H floats; sigma [H, 4] (blocks); metric [H, d, n]
     as stored in the bundle (encoder feedback)."""
 
-    def __init__(self, code, key, heads, encoder="minmax", clip=(0.0,), sigma=None, metric=None):
+    def __init__(self, code: RowCode, key: bool, heads: int, encoder: str = "minmax", clip: Sequence[float] = (0.0,),
+                 sigma: torch.Tensor | None = None, metric: torch.Tensor | None = None) -> None:
         validate(code)
         self.code, self.key, self.heads, self.encoder = code, key, heads, encoder
         # Ratios are FP32: 0.9600000 as the codec stores it.
@@ -120,13 +125,13 @@ class RowCodec:
             self.metrics = [make_metric(m, code.layout == "uniform") for m in metric.split(n, dim=1)]
         self._boundary = BOUNDARY
 
-    def to(self, device):
+    def to(self, device: torch.device | str) -> "RowCodec":
         self.sigma = self.sigma.to(device)
         self._boundary = self._boundary.to(device)
         self.metrics = self.metrics and [m.to(device) for m in self.metrics]
         return self
 
-    def encode(self, rows):
+    def encode(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """rows [..., H, d] FP32 -> codes [..., H, d] uint8, params [..., H, param_bytes] uint8 as stored."""
         if not bool(torch.isfinite(rows).all()):
             flat = rows.reshape(-1, rows.shape[-1])
@@ -137,13 +142,13 @@ class RowCodec:
         rows = clip_rows(rows, self.clip)
         return self._encode_uniform(rows) if self.code.layout == "uniform" else self._encode_blocks(rows)
 
-    def decode(self, codes, params):
+    def decode(self, codes: torch.Tensor, params: torch.Tensor) -> torch.Tensor:
         """-> [..., H, d] FP32."""
         return decode_rows(self.code, self.sigma, codes, params)
 
     # Layout uniform.
 
-    def _encode_uniform(self, rows):
+    def _encode_uniform(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         groups = rows.split(self.code.group, dim=-1)
         encode = self._minmax if self.encoder == "minmax" else self._search
         parts = [encode(x, self.metrics[g] if self.metrics else None) for g, x in enumerate(groups)]
@@ -151,19 +156,20 @@ class RowCodec:
         scale, zero = (torch.stack([p[i] for p in parts], dim=-1) for i in (1, 2))
         return codes, _Stored(self.code.params).bytes(scale, zero)
 
-    def _constant(self, low, high, kind):
+    def _constant(self, low: torch.Tensor, high: torch.Tensor, kind: _Stored) -> tuple[torch.Tensor, torch.Tensor]:
         middle = 0.5 * low + 0.5 * high
         size = middle.abs()
         zero = torch.where(size < kind.least, 0.0, torch.where(middle < 0, 1.0, -1.0))
         return kind.scale(size), zero
 
-    def _with_constant(self, far, low, high, codes, scale, zero, kind):
+    def _with_constant(self, far: torch.Tensor, low: torch.Tensor, high: torch.Tensor, codes: torch.Tensor,
+                       scale: torch.Tensor, zero: torch.Tensor, kind: _Stored) -> Group:
         """Groups too far from zero for their variation are stored as a constant."""
         constant_scale, constant_zero = self._constant(low, high, kind)
         return (torch.where(far.unsqueeze(-1), torch.zeros_like(codes), codes), torch.where(far, constant_scale, scale),
                 torch.where(far, constant_zero, kind.round(zero)))
 
-    def _minmax(self, x, _metric):
+    def _minmax(self, x: torch.Tensor, _metric: Metric | None) -> Group:
         kind = _Stored(self.code.params)
         low, high = x.amin(dim=-1), x.amax(dim=-1)
         s = kind.scale((high - low).clamp(min=1e-8) / 3.0)
@@ -171,7 +177,7 @@ class RowCodec:
         codes = truncated(x / s.unsqueeze(-1) + z.unsqueeze(-1) + 0.5, 3.0)
         return self._with_constant(low.abs() > MOST_OFFSET * s, low, high, codes, s, z, kind)
 
-    def _search(self, x, metric):
+    def _search(self, x: torch.Tensor, metric: Metric | None) -> Group:
         kind, count = _Stored(self.code.params), float(x.shape[-1])
         low, high = x.amin(dim=-1), x.amax(dim=-1)
         width = high - low
@@ -213,7 +219,7 @@ class RowCodec:
 
     # Layout blocks.
 
-    def _encode_blocks(self, rows):
+    def _encode_blocks(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         n, codes, params = self.code.block, [], []
         for b, width in enumerate(self.code.widths):
             x = rows[..., b * n:(b + 1) * n]
@@ -226,12 +232,12 @@ class RowCodec:
         none = torch.empty((*rows.shape[:-1], 0), dtype=torch.uint8, device=rows.device)
         return torch.cat(codes, dim=-1), torch.stack(params, dim=-1) if params else none
 
-    def _encode_block(self, x, width, sigma, metric):
+    def _encode_block(self, x: torch.Tensor, width: int, sigma: torch.Tensor,
+                      metric: Metric | None) -> tuple[torch.Tensor, torch.Tensor]:
         levels, top = 1 << width, float((1 << width) - 1)
         largest = x.abs().amax(dim=-1)
-        best = odd = best_dot = best_squares = None
-        fractions = BLOCK_FRACTIONS[width] if self.encoder != "minmax" else (1.0,)
-        for fraction in torch.tensor(fractions).tolist():
+
+        def tried(fraction: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
             if width == 1:
                 q = (x >= 0).float()
             else:
@@ -241,10 +247,12 @@ class RowCodec:
             whole = 2 * q.int() + 1 - levels
             o, squares = whole.float(), (whole * whole).sum(dim=-1, dtype=torch.int32).float()
             dot = fixed_dot(x, o)
-            score = (dot * dot) / squares
-            if best is None:
-                best, odd, best_dot, best_squares = score, o, dot, squares
-                continue
+            return (dot * dot) / squares, o, dot, squares
+
+        first, *others = torch.tensor(BLOCK_FRACTIONS[width] if self.encoder != "minmax" else (1.0,)).tolist()
+        best, odd, best_dot, best_squares = tried(first)
+        for fraction in others:
+            score, o, dot, squares = tried(fraction)
             better = score > best
             best, best_dot = torch.where(better, score, best), torch.where(better, dot, best_dot)
             best_squares, odd = torch.where(better, squares, best_squares), torch.where(better.unsqueeze(-1), o, odd)
@@ -262,7 +270,7 @@ class RowCodec:
         e = torch.where(small, -128, torch.where(large, 127, e))
         return codes.to(torch.uint8), e.to(torch.int8).view(torch.uint8)
 
-    def _scale_byte(self, ratio):
+    def _scale_byte(self, ratio: torch.Tensor) -> torch.Tensor:
         bits = ratio.view(torch.int32)
         mantissa = ((bits & 0x7FFFFF) | 0x3F800000).view(torch.float32)
         e = 32 * ((bits >> 23) - 127) + (mantissa.unsqueeze(-1) >= self._boundary).sum(dim=-1, dtype=torch.int32)
@@ -270,13 +278,13 @@ class RowCodec:
         return torch.where(ratio >= 2.0 ** -5, e, -128)
 
 
-def _scale_value(stored, sigma):
+def _scale_value(stored: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
     steps = stored.view(torch.int8).int() + 128
     power = ((steps // 32 - 4 + 127) << 23).to(torch.int32).view(torch.float32)
     return sigma * GRID.to(stored.device)[steps % 32] * power
 
 
-def decode_rows(code, sigma, codes, params):
+def decode_rows(code: RowCode, sigma: torch.Tensor, codes: torch.Tensor, params: torch.Tensor) -> torch.Tensor:
     """Decodes with only a reader's data, without the encoder: codes [..., H, d], params [..., H, param_bytes] uint8,
     sigma [H, 4] (layout blocks) -> [..., H, d] FP32."""
     if code.layout == "uniform":
@@ -292,9 +300,3 @@ def decode_rows(code, sigma, codes, params):
         out[..., b * n:(b + 1) * n] = levels * scale.unsqueeze(-1)
         stored += 1
     return out
-
-
-def side_codec(layer, key, encoder, group):
-    """The codec of one side of a layer of a bundle."""
-    side = layer.key if key else layer.value
-    return RowCodec(side.code(layer.head_dim, group), key, layer.kv_heads, encoder, side.clip, side.sigma, side.metric)

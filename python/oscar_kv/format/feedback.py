@@ -16,11 +16,11 @@ class Metric:
     offset: torch.Tensor  # [H, n] FP32: h / sum(h), layout uniform
     flat: torch.Tensor    # [H] bool: a multiple of the identity, encoded by search
 
-    def to(self, device):
+    def to(self, device: torch.device | str) -> "Metric":
         return Metric(self.matrix.to(device), self.offset.to(device), self.flat.to(device))
 
 
-def make_metric(matrix, uniform):
+def make_metric(matrix: torch.Tensor, uniform: bool) -> Metric:
     """matrix [H, n, n] FP32 as stored. Layout uniform has a free offset, so its component is projected out."""
     n = matrix.shape[-1]
     eye = torch.eye(n, dtype=torch.bool)
@@ -41,7 +41,7 @@ def make_metric(matrix, uniform):
     return Metric(torch.where(usable[..., None], projected, matrix), offset, flat)
 
 
-def products(x, h):
+def products(x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
     """x [..., H, n] times h [H, n, n], summed over the rows of h from first to last."""
     total = torch.zeros_like(x)
     for i in range(x.shape[-1]):
@@ -49,7 +49,8 @@ def products(x, h):
     return total
 
 
-def ascend(x, h, step, low, high, v):
+def ascend(x: torch.Tensor, h: torch.Tensor, step: float, low: float, high: float,
+           v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Coordinate ascent of <x, v>^2 / <v, v> in metric h; x, v [..., H, n], h [H, n, n].
 
     Returns v, xx, xv, vv and a mask of usable entries; elsewhere v is unchanged."""

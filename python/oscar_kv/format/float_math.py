@@ -1,11 +1,13 @@
 """FP32 arithmetic with separately rounded operations, in the orders that docs/format-codec.md of the toolchain
 defines. The last dimension of a tensor is a row."""
+from collections.abc import Sequence
+
 import torch
 
 LANES = 32
 
 
-def fixed_sum(x):
+def fixed_sum(x: torch.Tensor) -> torch.Tensor:
     """Sum over the last dimension: 32 running sums, then folds 16, 8, 4, 2, 1 apart."""
     n = x.shape[-1]
     if n % LANES:
@@ -20,16 +22,16 @@ def fixed_sum(x):
     return lanes[..., 0]
 
 
-def fixed_dot(x, y):
+def fixed_dot(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return fixed_sum(x * y)
 
 
-def truncated(x, most):
+def truncated(x: torch.Tensor, most: float) -> torch.Tensor:
     """trunc(clamp(x, 0, most)), still in FP32."""
     return x.clamp(0.0, most).trunc()
 
 
-def clip_rows(rows, ratio):
+def clip_rows(rows: torch.Tensor, ratio: Sequence[float]) -> torch.Tensor:
     """rows [..., H, d], ratio: H floats; clips at the magnitude with index min(int(ratio d), d - 1); 0 or 1: off."""
     d = rows.shape[-1]
     # int() of an FP32 product, as in the C++ codec.

@@ -4,13 +4,15 @@ import dataclasses
 import hashlib
 import json
 import re
+from typing import Any
 
 import torch
 
 from ..files.canonical_json import canonical_json
 from ..files.errors import InputError, quoted
+from ..files.foreign_files import FileName
 from ..files.strict_json import Fields
-from .codec import MOST_HEAD_DIM, RowCode, validate
+from .codec import MOST_HEAD_DIM, RowCode, RowCodec, validate
 
 NAME, ROTATIONS, CARD, HASHES = "oscar_bundle.json", "rotations.safetensors", "README.md", "calibration_hashes.json"
 NEWEST_VERSION = 3
@@ -26,21 +28,21 @@ class Side:
     orthogonal: bool
     centered: bool
     rotated_mean: bool                     # keys: the mean was taken before RoPE
-    clip: list                             # [1 or Hkv]; 0: off
-    widths: tuple | None                   # None: layout uniform; otherwise bits of the four groups
-    forward: torch.Tensor | None = None    # [heads, d, d] FP32
+    clip: list[float]                      # [1 or Hkv]; 0: off
+    widths: tuple[int, ...] | None         # None: layout uniform; otherwise bits of the four groups
+    forward: torch.Tensor = torch.empty(0)  # [heads, d, d] FP32
     inverse: torch.Tensor | None = None    # [heads, d, d] FP32; None when orthogonal
     mean: torch.Tensor | None = None       # [Hkv, d] FP32
     sigma: torch.Tensor | None = None      # [Hkv, 4] FP32, with widths
     metric: torch.Tensor | None = None     # [Hkv, d, n] FP32, encoder feedback
     eigenvalues: torch.Tensor | None = None  # [heads, d]
 
-    def code(self, head_dim, group):
+    def code(self, head_dim: int, group: int) -> RowCode:
         if self.widths is None:
             return RowCode("uniform", head_dim, group=group or head_dim)
         return RowCode("blocks", head_dim, widths=self.widths)
 
-    def back(self, key):
+    def back(self, key: bool) -> torch.Tensor:
         """The matrix that undoes `forward`: for queries (keys) or outputs (values). [heads, d, d]"""
         if self.inverse is not None:
             return self.inverse
@@ -56,34 +58,40 @@ class Layer:
     value: Side
 
 
+def side_codec(layer: Layer, key: bool, encoder: str, group: int) -> RowCodec:
+    """The codec of one side of a layer of a bundle."""
+    side = layer.key if key else layer.value
+    return RowCodec(side.code(layer.head_dim, group), key, layer.kv_heads, encoder, side.clip, side.sigma, side.metric)
+
+
 @dataclasses.dataclass
 class Manifest:
     method: str
     scope: str
     fingerprint: str
-    model: dict
-    layers: list
+    model: dict[str, Any]
+    layers: list[Layer]
     encoder: str
     group: int
     sink: int
     recent: int
-    files: dict
-    tensors: dict  # name -> shape
+    files: dict[str, tuple[int, str]]  # (bytes, SHA-256)
+    tensors: dict[str, tuple[int, ...]]  # shapes
     numbers_sha256: str
     longest_distance: int = 0  # longest key-query distance in the calibration, in tokens; 0: not recorded
 
 
-def tensor_name(layer, key, part):
+def tensor_name(layer: int, key: bool, part: str) -> str:
     return f"layers.{layer}.{'k' if key else 'v'}.{part}"
 
 
-def _ratio(value, where):
+def _ratio(value: object, where: FileName) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
         raise InputError(f"{where}: a clip ratio is {quoted(json.dumps(value))}, expected a number from 0 to 1")
     return float(value)
 
 
-def _widths(values, where, d):
+def _widths(values: list[Any], where: FileName, d: int) -> tuple[int, ...]:
     for w in values:
         if type(w) is not int or w not in (0, 1, 2, 4):
             raise InputError(f"{where}: a block width is {quoted(json.dumps(w))}, expected 0, 1, 2 or 4")
@@ -95,7 +103,7 @@ def _widths(values, where, d):
     return tuple(values)
 
 
-def _side(fields, key, layer, d, kv_heads, tensors):
+def _side(fields: Fields, key: bool, layer: int, d: int, kv_heads: int, tensors: dict[str, tuple[int, ...]]) -> Side:
     where = fields.where
     heads = fields.integer("heads")
     if heads not in (1, kv_heads):
@@ -118,8 +126,9 @@ def _side(fields, key, layer, d, kv_heads, tensors):
     return side
 
 
-def _layers(fields, tensors):
-    entries, layers = fields.items("layers"), []
+def _layers(fields: Fields, tensors: dict[str, tuple[int, ...]]) -> list[Layer]:
+    entries = fields.items("layers")
+    layers: list[Layer] = []
     if not 1 <= len(entries) <= MOST_LAYERS:
         raise InputError(f"{fields.where}: 'layers' has {len(entries)} entries, expected 1 to {MOST_LAYERS}")
     for entry in entries:
@@ -133,16 +142,16 @@ def _layers(fields, tensors):
     return layers
 
 
-def left_out_layers(model):
+def left_out_layers(model: dict[str, Any]) -> dict[int, str]:
     """{layer: reason} of the layers that a bundle leaves out, from the model facts in its manifest."""
     return {entry["layer"]: entry["reason"] for entry in model.get("left_out", [])}
 
 
-def _check_left_out(model, present, total):
+def _check_left_out(model: Fields, present: set[int], total: int) -> None:
     """Checks that every layer is in the bundle or in its list of left-out layers, if there is one."""
     if "left_out" not in model.value:
         return
-    found = {}
+    found: dict[int, str] = {}
     for entry in model.items("left_out"):
         item = Fields(entry, f"{model.where}, left_out")
         layer, reason = item.integer("layer", max(found, default=-1) + 1, total - 1), item.text("reason")
@@ -155,7 +164,7 @@ def _check_left_out(model, present, total):
             raise InputError(f"{model.where}: layer {layer} is {where}, expected it in one of them")
 
 
-def _code(fields, layers, tensors):
+def _code(fields: Fields, layers: list[Layer], tensors: dict[str, tuple[int, ...]]) -> tuple[str, int]:
     code = fields.object("code", fields.where)
     blocks = any(side.widths for layer in layers for side in (layer.key, layer.value))
     layout, expected = code.text("layout"), "blocks" if blocks else "uniform"
@@ -185,7 +194,7 @@ def _code(fields, layers, tensors):
     return encoder, group
 
 
-def _files(fields):
+def _files(fields: Fields) -> dict[str, tuple[int, str]]:
     files = {}
     listed = fields.object("files", fields.where)
     for name in listed.value:
@@ -201,7 +210,7 @@ def _files(fields):
     return files
 
 
-def parse_manifest(document, where):
+def parse_manifest(document: dict[str, Any], where: FileName) -> Manifest:
     fields = Fields(document, where)
     if fields.text("format") != "oscar-bundle":
         raise InputError(f"{where}: 'format' is {quoted(fields.text('format'))}, expected 'oscar-bundle'")
@@ -225,7 +234,8 @@ def parse_manifest(document, where):
     if scope not in ("layer", "head"):
         raise InputError(f"{where}: 'scope' is {quoted(scope)}, expected 'layer' or 'head'")
     model = fields.object("model")
-    fingerprint, tensors = model.text("fingerprint"), {}
+    fingerprint = model.text("fingerprint")
+    tensors: dict[str, tuple[int, ...]] = {}
     layers = _layers(fields, tensors)
     encoder, group = _code(fields, layers, tensors)
     total = model.integer("layers", 1, MOST_LAYERS, default=MOST_LAYERS)
@@ -247,7 +257,7 @@ def parse_manifest(document, where):
                     tensors, fields.text("numbers_sha256", ""), distance)
 
 
-def numbers_sha256(document):
+def numbers_sha256(document: dict[str, Any]) -> str:
     """SHA-256 of everything that affects the numbers of a bundle: docs/format-bundle.md, `numbers_sha256`."""
     numbers = {key: document[key] for key in NUMBERS} | {"fingerprint": document["model"]["fingerprint"]}
     return hashlib.sha256(canonical_json(numbers).encode()).hexdigest()

@@ -5,6 +5,8 @@ import dataclasses
 
 import torch
 
+from .codec import RowCode
+
 PAGE_TOKENS = 64
 
 
@@ -16,18 +18,19 @@ class Plane:
     width: int     # w
     offset: int    # bytes from the start of the page
 
-    def bytes(self):
+    def bytes(self) -> int:
         return PAGE_TOKENS // 8 * self.channels * self.width
 
-    def _vector_words(self):
+    def _vector_words(self) -> int:
         bits = self.channels * self.width
         return 4 if bits % 256 == 0 else 2 if bits % 128 == 0 else 1
 
-    def _field_bit(self, word, lane, half, field):
+    def _field_bit(self, word: torch.Tensor, lane: torch.Tensor, half: torch.Tensor,
+                   field: torch.Tensor) -> torch.Tensor:
         v = self._vector_words()
         return 32 * (word // v * 32 * v + lane * v + word % v) + 16 * half + self.width * field
 
-    def bits(self, key):
+    def bits(self, key: bool) -> torch.Tensor:
         """[64, n] int64: the lowest bit of each code, relative to the start of the plane."""
         token, channel = torch.arange(PAGE_TOKENS)[:, None], torch.arange(self.channels)[None, :]
         n, w = self.channels, self.width
@@ -49,7 +52,7 @@ class Plane:
 class SidePages:
     """Keys or values of a page: converts codes and parameters to bytes and back, for any number of pages at once."""
 
-    def __init__(self, code, key, offset):
+    def __init__(self, code: RowCode, key: bool, offset: int) -> None:
         self.code, self.key, self.planes = code, key, []
         widths = [(0, code.head_dim, 2)] if code.layout == "uniform" else [
             (b * code.block, code.block, w) for b, w in enumerate(code.widths) if w]
@@ -65,12 +68,12 @@ class SidePages:
         self._place = [(plane.bits(key) // plane.width).flatten() for plane in self.planes]
         self._order = [torch.argsort(place) for place in self._place]
 
-    def to(self, device):
+    def to(self, device: torch.device | str) -> "SidePages":
         self._place = [t.to(device) for t in self._place]
         self._order = [t.to(device) for t in self._order]
         return self
 
-    def read(self, pages):
+    def read(self, pages: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """pages [..., bytes] uint8 -> codes [..., 64, d] uint8, params [..., 64, param_bytes] uint8."""
         shape = (*pages.shape[:-1], PAGE_TOKENS, self.code.head_dim)
         codes = torch.zeros(shape, dtype=torch.uint8, device=pages.device)
@@ -83,7 +86,7 @@ class SidePages:
         stored = pages[..., self.param_offset:self.end].unflatten(-1, (self.groups, PAGE_TOKENS, self.param_size))
         return codes, stored.transpose(-3, -2).flatten(-2)
 
-    def write(self, pages, codes, params):
+    def write(self, pages: torch.Tensor, codes: torch.Tensor, params: torch.Tensor) -> None:
         """The inverse: fills this side's sections of pages, in place."""
         for plane, order in zip(self.planes, self._order):
             block = codes[..., plane.first_channel:plane.first_channel + plane.channels].flatten(-2)
@@ -97,11 +100,11 @@ class SidePages:
 class PageLayout:
     """Pages of one layer: keys, then values."""
 
-    def __init__(self, key_code, value_code):
+    def __init__(self, key_code: RowCode, value_code: RowCode) -> None:
         self.key = SidePages(key_code, True, 0)
         self.value = SidePages(value_code, False, self.key.end)
         self.bytes = self.value.end
 
-    def to(self, device):
+    def to(self, device: torch.device | str) -> "PageLayout":
         self.key.to(device), self.value.to(device)
         return self

@@ -8,7 +8,7 @@ from .page_layout import PAGE_TOKENS
 from .windows import sink_pages
 
 
-def element_places(head_dim):
+def element_places(head_dim: int) -> torch.Tensor:
     """[2, 64, d] int64: the element of each (keys or values, token, channel) inside a page of one KV head."""
     token, channel = torch.arange(PAGE_TOKENS)[:, None], torch.arange(head_dim)[None, :]
     if head_dim % 16:  # no kernel has operands for such heads: plain order
@@ -28,42 +28,47 @@ def element_places(head_dim):
 class WindowLayout:
     """Windows of sequences: `sink` first tokens and a ring of `ring_pages` pages."""
 
-    def __init__(self, head_dim, sink, ring_pages):
+    def __init__(self, head_dim: int, sink: int, ring_pages: int) -> None:
         self.head_dim, self.sink, self.ring_pages = head_dim, sink, ring_pages
         self.sink_pages = sink_pages(sink)
         self.pages = self.sink_pages + ring_pages  # per sequence
         self.elements = 2 * PAGE_TOKENS * head_dim  # per page of one KV head
         self._place = element_places(head_dim)
 
-    def to(self, device):
+    def to(self, device: torch.device | str) -> "WindowLayout":
         self._place = self._place.to(device)
         return self
 
-    def _at(self, table, sequence, position):
+    def _at(self, table: torch.Tensor, sequence: torch.Tensor,
+            position: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Pages [N] and places [2, N, d] of tokens."""
         ring = self.sink_pages * PAGE_TOKENS + position % (self.ring_pages * PAGE_TOKENS)
         slot = torch.where(position < self.sink, position, ring)
         return table[sequence, slot // PAGE_TOKENS], self._place[:, slot % PAGE_TOKENS]
 
-    def write(self, windows, table, sequence, position, key, value):
+    def write(self, windows: torch.Tensor, table: torch.Tensor, sequence: torch.Tensor, position: torch.Tensor,
+              key: torch.Tensor, value: torch.Tensor) -> None:
         """Writes rows [N, Hkv, d] BF16, at position [N] of sequences [N], into windows [pages, Hkv, 128 d]."""
         page, place = self._at(table, sequence, position)
         head = torch.arange(windows.shape[1], device=windows.device)[None, :, None]
         for rows, at in zip((key, value), place):
             windows[page[:, None, None], head, at[:, None, :]] = rows
 
-    def rows(self, windows, table, sequence, position):
+    def rows(self, windows: torch.Tensor, table: torch.Tensor, sequence: torch.Tensor,
+             position: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The inverse: keys and values [N, Hkv, d]."""
         page, place = self._at(table, sequence, position)
         head = torch.arange(windows.shape[1], device=windows.device)[None, :, None]
-        return tuple(windows[page[:, None, None], head, at[:, None, :]] for at in place)
+        keys, values = (windows[page[:, None, None], head, at[:, None, :]] for at in place)
+        return keys, values
 
-    def read(self, windows, table):
+    def read(self, windows: torch.Tensor, table: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """All slots of sequences: keys and values [B, Hkv, 64 pages, d]."""
         rows = windows[table][..., self._place.flatten()].unflatten(-1, self._place.shape)  # [B, pages, Hkv, 2, 64, d]
-        return tuple(rows.permute(3, 0, 2, 1, 4, 5).flatten(3, 4))
+        keys, values = rows.permute(3, 0, 2, 1, 4, 5).flatten(3, 4)
+        return keys, values
 
-    def positions(self, ends):
+    def positions(self, ends: torch.Tensor) -> torch.Tensor:
         """[B, 64 pages]: the token in each slot if the ring holds tokens from ends [B] on; -1 for slots that cannot
         have one."""
         device, ring = ends.device, self.ring_pages * PAGE_TOKENS

@@ -1,27 +1,29 @@
 """Which tokens of a sequence are BF16 and which are codes, and where the BF16 ones are: lib/layout/cache_windows.h of
 the toolchain."""
 import dataclasses
+from typing import TypeVar
 
 import torch
 
 from .page_layout import PAGE_TOKENS
 
+Tokens = TypeVar("Tokens", int, torch.Tensor)  # of a sequence, or lengths of many
 RING_SLACK = 15  # slots beyond the ring's tokens that the kernel's last tile may read
 
 
-def quantized_end(tokens, sink, recent, flush):
-    """Tokens [sink, end) of a sequence of `tokens` tokens are read as codes. tokens: an int, or a tensor of lengths."""
+def quantized_end(tokens: Tokens, sink: int, recent: int, flush: int) -> Tokens:
+    """Tokens [sink, end) of a sequence of `tokens` tokens are read as codes."""
     leaving = tokens - sink - recent
     leaving = leaving.clamp(min=0) if isinstance(leaving, torch.Tensor) else max(0, leaving)
     return sink + leaving // flush * flush
 
 
-def sink_pages(sink):
+def sink_pages(sink: int) -> int:
     """Window pages for the first tokens of a sequence."""
     return -(-sink // PAGE_TOKENS)
 
 
-def ring_pages(recent, flush):
+def ring_pages(recent: int, flush: int) -> int:
     """Window pages for the last tokens of a sequence."""
     return -(-(recent + flush + RING_SLACK) // PAGE_TOKENS)
 
@@ -37,13 +39,13 @@ class Policy:
     write_through: bool = False
 
     @property
-    def sink_pages(self):
+    def sink_pages(self) -> int:
         return sink_pages(self.sink)
 
-    def quantized_end(self, tokens):
+    def quantized_end(self, tokens: Tokens) -> Tokens:
         return quantized_end(tokens, self.sink, self.recent, self.flush)
 
-    def window_column(self, position):
+    def window_column(self, position: int) -> int:
         """The column in a row of window_table; the slot is position mod 64."""
         if position < self.sink:
             return position // PAGE_TOKENS
