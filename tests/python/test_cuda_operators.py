@@ -203,7 +203,7 @@ def test_step_tokens(layout, d, group, rotated_mean):
             phases = t.phase_table(device) if rotated_mean else None
             cuda = device.type == "cuda"
             tile = t.phases.tile(device) if rotated_mean and cuda else None
-            space = Shared().workspace(rows, d, group, n, 2, support.page_queries(cache.held()) if rotated_mean else 0)
+            space = Shared().workspace(rows, d, group, n, 2, support.page_queries(cache.held().table, cache.window_table) if rotated_mean else 0)
             wide = torch.full((n, 2 * group + 1, d), 7.0, dtype=torch.bfloat16, device=device)
             operators.step_tokens(wide[:, :-1], rows[:, :2 * group], rows[:, 2 * group:-2], rows[:, -2:], cache.pool, cache.table.tensor(device),
                                   cache.windows, cache.window_table, cache.device_lengths, t.query, t.key_forward, t.value_forward, t.output, t.key_mean,

@@ -208,7 +208,7 @@ class Tiers:
             space = torch.empty(0, dtype=torch.uint8, device=code.device)
         elif space is None:
             space = code.shared.workspace(coded, coded.shape[-1], group, coded.shape[0], coded.shape[1],
-                                      0 if turned is None else support.page_queries(held))
+                                      0 if turned is None else support.page_queries(held.table, held.window_table))
         by_operator = unsupported is None or not raw.is_cuda
         decode = operators.decode_attention if by_operator else operators.by_reference["decode_attention"]
         if by_operator and raw.is_cuda:

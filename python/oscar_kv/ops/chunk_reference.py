@@ -9,23 +9,24 @@ from ..format.window_layout import element_places
 from ..format.windows import sink_pages
 from . import reference, table_checks
 from .tables import CODES, NEW, WINDOW
+from .view import StepView
 
 
-def split_matrix(matrix):
+def split_matrix(matrix: torch.Tensor) -> torch.Tensor:
     """[h, d, d] FP32 as [h, 2, d, d] BF16, high and low terms, as tensor cores multiply it: exact to 2^-16."""
     high = matrix.bfloat16()
     return torch.stack([high, (matrix - high.float()).bfloat16()], dim=1).contiguous()
 
 
-def _whole(matrix):
+def _whole(matrix: torch.Tensor) -> torch.Tensor:
     return matrix if matrix.dim() == 3 else matrix.float().sum(dim=1)
 
 
-def _mean(mean, phases, positions):
+def _mean(mean: torch.Tensor | None, phases: torch.Tensor | None, positions: torch.Tensor) -> torch.Tensor | None:
     return mean if mean is None or phases is None else reference.rotated(mean, phases[positions])
 
 
-def _tokens(counts):
+def _tokens(counts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """For tables with counts [R]: each token's row and its index within the row."""
     row = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
     first = counts.cumsum(0) - counts
@@ -33,18 +34,19 @@ def _tokens(counts):
 
 
 @functools.lru_cache(maxsize=16)
-def _places(head_dim, device):
+def _places(head_dim: int, device: torch.device) -> torch.Tensor:
     return element_places(head_dim).to(device)
 
 
-def _window_index(windows, page, slot):
+def _window_index(windows: torch.Tensor, page: torch.Tensor,
+                  slot: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     """Index of rows [N, Hkv, d] of one side in windows: pages [N], heads, elements."""
     place = _places(windows.shape[-1] // (2 * PAGE_TOKENS), windows.device)
     head = torch.arange(windows.shape[1], device=windows.device)[None, :, None]
     return [(page[:, None, None], head, side[slot][:, None, :]) for side in place]
 
 
-def past_rows(a):
+def past_rows(a: StepView) -> None:
     if table_checks.enabled():
         table_checks.check_shapes("past_rows", tiles=(a.tiles, (None, 6)))
         table_checks.check_tiles("past_rows", a.tiles, min(len(a.key), len(a.value)),
@@ -74,7 +76,7 @@ def past_rows(a):
             out[at] = (made if added is None else made + added).to(out.dtype)
 
 
-def new_rows(a):
+def new_rows(a: StepView) -> None:
     if table_checks.enabled():
         table_checks.check_shapes("new_rows", runs=(a.runs, (None, 6)))
         reference.check_writes("new_rows", a)
@@ -96,7 +98,7 @@ def new_rows(a):
         reference.write_encoded(a, page[coded], (slot + i)[coded], rows[0][coded], rows[1][coded])
 
 
-def quantize_windows(a):
+def quantize_windows(a: StepView) -> None:
     if table_checks.enabled():
         table_checks.check_shapes("quantize_windows", runs=(a.runs, (None, 5)))
         reference.check_writes("quantize_windows", a)
@@ -114,7 +116,7 @@ def quantize_windows(a):
     reference.write_encoded(a, page, slot + i, *rows)
 
 
-def merge_outputs(out, lse, part, part_lse):
+def merge_outputs(out: torch.Tensor, lse: torch.Tensor, part: torch.Tensor, part_lse: torch.Tensor) -> None:
     both = torch.logaddexp(lse, part_lse)
     base = torch.where(both > -torch.inf, both, torch.zeros_like(both))
     old, new = ((x - base).exp().transpose(0, 1).unsqueeze(-1) for x in (lse, part_lse))  # [N, H, 1]

@@ -1,5 +1,8 @@
 """Attention of sequences with consecutive rows, with its log-sum-exp. Uses the FlashAttention that an engine hands in,
 otherwise torch's. On the CPU, torch computes it in FP32."""
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
 import torch
 
 from .merge import Parts
@@ -7,14 +10,27 @@ from .merge import Parts
 QUERY_BLOCK, KEY_BLOCK = 256, 1024  # scores in memory at a time
 
 
-def _by_torch(query, key, value, ends, key_ends, longest, longest_key, causal, scale, out):
+
+class Sequences(Protocol):
+    """Where rows of sequences start (cache.chunk_plan.Pass): [sequences + 1] on the host and the device."""
+    ends: list[int]
+    key_ends: list[int]
+    device_ends: torch.Tensor
+    device_key_ends: torch.Tensor
+    longest: int
+    longest_key: int
+
+
+def _by_torch(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, ends: torch.Tensor, key_ends: torch.Tensor,
+              longest: int, longest_key: int, causal: bool, scale: float, out: torch.Tensor) -> torch.Tensor:
     made, lse, *_ = torch.ops.aten._flash_attention_forward(query, key, value, ends, key_ends, longest, longest_key,
                                                             0.0, causal, False, scale=scale)
     out.copy_(made)
     return lse
 
 
-def _in_fp32(query, key, value, ends, key_ends, causal, scale, out):
+def _in_fp32(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, ends: Sequence[int], key_ends: Sequence[int],
+             causal: bool, scale: float, out: torch.Tensor) -> torch.Tensor:
     """Arguments are host lists; causal: queries are the last rows of the keys."""
     heads, kv_heads = query.shape[1], key.shape[1]
     lse = query.new_empty(heads, query.shape[0], dtype=torch.float32)
@@ -27,17 +43,19 @@ def _in_fp32(query, key, value, ends, key_ends, causal, scale, out):
             seen = torch.arange(at, until, device=q.device)[:, None] - end + last - first if causal else None
             for column in range(0, last - first, KEY_BLOCK):
                 logits = torch.matmul(q, k[:, :, column:column + KEY_BLOCK].transpose(-1, -2)) * scale
-                if causal:
+                if seen is not None:
                     logits.masked_fill_(torch.arange(column, column + logits.shape[-1], device=q.device) > seen,
                                         -torch.inf)
                 parts.add(logits, v[:, :, column:column + KEY_BLOCK])
-            out[at:until] = parts.output[0].transpose(0, 1).to(out.dtype)
-            lse[:, at:until] = parts.lse[0]
+            made, made_lse = parts.found()
+            out[at:until] = made[0].transpose(0, 1).to(out.dtype)
+            lse[:, at:until] = made_lse[0]
     return lse
 
 
-def attention(query, key, value, plan, causal, scale, out, function=None):
-    """query [N, Hq, d], key and value [M, Hkv, d] of the sequences of a chunk_plan.Pass; writes out [N, Hq, d].
+def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: Sequences, causal: bool, scale: float,
+              out: torch.Tensor, function: Callable[..., Any] | None = None) -> torch.Tensor:
+    """query [N, Hq, d], key and value [M, Hkv, d] of the sequences of plan; writes out [N, Hq, d].
     Returns the log-sum-exp [Hq, N] FP32. causal: the queries of a sequence are its last rows; otherwise they see
     all rows. function: an engine's flash_attn_varlen_func; None: torch's."""
     if not query.is_cuda or query.dtype != torch.bfloat16:

@@ -15,22 +15,22 @@ LEAST_CAPABILITY = (8, 0)
 INSUFFICIENT_DRIVER, NO_CODE, UNSUPPORTED_PTX = 35, 209, 222  # cudaErrorInsufficientDriver and so on
 
 
-def rocm_unsupported():
+def rocm_unsupported() -> str | None:
     """Why this torch has no CUDA, or None. torch for ROCm calls its devices "cuda", too."""
     return "this torch is built for ROCm, and the CUDA operators run on NVIDIA GPUs" if torch.version.hip else None
 
 
-def capability_unsupported(major, minor):
+def capability_unsupported(major: int, minor: int) -> str | None:
     """Why no build has kernels for a compute capability, or None."""
     if (major, minor) < LEAST_CAPABILITY:
         return f"the CUDA operators need compute capability 8.0 or newer, not {major}.{minor}"
     return None
 
 
-def device_unsupported(capability, error, driver, needed):
+def device_unsupported(capability: tuple[int, int], error: int, driver: int, needed: int) -> str | None:
     """Why the loaded operators do not run on a device, or None. error: of CUDA, 0 for none; driver, needed: versions of
     CUDA as 13000."""
-    def version(number):
+    def version(number: int) -> str:
         return f"{number // 1000}.{number % 1000 // 10}"
 
     if error == 0:
@@ -45,7 +45,7 @@ def device_unsupported(capability, error, driver, needed):
 
 
 @functools.lru_cache(maxsize=1)
-def load(path):
+def load(path: str) -> str | None:
     """Loads the operators once. None, or the reason why they cannot be loaded."""
     try:
         torch.ops.load_library(path)
@@ -55,7 +55,7 @@ def load(path):
 
 
 @functools.cache
-def missing_on(index, path):
+def missing_on(index: int, path: str | None) -> str | None:
     """Why kernels do not serve CUDA device `index`, or None. path: of the operators, None without. Warns once for a GPU
     that the operators of this wheel do not serve."""
     if path is None:
@@ -70,7 +70,7 @@ def missing_on(index, path):
     return reason
 
 
-def library_path():
+def library_path() -> pathlib.Path | None:
     """The shared object of the operators. None if the package was built without it or it is switched off."""
     named = os.environ.get("OSCAR_KV_OPERATORS", "")
     if named == "off":
@@ -79,7 +79,7 @@ def library_path():
     return path if named or path.is_file() else None
 
 
-def missing(device=None):
+def missing(device: torch.device | str | int | None = None) -> str | None:
     """None if kernels serve this CUDA device, otherwise the reason. None names the current device."""
     if not torch.cuda.is_available():
         return rocm_unsupported() or "torch finds no CUDA device"

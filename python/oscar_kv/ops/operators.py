@@ -5,6 +5,9 @@ are installed and a GPU is present, load.py loads them for CUDA tensors.
 Codes of a side come as RowCode.numbers(). pool [pages, Hkv, bytes] uint8 holds pages as described in
 format/page_layout.py, and windows [window pages, Hkv, 128 d] BF16 as in format/window_layout.py. Tables, lengths and
 runs are int32."""
+from collections.abc import Callable
+from typing import Any, NoReturn
+
 import torch
 
 from ..format.codec import code_of
@@ -14,17 +17,19 @@ from .view import StepView
 
 NO_FAULT = 2 ** 31 - 1  # of `bad`
 
-by_reference = {}     # {operator: its reference}, for devices whose kernels do not serve a layer
+# {operator: its reference}, for devices whose kernels do not serve a layer
+by_reference: dict[str, Callable[..., Any]] = {}
+Reference = Callable[[StepView], Any]
 _library = torch.library.Library("oscar_kv", "FRAGMENT")
 
 
-def _declare(name, schema, implementation, fake):
+def _declare(name: str, schema: str, implementation: Reference, fake: Reference) -> torch._ops.OpOverload:
     """implementation, fake: of a StepView with the names of the schema."""
     _library.define(name + schema)
     operator = getattr(torch.ops.oscar_kv, name).default
     names = [argument.name for argument in operator._schema.arguments]
 
-    def flat(function):
+    def flat(function: Reference) -> Callable[..., Any]:
         return lambda *given: function(StepView(**dict(zip(names, given, strict=True))))
 
     by_reference[name] = flat(implementation)
@@ -33,7 +38,7 @@ def _declare(name, schema, implementation, fake):
     return operator
 
 
-def _nothing(a):
+def _nothing(a: StepView) -> None:
     return None
 
 
@@ -42,7 +47,7 @@ def _nothing(a):
 rotate_rows = _declare(
     "rotate_rows",
     "(Tensor rows, Tensor? mean, Tensor? matrix) -> Tensor",
-    lambda a: reference.rotate_rows(a.rows, a.mean, a.matrix),
+    lambda a: reference.rotate_rows(**vars(a)),
     lambda a: a.rows.new_empty(a.rows.shape, dtype=torch.bfloat16))
 
 # Writes codes [N, Hkv, d] and parameters [N, Hkv, bytes] of rows to token slot [N] of page [N].
@@ -61,7 +66,7 @@ quantize_rows = _declare(
     reference.quantize_rows, _nothing)
 
 
-def _dequantize_fake(a):
+def _dequantize_fake(a: StepView) -> tuple[torch.Tensor, ...]:
     shape = (a.runs.shape[0] * PAGE_TOKENS, a.pool.shape[1])
     return tuple(a.pool.new_empty((*shape, code_of(code).head_dim), dtype=torch.float32)
                  for code in (a.key_code, a.value_code))
@@ -75,7 +80,7 @@ dequantize_pages = _declare(
     lambda a: reference.dequantize_pages(**vars(a)), _dequantize_fake)
 
 
-def _append_fake(a):
+def _append_fake(a: StepView) -> torch.Tensor:
     return a.windows.new_empty((0,) if a.query is None else a.query.shape)
 
 
@@ -99,7 +104,7 @@ flush_tokens = _declare(
     reference.flush_tokens, _nothing)
 
 
-def _decode_fake(a):
+def _decode_fake(a: StepView) -> tuple[torch.Tensor, torch.Tensor]:
     return (a.query.new_empty(a.query.shape, dtype=torch.float32),
             a.query.new_empty(a.query.shape[:-1] if a.want_lse else (0,), dtype=torch.float32))
 
@@ -130,7 +135,7 @@ step_tokens = _declare(
     reference.step_tokens, _nothing)
 
 
-def _no_layers(a):
+def _no_layers(a: StepView) -> NoReturn:
     raise RuntimeError("oscar_kv::flush_layers: the CUDA operators are not loaded; flush_tokens serves one layer")
 
 
@@ -153,7 +158,7 @@ flush_layers = _declare(
     _no_layers, _nothing)
 
 
-def _no_device_code(a):
+def _no_device_code(a: StepView) -> NoReturn:
     raise RuntimeError("oscar_kv::device_code: the CUDA operators are not loaded")
 
 
@@ -201,7 +206,7 @@ merge_outputs = _declare("merge_outputs", "(Tensor(a!) out, Tensor(b!) lse, Tens
                          lambda a: chunk_reference.merge_outputs(**vars(a)), _nothing)
 
 
-def _no_tile_phases(a):
+def _no_tile_phases(a: StepView) -> NoReturn:
     raise RuntimeError("oscar_kv::tile_phases: the CUDA operators are not loaded; the reference needs no such table")
 
 

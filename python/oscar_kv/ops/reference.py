@@ -1,6 +1,7 @@
 """The operators in torch, on any device: slow, exact, and what the kernels are tested against. Earlier tokens are
 dequantized a block of pages at a time and merged by log-sum-exp, so that the buffer does not grow with the context."""
 import functools
+from collections.abc import Sequence
 
 import torch
 
@@ -11,31 +12,32 @@ from ..format.windows import quantized_end, sink_pages
 from . import table_checks
 from .merge import Parts
 from .rule import Rule
+from .view import StepView
 
 BLOCK_PAGES = 16   # pages of every sequence that are dequantized at a time: 1024 tokens
 MOST_SCORES = 1 << 24  # that are held at a time
 
 
 @functools.lru_cache(maxsize=256)
-def _page_layout(key, value, device):
+def _page_layout(key: tuple[int, ...], value: tuple[int, ...], device: torch.device) -> PageLayout:
     return PageLayout(code_of(key), code_of(value)).to(device)
 
 
-def page_layout(key_code, value_code, device):
+def page_layout(key_code: Sequence[int], value_code: Sequence[int], device: torch.device) -> PageLayout:
     return _page_layout(tuple(key_code), tuple(value_code), device)
 
 
 @functools.lru_cache(maxsize=64)
-def _window_layout(head_dim, sink, ring_pages, device):
+def _window_layout(head_dim: int, sink: int, ring_pages: int, device: torch.device) -> WindowLayout:
     return WindowLayout(head_dim, sink, ring_pages).to(device)
 
 
-def window_layout(windows, window_table, sink):
+def window_layout(windows: torch.Tensor, window_table: torch.Tensor, sink: int) -> WindowLayout:
     ring_pages = window_table.shape[1] - sink_pages(sink)
     return _window_layout(windows.shape[-1] // (2 * PAGE_TOKENS), sink, ring_pages, windows.device)
 
 
-def page_runs(table, pages):
+def page_runs(table: torch.Tensor, pages: int) -> torch.Tensor:
     """Runs of complete pages, [B P, 5], of a table [B, P] that may name pages beyond the first `pages`. Layers share
     a table, and another layer may have used pages for tokens that are not yet quantized here."""
     page = table.flatten().clamp(max=max(pages - 1, 0)).int()
@@ -43,7 +45,9 @@ def page_runs(table, pages):
     return torch.stack([first, none + PAGE_TOKENS, page, none, none], dim=1)
 
 
-def write_rows(pool, page, slot, key_codes, key_params, value_codes, value_params, key_code, value_code):
+def write_rows(pool: torch.Tensor, page: torch.Tensor, slot: torch.Tensor, key_codes: torch.Tensor,
+               key_params: torch.Tensor, value_codes: torch.Tensor, value_params: torch.Tensor, key_code: Sequence[int],
+               value_code: Sequence[int]) -> None:
     """The other tokens of the pages stay as they are."""
     layout = page_layout(key_code, value_code, pool.device)
     touched, index = torch.unique(page, return_inverse=True)
@@ -57,7 +61,8 @@ def write_rows(pool, page, slot, key_codes, key_params, value_codes, value_param
     pool[touched] = pages
 
 
-def encode(rows, sigma, clip, bad, search, numbers, key):
+def encode(rows: torch.Tensor, sigma: torch.Tensor, clip: torch.Tensor, bad: torch.Tensor, search: bool,
+           numbers: Sequence[int], key: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """Codes and parameters of rows [N, Hkv, d]; rows that are not finite count as zeros and are noted in `bad`."""
     heads = rows.shape[1]
     finite = rows.isfinite().all(dim=-1)
@@ -68,7 +73,7 @@ def encode(rows, sigma, clip, bad, search, numbers, key):
     return codec.to(rows.device).encode(rows.float())
 
 
-def check_writes(op, a):
+def check_writes(op: str, a: StepView) -> None:
     """What every operator that writes codes is given for its heads."""
     heads = a.pool.shape[1]
     table_checks.check_shapes(op, key_sigma=(a.key_sigma, (heads, 4)), value_sigma=(a.value_sigma, (heads, 4)),
@@ -76,30 +81,27 @@ def check_writes(op, a):
     table_checks.check_clips(op, key_clip=a.key_clip, value_clip=a.value_clip)
 
 
-def write_encoded(a, page, slot, key, value):
+def write_encoded(a: StepView, page: torch.Tensor, slot: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
     """Encodes rows [N, Hkv, d] and writes them to token slot [N] of page [N]."""
     write_rows(a.pool, page, slot, *encode(key, a.key_sigma, a.key_clip, a.bad, a.search, a.key_code, True),
                *encode(value, a.value_sigma, a.value_clip, a.bad, a.search, a.value_code, False), a.key_code,
                a.value_code)
 
 
-def quantize_rows(a):
+def quantize_rows(a: StepView) -> None:
     if table_checks.enabled():
         shape = (len(a.key), a.pool.shape[1], code_of(a.key_code).head_dim)
         table_checks.check_shapes("quantize_rows", key=(a.key, shape), value=(a.value, shape), runs=(a.runs, (None, 5)))
         check_writes("quantize_rows", a)
         table_checks.check_runs("quantize_rows", a.runs, len(a.key), len(a.pool))
-    row, page, slot = [], [], []
-    for first, count, page_id, first_slot, _ in a.runs.tolist():
-        row += range(first, first + count)
-        page += [page_id] * count
-        slot += range(first_slot, first_slot + count)
-    if row:
-        row, page, slot = (torch.tensor(x, device=a.pool.device) for x in (row, page, slot))
+    places = [(first + i, page, slot + i) for first, count, page, slot, _ in a.runs.tolist() for i in range(count)]
+    if places:
+        row, page, slot = torch.tensor(places, device=a.pool.device).unbind(1)
         write_encoded(a, page, slot, a.key[row], a.value[row])
 
 
-def dequantize_pages(pool, runs, key_sigma, value_sigma, key_code, value_code):
+def dequantize_pages(pool: torch.Tensor, runs: torch.Tensor, key_sigma: torch.Tensor, value_sigma: torch.Tensor,
+                     key_code: Sequence[int], value_code: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
     if table_checks.enabled():
         table_checks.check_shapes("dequantize_pages", runs=(runs, (None, 5)))
         table_checks.check_runs("dequantize_pages", runs, None, len(pool))
@@ -108,41 +110,42 @@ def dequantize_pages(pool, runs, key_sigma, value_sigma, key_code, value_code):
     for side, sigma in ((layout.key, key_sigma), (layout.value, value_sigma)):
         codes, params = (x.transpose(1, 2).flatten(0, 1) for x in side.read(pages))  # [64 R, Hkv, ...]
         rows.append(decode_rows(side.code, sigma, codes, params).contiguous())
-    return tuple(rows)
+    return rows[0], rows[1]
 
 
-def dequantize(pool, runs, key_sigma, value_sigma, key_code, value_code):
+def dequantize(pool: torch.Tensor, runs: torch.Tensor, key_sigma: torch.Tensor, value_sigma: torch.Tensor,
+               key_code: Sequence[int], value_code: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
     """dequantize_pages by the kernel of the device, where one reads these codes."""
     served = all(code_unsupported(code_of(numbers)) is None for numbers in (key_code, value_code))
     read = torch.ops.oscar_kv.dequantize_pages if served else dequantize_pages
     return read(pool, runs, key_sigma, value_sigma, key_code, value_code)
 
 
-def multiply(rows, matrices):
+def multiply(rows: torch.Tensor, matrices: torch.Tensor | None) -> torch.Tensor:
     """rows [N, H, ..., d] times matrices [1 or H, d, d]."""
     return rows if matrices is None else torch.matmul(rows.transpose(0, 1), matrices).transpose(0, 1)
 
 
-def rotated(mean, phases):
+def rotated(mean: torch.Tensor, phases: torch.Tensor) -> torch.Tensor:
     """A mean [H, d] before RoPE as it stands where the phases are [N, d]: [N, H, d]."""
     half, phases = mean.shape[-1] // 2, phases.unsqueeze(1)
     first, second, cos, sin = mean[:, :half], mean[:, half:], phases[..., :half], phases[..., half:]
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
 
-def phase_queries(q, mean):
+def phase_queries(q: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
     """u(q) [B, Hkv, R, d] with <q, RoPE_p(mean)> = <u(q), c_p>."""
     half, q = q.shape[-1] // 2, q.float()
     q1, q2, m1, m2 = q[..., :half], q[..., half:], mean[:, None, :half], mean[:, None, half:]
     return torch.cat([q1 * m1 + q2 * m2, q2 * m1 - q1 * m2], dim=-1)
 
 
-def rotate_rows(rows, mean, matrix):
+def rotate_rows(rows: torch.Tensor, mean: torch.Tensor | None, matrix: torch.Tensor | None) -> torch.Tensor:
     rows = rows.float() if mean is None else rows.float() - mean
     return multiply(rows, matrix).bfloat16().contiguous()
 
 
-def append_tokens(a):
+def append_tokens(a: StepView) -> torch.Tensor:
     windows, window_table, lengths = a.windows, a.window_table, a.lengths
     if table_checks.enabled():
         shape = (len(lengths), windows.shape[1], windows.shape[2] // (2 * PAGE_TOKENS))
@@ -164,7 +167,7 @@ def append_tokens(a):
     return multiply(a.query.float(), matrix).bfloat16().contiguous()
 
 
-def flush_tokens(a):
+def flush_tokens(a: StepView) -> None:
     if table_checks.enabled():
         check_writes("flush_tokens", a)
         table_checks.check_step("flush_tokens", a.lengths, a.window_table, len(a.windows), a.sink, a.table, len(a.pool),
@@ -183,21 +186,22 @@ def flush_tokens(a):
 class _Attention:
     """Queries [B, Hkv, R, d] against parts of the cache, some rows at a time."""
 
-    def __init__(self, query, positions, turned, phases, shift, scale, rule):
+    def __init__(self, query: torch.Tensor, positions: torch.Tensor, turned: torch.Tensor | None,
+                 phases: torch.Tensor | None, shift: torch.Tensor | None, scale: float, rule: Rule) -> None:
         self.query, self.first, self.turned = query, rule.first(positions), turned
         self.phases, self.shift, self.scale, self.rule = phases, shift, scale, rule
         rows = max(1, MOST_SCORES // (query.shape[0] * query.shape[1] * BLOCK_PAGES * PAGE_TOKENS))
         self.blocks = [(slice(r, r + rows), Parts()) for r in range(0, query.shape[2], rows)]
 
-    def add(self, key, value, positions, held):
+    def add(self, key: torch.Tensor, value: torch.Tensor, positions: torch.Tensor, held: torch.Tensor) -> None:
         """key, value [B, Hkv, N, d] at positions [B, N]; held [B, N]: the token exists."""
-        phases = None
-        if self.turned is not None:
+        turned, phases = self.turned, None
+        if turned is not None and self.phases is not None:
             phases = self.phases[positions.clamp(0, self.phases.shape[0] - 1)].transpose(-1, -2).unsqueeze(1)
         for rows, parts in self.blocks:
             logits = torch.matmul(self.query[:, :, rows], key.transpose(-1, -2))
-            if phases is not None:
-                logits = logits + torch.matmul(self.turned[:, :, rows], phases)
+            if turned is not None and phases is not None:
+                logits = logits + torch.matmul(turned[:, :, rows], phases)
             if self.shift is not None:
                 logits = logits + self.shift[:, :, rows, None]
             visible = held[:, None, :]
@@ -205,16 +209,17 @@ class _Attention:
                 visible = visible & (positions[:, None, :] >= self.first[:, rows, None])
             parts.add(self.rule.capped(logits * self.scale).masked_fill(~visible.unsqueeze(1), -torch.inf), value)
 
-    def result(self):
+    def result(self) -> tuple[torch.Tensor, torch.Tensor]:
         output = torch.zeros_like(self.query)
         lse = self.query.new_full(self.query.shape[:-1], -torch.inf)
         for rows, parts in self.blocks:
             if parts.output is not None:  # else there was nothing to see
-                output[:, :, rows], lse[:, :, rows] = parts.output, parts.lse
+                output[:, :, rows], lse[:, :, rows] = parts.found()
         return output, lse
 
 
-def attention(a, positions, ends, rule, shift=None):
+def attention(a: StepView, positions: torch.Tensor, ends: torch.Tensor, rule: Rule,
+              shift: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """As operators.decode_attention, for query rows [B, Hkv, R, d] FP32 of tokens at any positions [B, R] and any
     rule.Rule, but its sinks; ends [B]: the first token of each sequence that is no code; shift [B, Hkv, R]: added to
     logits before the scale."""
@@ -222,8 +227,8 @@ def attention(a, positions, ends, rule, shift=None):
     one = _Attention(a.query, positions, a.turned, a.phases, shift, a.scale, rule)
     layout = window_layout(a.windows, a.window_table, sink)
     held = layout.positions(ends)
-    one.add(*(w.float() for w in layout.read(a.windows, a.window_table)), held,
-            (held >= 0) & (held < a.lengths[:, None]))
+    key, value = (w.float() for w in layout.read(a.windows, a.window_table))
+    one.add(key, value, held, (held >= 0) & (held < a.lengths[:, None]))
     body = (ends - sink)[:, None]
     most, least = int(body.max()), 0
     if rule.hides and one.first.numel() > 0:  # pages that no query sees any longer
@@ -233,11 +238,12 @@ def attention(a, positions, ends, rule, shift=None):
         end = min(begin + BLOCK_PAGES, count)
         rows = dequantize(a.pool, page_runs(a.table[:, begin:end], a.pool.shape[0]), *a.codes)
         index = torch.arange(begin * PAGE_TOKENS, end * PAGE_TOKENS, device=device).expand(batch, -1)
-        one.add(*(r.unflatten(0, (batch, -1)).transpose(1, 2) for r in rows), sink + index, index < body)
+        key, value = (r.unflatten(0, (batch, -1)).transpose(1, 2) for r in rows)
+        one.add(key, value, sink + index, index < body)
     return one.result()
 
 
-def decode_attention(a):
+def decode_attention(a: StepView) -> tuple[torch.Tensor, torch.Tensor]:
     if table_checks.enabled():
         table_checks.check_step("decode_attention", a.lengths, a.window_table, len(a.windows), a.sink, a.table,
                                 len(a.pool), a.recent, a.flush, 0 if a.phases is None else len(a.phases))
@@ -248,10 +254,10 @@ def decode_attention(a):
     return output, lse if a.want_lse else lse.new_empty(0)
 
 
-def step_output(a):
+def step_output(a: StepView) -> torch.Tensor:
     """step_tokens before the rounding of its output: [B, Hkv, g, d] FP32, of any rows where the length is 0."""
     turned, mean, heads = None, a.key_mean, a.key.shape[1]
-    if a.phases is not None:
+    if a.phases is not None and mean is not None:
         raw = a.query.float().unflatten(1, (heads, -1))
         turned, mean = phase_queries(raw, mean), rotated(mean, a.phases[(a.lengths.long() - 1).clamp(min=0)])
     coded = append_tokens(a.but(key_mean=mean))
@@ -260,5 +266,5 @@ def step_output(a):
     return found if a.value_mean is None else found + a.value_mean[:, None, :]
 
 
-def step_tokens(a):
+def step_tokens(a: StepView) -> None:
     a.output.copy_(torch.where((a.lengths > 0)[:, None, None], step_output(a).flatten(1, 2), 0))

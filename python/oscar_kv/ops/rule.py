@@ -11,29 +11,30 @@ class Rule:
     window: int = 0             # tokens that a query sees, including its own; 0: all
     chunk: int = 0              # positions [0, chunk), [chunk, 2 chunk), ...: a query sees only its own chunk; 0: all
     cap: float = 0.0            # logits x become cap tanh(x / cap); 0: unchanged
-    sinks: torch.Tensor = None  # [Hq] or None: a logit per query head, added to the softmax denominator without a value
+    # [Hq] a logit per query head, added to the softmax denominator without a value
+    sinks: torch.Tensor | None = None
 
     @property
-    def hides(self):
+    def hides(self) -> bool:
         """Whether queries see only part of the earlier tokens."""
         return bool(self.window or self.chunk)
 
     @property
-    def sums_differ(self):
+    def sums_differ(self) -> bool:
         """Whether SDPA cannot compute it with any mask."""
         return bool(self.cap) or self.sinks is not None
 
-    def first(self, positions):
+    def first(self, positions: torch.Tensor) -> torch.Tensor:
         """The first position that queries at `positions` see; may be negative."""
         first = positions - (self.window - 1) if self.window else torch.zeros_like(positions)
         if self.chunk:
             first = torch.maximum(first, torch.div(positions, self.chunk, rounding_mode="floor") * self.chunk)
         return first
 
-    def capped(self, logits):
+    def capped(self, logits: torch.Tensor) -> torch.Tensor:
         return self.cap * torch.tanh(logits / self.cap) if self.cap else logits
 
-    def with_sinks(self, output, lse):
+    def with_sinks(self, output: torch.Tensor, lse: torch.Tensor) -> torch.Tensor:
         """Adds the sink to the softmax of output [B, Hq, T, d] with log-sum-exp [B, Hq, T]. 0 for queries that saw
         nothing."""
         if self.sinks is None:

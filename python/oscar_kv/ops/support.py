@@ -1,20 +1,33 @@
 """Which caches the CUDA operators support. Unsupported cases use the torch reference; functions return the reason."""
-from ..format.codec import code_unsupported
+from typing import Any, Protocol
+
+import torch
+
+from ..format.codec import RowCodec, code_unsupported
 from ..format.limits import HEAD_SIZES, MOST_GROUP, MOST_WINDOW
 from ..format.page_layout import PAGE_TOKENS
+from .rule import Rule
 
 MOST_WINDOW_PAGES, TILES_OF_PAGE = MOST_WINDOW // PAGE_TOKENS, 4
 
 
-def encode_unsupported(codec):
+class Layer(Protocol):
+    """What is asked of cache.paged_kv.LayerCode."""
+    key: RowCodec
+    value: RowCodec
+    without_kernels: str | None
+    transform: Any
+
+
+def encode_unsupported(codec: RowCodec) -> str | None:
     """Why the kernels cannot encode for this codec, or None."""
     if codec.encoder not in ("minmax", "search"):
         return f"kernels encode with minmax and search, not with {codec.encoder}"
     return code_unsupported(codec.code)
 
 
-def step_unsupported(layer_code, flush):
-    """Why a step of one token in this layer cannot append and flush with kernels, or None. layer_code: LayerCode."""
+def step_unsupported(layer_code: Layer, flush: int) -> str | None:
+    """Why a step of one token in this layer cannot append and flush with kernels, or None."""
     d = layer_code.key.code.head_dim
     if d not in HEAD_SIZES:
         return f"the append kernel has head sizes 64, 128 and 256, not {d}"
@@ -23,7 +36,7 @@ def step_unsupported(layer_code, flush):
     return encode_unsupported(layer_code.key) or encode_unsupported(layer_code.value)
 
 
-def decode_unsupported(layer_code, flush, group, window_pages):
+def decode_unsupported(layer_code: Layer, flush: int, group: int, window_pages: int) -> str | None:
     """Why the kernel does not support decode attention over this layer, or None. group: query heads per KV head."""
     key, value = layer_code.key.code, layer_code.value.code
     if key.head_dim not in HEAD_SIZES:
@@ -46,7 +59,7 @@ def decode_unsupported(layer_code, flush, group, window_pages):
     return None
 
 
-def chunks_unsupported(layer_code):
+def chunks_unsupported(layer_code: Layer) -> str | None:
     """Why the chunk kernels do not support this layer, or None."""
     key, value = layer_code.key.code, layer_code.value.code
     if layer_code.without_kernels is not None:
@@ -61,7 +74,7 @@ def chunks_unsupported(layer_code):
     return encode_unsupported(layer_code.key) or encode_unsupported(layer_code.value)
 
 
-def rule_unsupported(rule):
+def rule_unsupported(rule: Rule) -> str | None:
     """Why the decode kernel does not support a rule.Rule, or None. Sink logits are applied with its
     log-sum-exp."""
     if rule.cap:
@@ -71,7 +84,7 @@ def rule_unsupported(rule):
     return None
 
 
-def page_queries(held):
+def page_queries(table: torch.Tensor, window_table: torch.Tensor) -> int:
     """Number of entries per sequence that decode_attention stores for pages and tiles of 16 tokens with rotated
     means."""
-    return held.table.shape[1] + TILES_OF_PAGE * held.window_table.shape[1]
+    return table.shape[1] + TILES_OF_PAGE * window_table.shape[1]

@@ -6,6 +6,8 @@ device; it reads one flag from it.
 
 Without the checks the tables are trusted: an id of -1 or beyond the pool reads or writes memory of another sequence."""
 import os
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 import torch
 
@@ -14,19 +16,19 @@ from ..format.windows import quantized_end, sink_pages
 from .tables import CODES, NEW
 
 VARIABLE = "OSCAR_KV_CHECK_TABLES"
+Fault = tuple[torch.Tensor, Callable[[int], str]]  # mask [N], sentence of an item
 
 
-def enabled():
+def enabled() -> bool:
     return os.environ.get(VARIABLE, "") not in ("", "0")
 
 
-def _refuse(op, sentence):
+def _refuse(op: str, sentence: str) -> NoReturn:
     raise RuntimeError(f"oscar_kv::{op}: {sentence}")
 
 
-def _first_fault(op, faults):
-    """faults: (mask [N], sentence of an item), those that are looked for first in front. One flag is read where there
-    is none."""
+def _first_fault(op: str, faults: Sequence[Fault]) -> None:
+    """faults: those that are looked for first in front. One flag is read where there is none."""
     masks = torch.stack([mask for mask, _ in faults])
     if not bool(masks.any()):
         return
@@ -34,17 +36,18 @@ def _first_fault(op, faults):
     _refuse(op, next(sentence(item) for mask, sentence in faults if bool(mask[item])))
 
 
-def _ids(mask, ids, limit, name, of):
+def _ids(mask: torch.Tensor, ids: torch.Tensor, limit: int, name: str, of: str) -> Fault:
     """A fault in a row of ids [N, columns]."""
-    def sentence(item):
+    def sentence(item: int) -> str:
         column = int(mask[item].nonzero()[0])
         return f"{name} {column} of {of} {item} is {int(ids[item, column])}, expected 0 to {limit - 1}"
 
     return mask.any(dim=1), sentence
 
 
-def check_step(op, lengths, window_table, window_pages, sink, table=None, pages=0, recent=0, flush=1, positions=0,
-               newest_only=False, flushing=False):
+def check_step(op: str, lengths: torch.Tensor, window_table: torch.Tensor, window_pages: int, sink: int,
+               table: torch.Tensor | None = None, pages: int = 0, recent: int = 0, flush: int = 1, positions: int = 0,
+               newest_only: bool = False, flushing: bool = False) -> None:
     """lengths [B] with the newest token; window_table [B, W] of a pool of window_pages; table [B, P] of a pool of
     pages, where codes are read; positions: of phases, 0 for none; newest_only: only the newest token's window is
     written; flushing: the tokens that leave the windows are still in them. RuntimeError names what is wrong, op in
@@ -97,28 +100,29 @@ def check_step(op, lengths, window_table, window_pages, sink, table=None, pages=
     _first_fault(op, faults)
 
 
-def _leaves(first, count, limit):
+def _leaves(first: torch.Tensor, count: torch.Tensor, limit: int) -> torch.Tensor:
     return (first < 0) | (count < 0) | (first + count > limit)
 
 
 # Faults of items [N] of a list, such as runs: which items, and the sentence of one. `held`: the items that are looked
 # at.
-def _rows(held, item, first, count, limit, verb="reads"):
+def _rows(held: torch.Tensor, item: str, first: torch.Tensor, count: torch.Tensor, limit: int,
+          verb: str = "reads") -> Fault:
     return (held & _leaves(first, count, limit), lambda i: f"{item} {i} {verb} {int(count[i])} rows from "
             f"{int(first[i])} on, and there are {limit}")
 
 
-def _slots(held, item, slot, count):
+def _slots(held: torch.Tensor, item: str, slot: torch.Tensor, count: torch.Tensor) -> Fault:
     return (held & _leaves(slot, count, PAGE_TOKENS), lambda i: f"{item} {i} takes {int(count[i])} slots from "
             f"{int(slot[i])} on, and a page has {PAGE_TOKENS}")
 
 
-def _page(held, item, page, limit, name="page"):
+def _page(held: torch.Tensor, item: str, page: torch.Tensor, limit: int, name: str = "page") -> Fault:
     return (held & ((page < 0) | (page >= limit)), lambda i: f"{name} 0 of {item} {i} is {int(page[i])}, expected 0 "
             f"to {limit - 1}")
 
 
-def _positions(held, item, position, count, limit):
+def _positions(held: torch.Tensor, item: str, position: torch.Tensor, count: torch.Tensor, limit: int) -> list[Fault]:
     """limit: of phases, 0 for none."""
     faults = [(held & (position < 0),
                lambda i: f"the position of {item} {i} is {int(position[i])}, expected 0 or more")]
@@ -128,7 +132,7 @@ def _positions(held, item, position, count, limit):
     return faults
 
 
-def check_runs(op, runs, rows, pages):
+def check_runs(op: str, runs: torch.Tensor, rows: int | None, pages: int) -> None:
     """Runs [R, 5] (tables.RUN) of `rows` rows into a pool of pages; rows None: whole pages that are read."""
     first, count, page, slot, position = runs.long().unbind(1)
     held = count != 0
@@ -139,7 +143,8 @@ def check_runs(op, runs, rows, pages):
     _first_fault(op, faults)
 
 
-def check_window_runs(op, runs, window_table, pages, window_pages, sink):
+def check_window_runs(op: str, runs: torch.Tensor, window_table: torch.Tensor, pages: int, window_pages: int,
+                      sink: int) -> None:
     """Runs of operators.quantize_windows: of tokens in the rings of sequences."""
     first_pages = sink_pages(sink)
     ring_pages = window_table.shape[1] - first_pages
@@ -156,14 +161,14 @@ def check_window_runs(op, runs, window_table, pages, window_pages, sink):
     columns = torch.stack([at, (at + count - 1) % ring], dim=1) // PAGE_TOKENS + first_pages
     ids = window_table[sequence[:, None], columns] if len(window_table) else columns
 
-    def sentence(r):
+    def sentence(r: int) -> str:
         i = int(((ids[r] < 0) | (ids[r] >= window_pages)).nonzero()[0])
         return f"window page {int(columns[r, i])} of run {r} is {int(ids[r, i])}, expected 0 to {window_pages - 1}"
 
     _first_fault(op, [(held & ((ids < 0) | (ids >= window_pages)).any(dim=1), sentence)])
 
 
-def check_new_runs(op, runs, rows, pages, window_pages, positions=0):
+def check_new_runs(op: str, runs: torch.Tensor, rows: int, pages: int, window_pages: int, positions: int = 0) -> None:
     """Runs [R, 6] (tables.NEW_RUN); -1: no page, or no window page."""
     first, count, page, slot, position, window = runs.long().unbind(1)
     held = count != 0
@@ -174,7 +179,8 @@ def check_new_runs(op, runs, rows, pages, window_pages, positions=0):
                       _slots(kept, "run", position % PAGE_TOKENS, count)])
 
 
-def check_tiles(op, tiles, rows, out_rows, pages, window_pages, positions=0):
+def check_tiles(op: str, tiles: torch.Tensor, rows: int, out_rows: int, pages: int, window_pages: int,
+                positions: int = 0) -> None:
     """Tiles [T, 6] (tables.TILE)."""
     kind, out, count, page, slot, position = tiles.long().unbind(1)
     held, new = count != 0, kind == NEW
@@ -186,7 +192,7 @@ def check_tiles(op, tiles, rows, out_rows, pages, window_pages, positions=0):
                       _slots(stored, "tile", slot, count), *_positions(stored, "tile", position, count, positions)])
 
 
-def check_shapes(op, **tensors):
+def check_shapes(op: str, **tensors: tuple[torch.Tensor | None, Sequence[int | None]]) -> None:
     """name=(tensor or None, shape): as the CUDA operators compare them; None in a shape takes any number."""
     for name, (tensor, shape) in tensors.items():
         if tensor is None:
@@ -196,7 +202,7 @@ def check_shapes(op, **tensors):
             _refuse(op, f"{name} is {found}, expected {['any' if n is None else n for n in shape]}")
 
 
-def check_clips(op, **clips):
+def check_clips(op: str, **clips: torch.Tensor) -> None:
     """Ratios of all heads [Hkv]: 0 is off, others up to 1."""
     for name, clip in clips.items():
         if not bool(((clip >= 0) & (clip <= 1)).all()):

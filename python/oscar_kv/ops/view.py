@@ -1,5 +1,8 @@
 """The arguments of an operator by name. Schemas of torch are flat lists; the reference takes one of these in their
 place."""
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 
 
@@ -9,6 +12,7 @@ class StepView:
     query: torch.Tensor         # [B, Hq, d], or [B, Hkv, g, d] in the cache basis
     key: torch.Tensor           # [N, Hkv, d]
     value: torch.Tensor
+    rows: torch.Tensor          # [N, H, d] keys or values
     pool: torch.Tensor          # [pages, Hkv, bytes] uint8
     table: torch.Tensor         # [B, P] int32
     windows: torch.Tensor       # [window pages, Hkv, 128 d] BF16
@@ -21,8 +25,8 @@ class StepView:
     key_clip: torch.Tensor      # [Hkv]
     value_clip: torch.Tensor
     bad: torch.Tensor           # [2]
-    key_code: list[int]         # RowCode.numbers()
-    value_code: list[int]
+    key_code: Sequence[int]     # RowCode.numbers()
+    value_code: Sequence[int]
     query_matrix: torch.Tensor  # [1 or Hkv, d, d]
     key_matrix: torch.Tensor
     value_matrix: torch.Tensor
@@ -31,21 +35,26 @@ class StepView:
     value_mean: torch.Tensor | None
     phases: torch.Tensor | None  # [positions, d], of means before RoPE
     turned: torch.Tensor | None  # [B, Hkv, g, d]
+    frequencies: torch.Tensor    # [d / 2]
     scale: float
     sink: int
     recent: int
     flush: int
     window: int  # sliding window, 0 for none
     search: bool
+    want_lse: bool
+    output: torch.Tensor        # [B, Hq, d], written
+    key_out: torch.Tensor       # [M, Hkv, d], written
+    value_out: torch.Tensor
 
-    def __init__(self, **given):
+    def __init__(self, **given: Any) -> None:
         self.__dict__.update(given)
 
-    def but(self, **changed):
+    def but(self, **changed: Any) -> "StepView":
         """A view with other values of some names, or more names."""
         return StepView(**{**self.__dict__, **changed})
 
     @property
-    def codes(self):
+    def codes(self) -> tuple[torch.Tensor, torch.Tensor, Sequence[int], Sequence[int]]:
         """What pages are read with."""
         return self.key_sigma, self.value_sigma, self.key_code, self.value_code
