@@ -4,31 +4,36 @@ rows are transformed back into one buffer. New rows are read in place if no requ
 import torch
 
 from ..ops import flash, operators
+from .chunk_plan import ChunkWork, Pass
+from .layer_code import LayerCode
+from .tiers import Held
 
 BUFFER_MIB = 256  # for keys and values gathered for one call; longer pasts are read in parts
 
 
-def room(kv_heads, head_dim, tokens):
+def room(kv_heads: int, head_dim: int, tokens: int) -> int:
     """Rows in the buffer, given the maximum that can be requested."""
     return max(64, min(tokens, (BUFFER_MIB << 20) // (4 * kv_heads * head_dim)))
 
 
-def _rows_of(layer_code, held, one, key, value, buffer):
+def _rows_of(layer_code: LayerCode, held: Held, one: Pass, key: torch.Tensor, value: torch.Tensor,
+             buffer: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values of a pass: gathered into the buffer, or the new rows themselves."""
     if one.device_tiles is None:
         return key[one.begin:one.end], value[one.begin:one.end]
     if buffer is None:
         buffer = key.new_empty((2, one.keys, *key.shape[1:]))
     keys, values = buffer[:, :one.keys]
-    transform = layer_code.transform
-    phases = transform.phase_table(layer_code.device) if transform.rotated_mean else None
-    operators.past_rows(held.pool, held.windows, one.device_tiles, key, value,
-                        *transform.products("key_back", "value_back"), transform.key_mean, transform.value_mean, phases,
-                        layer_code.key.sigma, layer_code.value.sigma, keys, values, *layer_code.numbers)
+    key_back, value_back = layer_code.transform.products("key_back", "value_back")
+    operators.run(operators.past_rows, layer_code.view(
+        **vars(held), tiles=one.device_tiles, key=key, value=value, key_matrix=key_back, value_matrix=value_back,
+        phases=layer_code.phases(), key_out=keys, value_out=values))
     return keys, values
 
 
-def attend(layer_code, held, work, query, key, value, scale, out, buffer=None, sinks=None):
+def attend(layer_code: LayerCode, held: Held, work: ChunkWork, query: torch.Tensor, key: torch.Tensor,
+           value: torch.Tensor, scale: float, out: torch.Tensor, buffer: torch.Tensor | None = None,
+           sinks: torch.Tensor | None = None) -> None:
     """query [N, Hq, d], key and value [N, Hkv, d] of the chunks of work (chunk_plan.ChunkWork); writes out [N, Hq,
     d]. buffer: from Shared.buffer(); None: separate memory in the keys' dtype. sinks: logits [Hq] or None."""
     lse = {}
@@ -48,14 +53,12 @@ def attend(layer_code, held, work, query, key, value, scale, out, buffer=None, s
             place.copy_(place.float() * torch.sigmoid(found.t() - sinks.detach().float()).unsqueeze(-1))
 
 
-def append(layer_code, held, work, key, value, bad, sink):
+def append(layer_code: LayerCode, held: Held, work: ChunkWork, key: torch.Tensor, value: torch.Tensor,
+           bad: torch.Tensor, sink: int) -> None:
     """Writes the new rows into windows and pages, after reading the rows that they push out of the windows."""
-    code, transform = layer_code, layer_code.transform
-    search = code.key.encoder == "search"
+    view = layer_code.view(**vars(held), bad=bad, sink=sink)
     if work.leaving is not None:
-        operators.quantize_windows(held.pool, held.windows, held.window_table, work.leaving, code.key.sigma,
-                                   code.value.sigma, *code.clip, bad, sink, search, *code.numbers)
-    phases = transform.phase_table(code.device) if transform.rotated_mean else None
-    operators.new_rows(held.pool, held.windows, key, value, work.new,
-                       *transform.products("key_forward", "value_forward"), transform.key_mean, transform.value_mean,
-                       phases, code.key.sigma, code.value.sigma, *code.clip, bad, search, *code.numbers)
+        operators.run(operators.quantize_windows, view.but(runs=work.leaving))
+    forward = layer_code.transform.products("key_forward", "value_forward")
+    operators.run(operators.new_rows, view.but(key=key, value=value, runs=work.new, key_matrix=forward[0],
+                                               value_matrix=forward[1], phases=layer_code.phases()))

@@ -2,10 +2,12 @@
 flash attention reads, and where new rows and rows that leave a window go. The plan is made of integers, once on
 the host for all layers. It contains a few int32 tables that kernels read (kernels/chunks/)."""
 import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
 from ..format.page_layout import PAGE_TOKENS
+from ..format.windows import Policy
 from ..ops.tables import CODES, NEW, WINDOW
 from .packed import Packed
 
@@ -25,16 +27,23 @@ class Pass:
     token."""
     begin: int
     end: int
-    ends: list          # [sequences + 1] start of each sequence's queries
-    key_ends: list      # start of each sequence's keys
+    ends: list[int]     # [sequences + 1] start of each sequence's queries
+    key_ends: list[int]  # start of each sequence's keys
     # TILE entries with a batch row, and a place for `page`; None: the keys are the new rows themselves
-    tiles: list = None
+    tiles: list[tuple[int, ...]] | None = None
     causal: bool = True
     merged: bool = False  # merge the output with the output of earlier passes
     want_lse: bool = False
+    # by ChunkWork: the longest sequence of queries and of keys, all keys, and tables on the device
+    longest: int = 0
+    longest_key: int = 0
+    keys: int = 0
+    device_ends: torch.Tensor = torch.empty(0)
+    device_key_ends: torch.Tensor = torch.empty(0)
+    device_tiles: torch.Tensor | None = None
 
 
-def _cut(begin, end, origin):
+def _cut(begin: int, end: int, origin: int) -> Iterator[tuple[int, int]]:
     """Splits [begin, end) at page boundaries: every 64 tokens from origin."""
     while begin < end:
         until = min(end, begin + PAGE_TOKENS - (begin - origin) % PAGE_TOKENS)
@@ -42,11 +51,11 @@ def _cut(begin, end, origin):
         begin = until
 
 
-def past_tiles(policy, chunk, begin, end, out_row):
+def past_tiles(policy: Policy, chunk: Chunk, begin: int, end: int, out_row: int) -> list[tuple[int, ...]]:
     """Stored tokens [begin, end) of a chunk's request: (kind, out row, count, row of the batch, place, slot,
     position). place is a column of the page table or the window table."""
     coded = policy.quantized_end(chunk.start) if chunk.start > policy.sink else chunk.start
-    made = []
+    made: list[tuple[int, ...]] = []
     for first, last, kind, origin in ((0, policy.sink, WINDOW, 0), (policy.sink, coded, CODES, policy.sink),
                                       (max(coded, policy.sink), chunk.start, WINDOW, 0)):
         for at, until in _cut(max(first, begin), min(last, end, chunk.start), origin):
@@ -55,25 +64,27 @@ def past_tiles(policy, chunk, begin, end, out_row):
     return made
 
 
-def new_tiles(chunk, source, out_row):
+def new_tiles(chunk: Chunk, source: int, out_row: int) -> list[tuple[int, ...]]:
     """The chunk's own rows, starting at row `source` of the new ones."""
     return [(NEW, out_row + at, until - at, chunk.row, source + at, 0, chunk.start + at)
             for at, until in _cut(0, chunk.count, 0)]
 
 
-def _sums(counts):
+def _sums(counts: Iterable[int]) -> list[int]:
     ends = [0]
     for n in counts:
         ends.append(ends[-1] + n)
     return ends
 
 
-def plan_passes(policy, chunks, room):
+def plan_passes(policy: Policy, chunks: Sequence[Chunk], room: int) -> list[Pass]:
     """Calls of flash attention for chunks with consecutive tokens, each with at most `room` gathered rows of keys. A
     request with more rows attends to its past in parts."""
-    made, held, base = [], [], chunks[0].first
+    made: list[Pass] = []
+    held: list[Chunk] = []
+    base = chunks[0].first
 
-    def close():
+    def close() -> None:
         if not held:
             return
         begin, end = held[0].first - base, held[-1].first + held[-1].count - base
@@ -109,13 +120,14 @@ def plan_passes(policy, chunks, room):
     return made
 
 
-def leaving_runs(policy, chunks):
+def leaving_runs(policy: Policy, chunks: Sequence[Chunk]) -> list[tuple[int, ...]]:
     """Tokens that new ones push out of the ring: (first row, count, row of the batch, page of the sequence, first
     slot, position) of operators.quantize_windows. Its first row is 64 ring_pages times the row of the batch, plus the
     slot in the ring."""
     if policy.write_through:
         return []
-    ring, made = policy.ring_pages * PAGE_TOKENS, []
+    ring = policy.ring_pages * PAGE_TOKENS
+    made: list[tuple[int, ...]] = []
     for c in chunks:
         begin, end = policy.quantized_end(c.start), min(policy.quantized_end(c.start + c.count), c.start)
         for at, until in _cut(begin, end, policy.sink):
@@ -124,10 +136,11 @@ def leaving_runs(policy, chunks):
     return made
 
 
-def new_runs(policy, chunks):
+def new_runs(policy: Policy, chunks: Sequence[Chunk]) -> list[tuple[int, ...]]:
     """New tokens: (first row, count, row of the batch, page of the sequence or -1, first slot, position, column of
     its windows or -1). Rows count from the first chunk's first token."""
-    made, base = [], chunks[0].first
+    made: list[tuple[int, ...]] = []
+    base = chunks[0].first
     for c in chunks:
         end = c.start + c.count
         if policy.write_through:
@@ -151,14 +164,16 @@ class ChunkWork:
     """The plan of one forward pass on the device. table [R, P], window_table [R, W]: for reading the past;
     new_table, new_windows: for writing new tokens, if they differ."""
 
-    def __init__(self, policy, chunks, room, table, window_table, new_table=None, new_windows=None):
+    def __init__(self, policy: Policy, chunks: Sequence[Chunk], room: int, table: torch.Tensor,
+                 window_table: torch.Tensor, new_table: torch.Tensor | None = None,
+                 new_windows: torch.Tensor | None = None) -> None:
         device = table.device
         new_table = table if new_table is None else new_table
         new_windows = window_table if new_windows is None else new_windows
         chunks = sorted(chunks, key=lambda c: c.first)
         tokens = [(c.first, c.first + c.count) for c in chunks]
         if all(end == begin for (_, end), (begin, _) in zip(tokens, tokens[1:])):
-            self.tokens = slice(tokens[0][0], tokens[-1][1])
+            self.tokens: slice | torch.Tensor = slice(tokens[0][0], tokens[-1][1])
         else:  # of the batch; from here on they are consecutive
             self.tokens = torch.cat([torch.arange(*t) for t in tokens]).to(device)
             at, moved = 0, []
@@ -185,4 +200,6 @@ class ChunkWork:
         for p, of_tiles, of_ends in zip(self.passes, tiles, ends):
             p.longest, p.longest_key = (max(b - a for a, b in zip(e, e[1:])) for e in (p.ends, p.key_ends))
             p.keys, p.device_tiles = p.key_ends[-1], sent.take(of_tiles, 6)
-            p.device_ends, p.device_key_ends = sent.take(of_ends, len(p.ends))
+            device_ends = sent.take(of_ends, len(p.ends))
+            assert device_ends is not None
+            p.device_ends, p.device_key_ends = device_ends

@@ -5,31 +5,23 @@ their entries too. A block without an entry is read from its codes: its entry is
 
 Entries are assigned on the device, where the engine's block tables are. The host waits for this only in passes that
 may contain a new request. A request that starts with others' tokens starts at a complete block."""
-import dataclasses
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from ..files.errors import InputError
 from ..format.page_layout import PAGE_TOKENS
+from .chunk_plan import Chunk
+from .rows import Overlay, Rows
 from .slot_kv import SlotTable
 from .step_rows import sent
 
 NONE = -1
 
 
-def blocks_of_window(recent):
+def blocks_of_window(recent: int) -> int:
     """Blocks that the last `recent` tokens of a request can touch, including the new one."""
     return (recent + PAGE_TOKENS - 2) // PAGE_TOKENS + 1
-
-
-@dataclasses.dataclass
-class Overlay:
-    """Data for a pass beside slot_kv.Rows, whose table starts after the sink; addresses are the same in each pass."""
-    blocks: torch.Tensor  # [R, P] int32: the full block table
-    ring: torch.Tensor    # [R, ring pages] int32: entries of the newest blocks; block j is in column j mod ring pages
-    before: torch.Tensor  # [R, sink + ring pages] int32: entries before the new tokens of chunks
-    # blocks [F] and entries [F] int64; the entries must first be filled with the codes of these blocks
-    fills: tuple = None
 
 
 class OverlayTable(SlotTable):
@@ -37,47 +29,49 @@ class OverlayTable(SlotTable):
     the needs of `slots` running requests, which keep tokens of ended ones; blocks: number in the engine; None:
     found in the tables, which waits. most_new: as in SlotTable; above 1 it needs recent, the window in tokens."""
 
-    def __init__(self, slots, sink_pages, ring_pages, device, spare=None, blocks=None, most_new=1, recent=None):
+    def __init__(self, slots: int, sink_pages: int, ring_pages: int, device: torch.device | str,
+                 spare: int | None = None, blocks: int | None = None, most_new: int = 1,
+                 recent: int | None = None) -> None:
         super().__init__(slots, sink_pages + ring_pages, device, most_new)
         self.sink_pages, self.ring_pages, self._recent = sink_pages, ring_pages, recent if most_new > 1 else None
         self.entries = entries(slots, sink_pages + ring_pages, spare)
         device = self._lengths.device
-        whole = dict(dtype=torch.int64, device=device)
-        self._wanted = torch.full((slots + 1, self.window_pages), NONE, **whole)   # blocks of each slot's windows
+        self._lost = torch.zeros((), dtype=torch.int64, device=device)
+        self._wanted = self._lost.new_full((slots + 1, self.window_pages), NONE)   # blocks of each slot's windows
         # the last one receives discarded data
-        self._block_of = torch.full((self.entries + 1,), NONE, **whole)
-        self._used_at = torch.zeros(self.entries + 1, **whole)
+        self._block_of = self._lost.new_full((self.entries + 1,), NONE)
+        self._used_at = self._lost.new_zeros(self.entries + 1)
         # for each block; the last one likewise
-        self._entry_of = torch.full((1,), NONE, **whole)
-        self._lost = torch.zeros((), **whole)
+        self._entry_of = self._lost.new_full((1,), NONE)
         self._known, self._now = False, 0
         self.cover(blocks or 0)
         self._ring = self._pages.new_zeros(slots, ring_pages)
         self._entries = self._pages.new_zeros(slots, self.window_pages)
         self._before = self._pages.new_zeros(slots, self.window_pages)
-        self._behind = self._whole = None
-        self._last = None  # slots, starts of the next tokens and shape of the table of a pass of steps
+        self._copies: tuple[torch.Tensor, torch.Tensor] | None = None
+        # slots, starts of the next tokens and shape of the table of a pass of steps
+        self._last: tuple[list[int], list[int], tuple[int, ...]] | None = None
         # Set by an engine's adapter for the next pass, if the engine put other blocks with the same tokens into the
         # table of a running request.
         self.exchanged = False
 
-    def cover(self, blocks):
+    def cover(self, blocks: int) -> None:
         """Sets the engine's number of blocks; 0: unknown."""
         self._known = self._known or blocks > 0
         self._grow(blocks)
 
-    def _grow(self, blocks):
+    def _grow(self, blocks: int) -> None:
         held = self._entry_of.shape[0] - 1
         if blocks > held:
             more = torch.full((blocks - held,), NONE, dtype=torch.int64, device=self._entry_of.device)
             self._entry_of = torch.cat([self._entry_of[:held], more, self._entry_of[held:]])
 
-    def _check(self):
+    def _check(self) -> None:
         if int(self._lost) > 0:
             raise InputError("the engine moved a running request to another slot, or took blocks from it, which "
                              "oscar-kv does not follow; switch prefix caching off")
 
-    def _check_written(self, old, chunks, table):
+    def _check_written(self, old: Mapping[int, int], chunks: Sequence[Chunk], table: torch.Tensor) -> None:
         """InputError if a request that may be new reads blocks that a chunk of another writes in this pass: chunks
         attend before any token of the pass is written. Such requests must wait for the next pass. old: {row: tokens
         before the new ones} of those requests; others go on with blocks of their own. Decode steps are not checked as
@@ -91,11 +85,12 @@ class OverlayTable(SlotTable):
             raise InputError("a request was given blocks that another request writes in the same step, which oscar-kv "
                              "does not follow; switch prefix caching off")
 
-    def has_entry(self, block):
+    def has_entry(self, block: int) -> bool:
         """Whether the block has a BF16 copy. For tests, because it waits."""
         return block < self._entry_of.shape[0] - 1 and int(self._entry_of[block]) != NONE
 
-    def _of_window(self, lengths, table, start):
+    def _of_window(self, lengths: torch.Tensor, table: torch.Tensor,
+                   start: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Blocks [R, sink + ring pages] in the windows of requests with these lengths, and their index in the
         request; NONE if absent. start [R]: tokens before the new ones. If tokens were taken back, the first of the
         newest blocks may have lost its entry, but all its tokens are older than the windows: it counts as absent."""
@@ -110,7 +105,7 @@ class OverlayTable(SlotTable):
         number = torch.where(there, number, 0)
         return torch.where(there, table.long().gather(1, number.clamp(max=table.shape[1] - 1)), NONE), number
 
-    def _assign(self, slots, blocks):
+    def _assign(self, slots: torch.Tensor, blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Assigns entries [R, ...] to blocks, which become the windows of their slots. Blocks without an entry get
         the least recently used free one. Also returns which [R, ...] got a new entry; a block requested by
         several rows is listed once."""
@@ -140,17 +135,19 @@ class OverlayTable(SlotTable):
         self._used_at[found] = self._now
         return found.view(blocks.shape), new.view(blocks.shape)
 
-    def rows(self, slots, starts, counts, lengths, table, slot_mapping, new=None):
+    def rows(self, slots: Sequence[int] | torch.Tensor, starts: Sequence[int], counts: Sequence[int],
+             lengths: torch.Tensor, table: torch.Tensor, slot_mapping: torch.Tensor,
+             new: Sequence[bool] | None = None) -> Rows:
         made, batch = self._requests(slots, starts, counts, lengths, table, slot_mapping)
         count, table = lengths.shape[0], made.table
         if self._goes_on(slots, starts, counts, new, table):
-            self._tables(table)
-            made.overlay = Overlay(self._whole[:count], self._ring[:count], self._before[:count])
-            made.table, made.window_table = self._behind[:count], self._entries[:count]
+            whole, behind = self._tables(table)
+            made.overlay = Overlay(whole, self._ring[:count], self._before[:count])
+            made.table, made.window_table = behind, self._entries[:count]
             return self._with_steps(made, batch, slot_mapping)
         if not self._known:
             self._grow(int(table.max()) + 1)
-        self._tables(table)
+        whole, behind = self._tables(table)
         device = table.device
         slot, *_ = self._slots_of(slots, [1] * len(slots) + [0] * (count - len(slots)))
         chunk = {c.row: c for c in made.chunks}
@@ -161,7 +158,7 @@ class OverlayTable(SlotTable):
         start = torch.where(known >= 0, known, (made.lengths - few).clamp(min=0))
         blocks, number = self._of_window(until, table, start)
         found, fresh = self._assign(slot, blocks)
-        overlay = Overlay(self._whole[:count], self._ring[:count], self._before[:count])
+        overlay = Overlay(whole, self._ring[:count], self._before[:count])
         read = fresh & (number * PAGE_TOKENS < start[:, None])  # they hold tokens and had no entry
         exchanged, self.exchanged = self.exchanged, False
         old = {b: s for b, (s, c) in enumerate(zip(starts, counts))
@@ -184,10 +181,11 @@ class OverlayTable(SlotTable):
             found, _ = self._assign(slot, self._of_window(made.lengths, table, start)[0])
         self._entries[:count] = found
         self._ring[:count] = found[:, self.sink_pages:]
-        made.table, made.window_table, made.overlay = self._behind[:count], self._entries[:count], overlay
+        made.table, made.window_table, made.overlay = behind, self._entries[:count], overlay
         return self._with_steps(made, batch, slot_mapping)
 
-    def _goes_on(self, slots, starts, counts, new, table):
+    def _goes_on(self, slots: Sequence[int] | torch.Tensor, starts: Sequence[int], counts: Sequence[int],
+                 new: Sequence[bool] | None, table: torch.Tensor) -> bool:
         """Whether the pass is the last one with one more token for each request, none of which begins a block, so that
         every window has the entries it had."""
         last, self._last = self._last, None
@@ -197,19 +195,21 @@ class OverlayTable(SlotTable):
         return (last is not None and last[0] == self._last[0] and last[1] == list(starts) and last[2] == self._last[2]
                 and not self.exchanged and all(s % PAGE_TOKENS for s in starts))
 
-    def _tables(self, table):
+    def _tables(self, table: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Copies of the block table at fixed addresses: the full table, and the part from the first block after the
         sink on."""
-        if self._whole is None or self._whole.shape[1] != table.shape[1]:
+        if self._copies is None or self._copies[0].shape[1] != table.shape[1]:
             if table.shape[1] <= self.sink_pages:
                 raise InputError(f"block tables of {table.shape[1]} blocks have no room behind the {self.sink_pages} "
                                  "of the sink; start the engine with a larger maximum length")
-            self._whole = table.new_zeros(self.slots, table.shape[1])
-            self._behind = table.new_zeros(self.slots, table.shape[1] - self.sink_pages)
-        self._whole[:table.shape[0]] = table
-        self._behind[:table.shape[0]] = table[:, self.sink_pages:]
+            self._copies = (table.new_zeros(self.slots, table.shape[1]),
+                            table.new_zeros(self.slots, table.shape[1] - self.sink_pages))
+        whole, behind = (copy[:table.shape[0]] for copy in self._copies)
+        whole.copy_(table)
+        behind.copy_(table[:, self.sink_pages:])
+        return whole, behind
 
 
-def entries(slots, window_pages, spare=None):
+def entries(slots: int, window_pages: int, spare: int | None = None) -> int:
     """Number of entries of an overlay, with the default of `spare`."""
     return slots * window_pages + (slots // 4 + 8 if spare is None else spare)

@@ -1,5 +1,7 @@
-"""Integer tables that the host plans and the device completes: some of their numbers are entries of tables that only the
-device knows, such as an engine's block table. All of them travel in one copy and are looked up together."""
+"""Integer tables that the host plans and the device completes: some of their numbers are entries of tables that only
+the device knows, such as an engine's block table. All of them travel in one copy and are looked up together."""
+from collections.abc import Sequence
+
 import torch
 
 
@@ -10,14 +12,18 @@ class Lookup(int):
 class Packed:
     """tables: int32 tensors [R, C] on the device."""
 
-    def __init__(self, *tables: torch.Tensor):
-        self._held, self._begins, at = [], {}, 0
+    def __init__(self, *tables: torch.Tensor) -> None:
+        self._held: list[torch.Tensor] = []
+        self._begins: dict[int, int] = {}
+        at = 0
         for table in tables:
             if id(table) not in self._begins:
                 self._begins[id(table)] = at
                 self._held.append(table)
                 at += table.numel()
-        self._numbers, self._places, self._sources = [], [], []
+        self._numbers: list[int] = []
+        self._places: list[int] = []
+        self._sources: list[int] = []
 
     def at(self, table: torch.Tensor, row: int, column: int) -> Lookup:
         """The entry [row, column] of one of the tables."""
@@ -26,7 +32,7 @@ class Packed:
             raise IndexError(f"entry {row}, {column} of a table of {rows} rows and {width} columns")
         return Lookup(self._begins[id(table)] + row * width + column)
 
-    def put(self, rows: list, columns: tuple = ()) -> tuple:
+    def put(self, rows: Sequence[Sequence[int]], columns: tuple[int, ...] = ()) -> tuple[int, int]:
         """Adds a table of equally long rows, which may have lookups in these columns; its place for take()."""
         begin = len(self._numbers)
         for row in rows:
@@ -51,10 +57,10 @@ class Packed:
 class Sent:
     """The tables on the device."""
 
-    def __init__(self, flat: torch.Tensor):
+    def __init__(self, flat: torch.Tensor) -> None:
         self._flat = flat
 
-    def take(self, place: tuple, width: int) -> torch.Tensor | None:
+    def take(self, place: tuple[int, int], width: int) -> torch.Tensor | None:
         """The table [rows, width] int32 of a place; None without rows."""
         begin, rows = place
         return self._flat[begin:begin + rows * width].view(rows, width) if rows > 0 else None

@@ -3,31 +3,33 @@ between as codes in pages of 64. A token is quantized once, when it leaves the r
 imported here: an adapter provides keys, values and queries, and a page table that all layers share.
 
 Letters: B sequences, Hkv KV heads, Hq query heads, d head size, T tokens."""
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 
 from ..files.errors import InputError, NumericalError
-from ..format.manifest import side_codec
-from ..format.page_layout import PAGE_TOKENS, PageLayout
-from ..format.windows import ring_pages
-from ..ops import load, operators, reference, support
-from ..ops.rule import ALL
+from ..format.page_layout import PAGE_TOKENS
+from ..format.windows import Policy, ring_pages
+from ..ops import operators, reference, support
+from ..ops.rule import ALL, Rule
 from . import chunk_pass
 from .chunk_plan import Chunk, ChunkWork
-from .shared import Shared
+from .layer_code import LayerCode
 from .tiers import Held, Tiers
-from .transform import LayerTransform
 
 
 class PageTable:
     """Maps pages of every layer's pool to tokens: entry i of a sequence holds tokens from sink + 64 i on."""
 
-    def __init__(self, batch, most_pages=None):
-        self.pages = [[] for _ in range(batch)]
+    def __init__(self, batch: int, most_pages: int | None = None) -> None:
+        self.pages: list[list[int]] = [[] for _ in range(batch)]
         self.most_pages, self.used = most_pages, 0  # per sequence; None: it grows as needed
-        self._tensors, self._copied = {}, {}
-        self._work = None  # (key, ChunkWork) of the last pass, shared by layers
+        self._tensors: dict[torch.device, torch.Tensor] = {}
+        self._copied: dict[torch.device, int] = {}
+        self._work: tuple[Any, ChunkWork] | None = None  # with its key, of the last pass, shared by layers
 
-    def reserve(self, sequence, count):
+    def reserve(self, sequence: int, count: int) -> list[int]:
         held = self.pages[sequence]
         if self.most_pages is not None and count > self.most_pages:
             raise InputError(f"sequence {sequence} needs {count} pages of {PAGE_TOKENS} tokens, the page table has "
@@ -37,7 +39,7 @@ class PageTable:
             self.used += 1
         return held
 
-    def tensor(self, device):
+    def tensor(self, device: torch.device | str) -> torch.Tensor:
         """[B, pages of the longest sequence, or a few more] int32; unused entries are page 0. Returns the same
         tensor while it has room, so that a captured graph may read it."""
         device, most = torch.device(device), max((len(p) for p in self.pages), default=0)
@@ -52,44 +54,25 @@ class PageTable:
             self._copied[device] = self.used
         return held
 
-    def work(self, policy, chunks, room, window_table):
+    def work(self, policy: Policy, chunks: Sequence[Chunk], room: int, window_table: torch.Tensor) -> ChunkWork:
         """The plan of a pass for all layers of one policy and device. Their windows have the same places."""
         device = window_table.device
         key = (device, policy, tuple((c.row, c.first, c.start, c.count) for c in chunks), room, self.used)
-        if self._work is None or self._work[0] != key:
-            self._work = key, ChunkWork(policy, chunks, room, self.tensor(device), window_table)
-        return self._work[1]
+        if self._work is not None and self._work[0] == key:
+            return self._work[1]
+        work = ChunkWork(policy, chunks, room, self.tensor(device), window_table)
+        self._work = key, work
+        return work
 
-    def release(self):
+    def release(self) -> None:
         self.pages, self.used, self._work = [[] for _ in self.pages], 0, None
         self._copied = dict.fromkeys(self._copied, -1)  # as many pages may be others the next time
-
-
-class LayerCode:
-    """Shared by the caches of one layer: transform, codecs and page layout on one device."""
-
-    def __init__(self, bundle, layer, phases=None, device="cpu", shared=None):
-        """shared: of all layers of the model; None: this layer has its own."""
-        self.layer, self.device, self.shared = layer, torch.device(device), shared or Shared()
-        self.transform = LayerTransform(layer, phases).to(device)
-        self.key, self.value = (side_codec(layer, key, bundle.encoder, bundle.group).to(device)
-                                for key in (True, False))
-        self.clip = tuple(torch.tensor(c.clip, dtype=torch.float32, device=device) for c in (self.key, self.value))
-        self.page_bytes = PageLayout(self.key.code, self.value.code).bytes
-        self.numbers = (self.key.code.numbers(), self.value.code.numbers())
-        self.sink, self.recent = bundle.sink, bundle.recent
-        # None: kernels serve this layer's device, within the limits of ops/support.py.
-        self.without_kernels = "the layer is not on a CUDA device"
-        if self.device.type == "cuda":
-            self.without_kernels = load.missing(self.device)
-        self.encode_unsupported = (self.without_kernels or support.encode_unsupported(self.key)
-                                   or support.encode_unsupported(self.value))
 
 
 class PagedKV:
     """The cache of B sequences in one layer. flush: number of tokens that leave the recent window together."""
 
-    def __init__(self, code, table, flush=1):
+    def __init__(self, code: LayerCode, table: PageTable, flush: int = 1) -> None:
         self.code, self.table, self.flush = code, table, flush
         self.tiers = Tiers(code, flush)
         self.batch = len(table.pages)
@@ -105,7 +88,7 @@ class PagedKV:
         self.bad = torch.full((2,), operators.NO_FAULT, dtype=torch.int32, device=device)
         self.step_unsupported = self.tiers.step_unsupported
 
-    def make_room(self, tokens):
+    def make_room(self, tokens: int) -> None:
         """Lengthens the rings so that crop() can take back this many tokens that come one at a time."""
         code, old = self.code, self.tiers
         pages = ring_pages(code.recent, self.flush + tokens)
@@ -123,7 +106,7 @@ class PagedKV:
             self.tiers.layout.write(self.windows, self.window_table, sequence, position,
                                     *old.layout.rows(was, table, sequence, position))
 
-    def crop_refusal(self, lengths):
+    def crop_refusal(self, lengths: Sequence[int]) -> str | None:
         """Why crop() cannot shorten the sequences to these lengths, or None."""
         for b, (length, oldest) in enumerate(zip(lengths, self.oldest)):
             if length > self.code.sink and self.quantized_end(length) < oldest and length < self.lengths[b]:
@@ -132,7 +115,7 @@ class PagedKV:
                         f"token {oldest} on")
         return None
 
-    def crop(self, lengths):
+    def crop(self, lengths: Sequence[int]) -> None:
         """Takes back the last tokens of every sequence. InputError if tokens of the new recent windows have no BF16
         copies."""
         if (reason := self.crop_refusal(lengths)) is not None:
@@ -140,7 +123,7 @@ class PagedKV:
         self.lengths, self.oldest = list(lengths), [min(o, n) for o, n in zip(self.oldest, lengths)]
         self.device_lengths.copy_(torch.tensor(self.lengths, dtype=torch.int32))
 
-    def _grow_to(self, lengths):
+    def _grow_to(self, lengths: list[int]) -> None:
         """The host's part of new tokens. Of a chunk, the ring gets the tokens that are not quantized at once."""
         ring = PAGE_TOKENS * self.tiers.layout.ring_pages
         for b, (start, end) in enumerate(zip(self.lengths, lengths)):
@@ -148,17 +131,17 @@ class PagedKV:
             self.oldest[b] = coded if coded > start else max(self.oldest[b], end - ring)
         self.lengths = lengths
 
-    def held(self):
+    def held(self) -> Held:
         table = self.table.tensor(self.code.device)
         return Held(self.pool, table, self.windows, self.window_table, self.device_lengths)
 
-    def decode_unsupported(self, group, rule=ALL):
+    def decode_unsupported(self, group: int, rule: Rule = ALL) -> str | None:
         return self.tiers.decode_unsupported(group, rule)
 
-    def quantized_end(self, tokens):
+    def quantized_end(self, tokens: int) -> int:
         return self.tiers.quantized_end(tokens)
 
-    def pass_unsupported(self, rule=ALL):
+    def pass_unsupported(self, rule: Rule = ALL) -> str | None:
         """Why attend_chunks() does not serve a layer with this rule, or None; append() ignores the rule."""
         if self.code.key.encoder not in ("minmax", "search"):
             return f"encoder {self.code.key.encoder} is computed row by row"
@@ -166,7 +149,7 @@ class PagedKV:
             return reason
         return "windows, chunks of the sequence and soft caps are computed in torch" if rule.hides or rule.cap else None
 
-    def _chunks(self, counts):
+    def _chunks(self, counts: Sequence[int]) -> list[Chunk]:
         first, made = 0, []
         for b, count in enumerate(counts):
             if count > 0:
@@ -174,7 +157,7 @@ class PagedKV:
             first += count
         return made
 
-    def _pass(self, counts):
+    def _pass(self, counts: Sequence[int]) -> tuple[ChunkWork, int]:
         """The plan of a pass with counts[b] new tokens per sequence, and pages for them."""
         lengths = [n + c for n, c in zip(self.lengths, counts)]
         self._reserve_pages(lengths)
@@ -184,24 +167,25 @@ class PagedKV:
         return self.table.work(self.tiers.policy(), self._chunks(counts), room, self.window_table), room
 
     @torch.no_grad()
-    def attend_chunks(self, query, key, value, counts, scale, sinks=None):
+    def attend_chunks(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, counts: Sequence[int],
+                      scale: float, sinks: torch.Tensor | None = None) -> torch.Tensor:
         """query [N, Hq, d], key and value [N, Hkv, d] of the model, after RoPE: counts[b] new tokens per sequence,
         concatenated, which attend to their sequence's tokens and to one another. append() must follow. Returns [N, Hq,
         d] in the queries' dtype."""
         work, room = self._pass(counts)
         if self.code.device.type == "cuda":
             layer = self.code.layer
-            rows = [x.bfloat16().contiguous() for x in (query, key, value)]
-            buffer, out = self.code.shared.buffer(self.code.device, layer.kv_heads, layer.head_dim,
-                                                  room), torch.empty_like(rows[0])
+            q, key, value = (x.bfloat16().contiguous() for x in (query, key, value))
+            buffer = self.code.shared.buffer(self.code.device, layer.kv_heads, layer.head_dim, room)
         else:  # stored rows are not rounded to BF16
-            rows, buffer = [x.float() for x in (query, key, value)], None
-            out = torch.empty_like(rows[0])
-        chunk_pass.attend(self.code, self.held(), work, *rows, scale, out, buffer, sinks)
+            q, key, value = (x.float() for x in (query, key, value))
+            buffer = None
+        out = torch.empty_like(q)
+        chunk_pass.attend(self.code, self.held(), work, q, key, value, scale, out, buffer, sinks)
         return out.to(query.dtype)
 
     @torch.no_grad()
-    def append(self, key, value, counts):
+    def append(self, key: torch.Tensor, value: torch.Tensor, counts: Sequence[int]) -> None:
         """key, value: [N, Hkv, d] of the model, after RoPE: counts[b] new tokens per sequence, concatenated."""
         lengths = [n + c for n, c in zip(self.lengths, counts)]
         if self.pass_unsupported() is None:
@@ -220,7 +204,7 @@ class PagedKV:
         self._grow_to(lengths)
         self.device_lengths.copy_(torch.tensor(self.lengths, dtype=torch.int32))
 
-    def check_finite(self):
+    def check_finite(self) -> None:
         """NumericalError if a kernel met a key or value that is not finite. Waits for the device. Appending chunks
         calls it; after single-token steps, the caller must."""
         for side, row in zip(("key", "value"), self.bad.tolist()):
@@ -230,12 +214,12 @@ class PagedKV:
                                      f"{row % self.code.layer.kv_heads} of a row to be quantized holds a NaN or an "
                                      "infinity; expected finite keys and values")
 
-    def _reserve_pages(self, lengths):
+    def _reserve_pages(self, lengths: Sequence[int]) -> None:
         for b, n in enumerate(lengths):
             self.table.reserve(b, self.tiers.pages_of(n))
         self._grow(self.table.used)
 
-    def _grow(self, pages):
+    def _grow(self, pages: int) -> None:
         """Makes room for this many pages, plus an eighth to keep copies rare."""
         if pages <= self.pool.shape[0]:
             return
@@ -243,33 +227,34 @@ class PagedKV:
         more[:self.pool.shape[0]] = self.pool
         self.pool = more
 
-    def reserve(self, tokens):
+    def reserve(self, tokens: int) -> None:
         """Reserves memory for sequences of this many tokens. Until then no tensor moves, and step_on_device() may be
         captured."""
         self._reserve_pages([tokens] * self.batch)
         self.table.tensor(self.code.device)
         self.code.transform.reserve(tokens, self.code.device)
 
-    def reserve_more(self, tokens):
+    def reserve_more(self, tokens: int) -> None:
         """reserve() for this many more tokens of every sequence."""
         lengths = [n + tokens for n in self.lengths]
         self._reserve_pages(lengths)
         self.table.tensor(self.code.device)
         self.code.transform.reserve(max(lengths), self.code.device)
 
-    def tensors(self):
+    def tensors(self) -> list[torch.Tensor]:
         """The tensors that step_on_device() reads and writes; a captured graph is valid while their addresses do not
         change."""
         made = [self.pool, self.table.tensor(self.code.device), self.windows, self.window_table, self.device_lengths,
                 self.bad]
         return made + ([self.code.transform.phase_table(self.code.device)] if self.code.transform.rotated_mean else [])
 
-    def count(self, tokens):
+    def count(self, tokens: int) -> None:
         """advance() after replays with reserved memory."""
         self._grow_to([n + tokens for n in self.lengths])
 
     @torch.no_grad()
-    def step(self, query, key, value, scale, rule=ALL):
+    def step(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float,
+             rule: Rule = ALL) -> torch.Tensor:
         """Appends one new token of every sequence, query [B, Hq, 1, d], key and value [B, Hkv, 1, d], then attends.
         rule: rule.Rule of the layer. Returns output [B, Hq, 1, d] FP32."""
         if self.step_unsupported is not None:
@@ -278,7 +263,7 @@ class PagedKV:
         self.advance(1)
         return self.step_on_device(query, key, value, scale, rule)
 
-    def advance(self, tokens):
+    def advance(self, tokens: int) -> None:
         """The host's part of steps: pages for more tokens of every sequence. After replays of a captured graph, it
         updates the host's lengths to the device's."""
         self._grow_to([n + tokens for n in self.lengths])
@@ -286,7 +271,8 @@ class PagedKV:
         self.code.transform.reserve(max(self.lengths), self.code.device)
 
     @torch.no_grad()
-    def step_on_device(self, query, key, value, scale, rule=ALL):
+    def step_on_device(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float,
+                       rule: Rule = ALL) -> torch.Tensor:
         """The device's part of step(): no lasting allocation, no waiting; lengths are read and written on the
         device. After reserve() it may be captured into a CUDA graph; call advance() after the replays."""
         held = self.held()
@@ -295,7 +281,8 @@ class PagedKV:
         return self.tiers.step(held, query, key, value, scale, self.bad, rule).unsqueeze(2)
 
     @torch.no_grad()
-    def attend(self, query, scale, new=None, rule=ALL):
+    def attend(self, query: torch.Tensor, scale: float, new: Sequence[int] | None = None,
+               rule: Rule = ALL) -> tuple[torch.Tensor, torch.Tensor]:
         """query [B, Hq, T, d] of the model, after RoPE, attends to everything in the cache.
 
         new: None if the query belongs to the last appended token (T = 1). Otherwise the number of tokens per
@@ -303,21 +290,21 @@ class PagedKV:
         Returns output [B, Hq, T, d] FP32 and log-sum-exp [B, Hq, T], without the rule's sinks (rule.with_sinks())."""
         return self.tiers.attend(self.held(), query, scale, new, rule)
 
-    def rows(self, begin, end):
+    def rows(self, begin: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Quantized tokens of pages [begin, end) of every sequence, FP32 in the cache basis: [B, Hkv, T, d] twice."""
         runs = operators.page_runs(self.table.tensor(self.code.device)[:, begin:end], self.pool.shape[0])
         rows = reference.dequantize(self.pool, runs, self.code.key.sigma, self.code.value.sigma, *self.code.numbers)
         return tuple(r.unflatten(0, (self.batch, -1)).transpose(1, 2) for r in rows)
 
-    def window_rows(self, sequence, positions):
+    def window_rows(self, sequence: int, positions: Sequence[int] | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values [N, Hkv, d] of tokens in the windows of one sequence."""
         position = torch.as_tensor(positions, device=self.code.device)
         return self.tiers.layout.rows(self.windows, self.window_table, torch.full_like(position, sequence), position)
 
-    def allocated_bytes(self):
+    def allocated_bytes(self) -> int:
         return sum(t.numel() * t.element_size() for t in (self.windows, self.pool))
 
-    def reset(self):
+    def reset(self) -> None:
         """Removes all tokens; keeps the memory of the windows."""
         self.lengths, self.oldest = [0] * self.batch, [0] * self.batch
         self.device_lengths.zero_()

@@ -1,7 +1,11 @@
 """What the layers of one model share, because those of a device run one after another: scratch memory, and the flash
 attention of the engine that runs them."""
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
+from ..format.manifest import Layer
 from ..format.page_layout import PAGE_TOKENS
 from ..ops import operators
 from ..ops.support import TILES_OF_PAGE
@@ -14,11 +18,13 @@ WIDER_TABLE = 16
 class Shared:
     """flash: the engine's flash_attn_varlen_func; None: torch's."""
 
-    def __init__(self, flash=None):
+    def __init__(self, flash: Callable[..., Any] | None = None) -> None:
         self.flash = flash
-        self._buffers, self._spaces, self._growing = {}, {}, {}
+        self._buffers: dict[tuple[torch.device, int, int], torch.Tensor] = {}
+        self._spaces: dict[tuple[torch.device, int, int, int, int, int], torch.Tensor] = {}
+        self._growing: dict[tuple[torch.device, int], torch.Tensor] = {}  # by device and stream
 
-    def buffer(self, device, kv_heads, head_dim, rows):
+    def buffer(self, device: torch.device, kv_heads: int, head_dim: int, rows: int) -> torch.Tensor:
         """Keys and values [rows, Hkv, d] BF16 that chunk_pass gathers, for the layers of a device."""
         place = (device, kv_heads, head_dim)
         held = self._buffers.get(place)
@@ -27,21 +33,22 @@ class Shared:
                                                       device=device)
         return held
 
-    def space(self, code, group, rows, most_tokens, window_pages):
-        """Workspace of a decode step of up to `rows` tokens, at an address that captured graphs keep. code:
-        paged_kv.LayerCode; most_tokens: of a request."""
-        layer, queries = code.layer, 0
+    def space(self, device: torch.device, layer: Layer, rotated_mean: bool, group: int, rows: int, most_tokens: int,
+              window_pages: int) -> torch.Tensor:
+        """Workspace of a decode step of up to `rows` tokens, at an address that captured graphs keep.
+        most_tokens: of a request."""
+        queries = 0
         rows = min(rows, max(1, MOST_ITEMS // layer.kv_heads))
-        if code.transform.rotated_mean:
+        if rotated_mean:
             queries = most_tokens // PAGE_TOKENS + WIDER_TABLE + TILES_OF_PAGE * window_pages
-        place = (code.device, layer.head_dim, group, rows, layer.kv_heads, queries)
+        place = (device, layer.head_dim, group, rows, layer.kv_heads, queries)
         if place not in self._spaces:
-            like = torch.empty(0, device=code.device)
-            needed = operators.decode_workspace_bytes(like, *place[1:])
-            self._spaces[place] = torch.zeros(needed, dtype=torch.uint8, device=code.device)
+            needed = operators.decode_workspace_bytes(torch.empty(0, device=device), *place[1:])
+            self._spaces[place] = torch.zeros(needed, dtype=torch.uint8, device=device)
         return self._spaces[place]
 
-    def workspace(self, like, head_dim, group, batch, kv_heads, queries=0):
+    def workspace(self, like: torch.Tensor, head_dim: int, group: int, batch: int, kv_heads: int,
+                  queries: int = 0) -> torch.Tensor:
         """Workspace of one decode_attention on the current stream, zeroed once and kept. queries: from
         support.page_queries() with rotated means, otherwise 0."""
         if not like.is_cuda:

@@ -10,6 +10,8 @@ windows of those tokens are not in the request's slot; overlay_kv.py supports th
 counts as a new one."""
 import dataclasses
 import itertools
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 
@@ -19,79 +21,46 @@ from ..format.windows import ring_pages
 from ..ops import operators
 from ..ops.rule import Rule
 from . import chunk_pass
-from .chunk_plan import Chunk, ChunkWork
+from .chunk_plan import Chunk
+from .layer_code import LayerCode
+from .rows import Batch, Rows, StepRows
 from .shared import MOST_ITEMS
+from .step_flush import StepFlush
 from .step_rows import StepTables, sent
 from .tiers import Held, Tiers
-
-
-@dataclasses.dataclass
-class Rows:
-    """One forward pass over R requests (rows), some of them padding. The tensors belong to SlotTable, so that a
-    captured graph finds the next batch at the same addresses."""
-    lengths: torch.Tensor       # [R] int32 tokens, including new ones; 0: padding
-    table: torch.Tensor         # [R, P] int32 blocks
-    window_table: torch.Tensor  # [R, window pages of a slot] int32
-    steps: object = None        # step_rows.StepRows of requests with few new tokens, or None
-    chunks: tuple = ()          # [chunk_plan.Chunk] of the others
-    overlay: object = None      # overlay_table.Overlay, if windows are by block
-    flush: object = None        # step_flush.StepFlush of the layers; None: each layer flushes itself
-    # {(policy, room): ChunkWork}, made by the first layer that needs it
-    works: dict = dataclasses.field(default_factory=dict)
-
-    @property
-    def only_steps(self):
-        """Whether every token of the batch is one of steps, in order."""
-        return not self.chunks and self.steps is not None and isinstance(self.steps.tokens, slice)
-
-    def work(self, policy, room):
-        """The work on chunks, shared by all layers of one policy."""
-        if (policy, room) not in self.works:
-            overlay = self.overlay
-            tables = (self.table, self.window_table)
-            if overlay is not None:
-                tables = (self.table, overlay.before, overlay.blocks, self.window_table)
-            self.works[policy, room] = ChunkWork(policy, self.chunks, room, *tables)
-        return self.works[policy, room]
-
-
-@dataclasses.dataclass
-class Batch:
-    """New tokens of the requests in a pass, on the host."""
-    counts: list  # [R]
-    firsts: list  # [R] first token among the batch's tokens
-    few: list     # requests that are no chunk; empty if `each` tells all
-    each: int     # tokens of every request, None if they differ or there are chunks
 
 
 class SlotTable:
     """Converts an engine's batches to Rows. slots: concurrent requests of the engine. One additional slot takes the
     padding. most_new: new tokens of a request in a decode step; a request with more has a chunk of a prompt."""
 
-    def __init__(self, slots, window_pages, device, most_new=1):
+    def __init__(self, slots: int, window_pages: int, device: torch.device | str, most_new: int = 1) -> None:
         device, self.slots, self.window_pages = torch.device(device), slots, window_pages
         self._steps = StepTables(slots, window_pages, most_new, device)
         pages = torch.arange((slots + 1) * window_pages, dtype=torch.int32, device=device)
         self._pages = pages.view(slots + 1, window_pages)
         self._window_table = self._pages[slots:].repeat(slots, 1)
         self._lengths = torch.zeros(slots, dtype=torch.int32, device=device)
-        self._table = None
+        self._table: torch.Tensor | None = None
 
     @property
-    def on_cuda(self):
+    def on_cuda(self) -> bool:
         return self._lengths.is_cuda
 
-    def rows(self, slots, starts, counts, lengths, table, slot_mapping, new=None):
+    def rows(self, slots: Sequence[int] | torch.Tensor, starts: Sequence[int], counts: Sequence[int],
+             lengths: torch.Tensor, table: torch.Tensor, slot_mapping: torch.Tensor,
+             new: Sequence[bool] | None = None) -> Rows:
         """The batch whose row b is the request in slot slots[b], with counts[b] new tokens after starts[b]; tokens
         of the rows are consecutive. Padding: rows beyond `slots`, slots of -1, counts of 0 and rows whose last
         token has slot_mapping -1.
         slots, starts, counts: sequences on the host; starts is read only for chunks, and for all requests if `new` says
-        which of them may be new (None: all). lengths [R], table [R, P] and slot_mapping [tokens]: on the device, without
-        waiting for it. slots may also be a tensor [R] on the device."""
+        which of them may be new (None: all). lengths [R], table [R, P] and slot_mapping [tokens]: on the device,
+        without waiting for it. slots may also be a tensor [R] on the device."""
         made, batch = self._requests(slots, starts, counts, lengths, table, slot_mapping)
         return self._with_steps(made, batch, slot_mapping)
 
-    def _requests(self, slots, starts, counts, lengths, table, slot_mapping):
+    def _requests(self, slots: Sequence[int] | torch.Tensor, starts: Sequence[int], counts: Sequence[int],
+                  lengths: torch.Tensor, table: torch.Tensor, slot_mapping: torch.Tensor) -> tuple[Rows, Batch]:
         """Rows without steps, and data about the batch for _with_steps()."""
         count, device = lengths.shape[0], lengths.device
         if count > self.slots:
@@ -103,9 +72,9 @@ class SlotTable:
                    and slot_mapping.shape[0] >= count * each)
         firsts = [0, *itertools.accumulate(counts)][:count]
         last = None if uniform else [max(0, f + c - 1) for f, c in zip(firsts, counts)]
-        on_device, known, last = self._slots_of(slots, counts, last)
+        on_device, known, places = self._slots_of(slots, counts, last)
         torch.index_select(self._pages, 0, on_device, out=self._window_table[:count])
-        held = (slot_mapping[each - 1:count * each:each] if last is None else slot_mapping[last]) >= 0
+        held = (slot_mapping[each - 1:count * each:each] if places is None else slot_mapping[places]) >= 0
         if isinstance(slots, torch.Tensor) or not all(known):
             held &= on_device < self.slots
         torch.mul(lengths, held, out=self._lengths[:count])
@@ -122,14 +91,15 @@ class SlotTable:
                                 if counts[b] > self._steps.most_new and known[b])
         return made, Batch(counts, firsts, few, each if uniform else None)
 
-    def _with_steps(self, made, batch, slot_mapping):
+    def _with_steps(self, made: Rows, batch: Batch, slot_mapping: torch.Tensor) -> Rows:
         if batch.each is not None:
             made.steps = self._steps.uniform(made, batch.each, slot_mapping)
         else:
             made.steps = self._steps.mixed(made, batch.counts, batch.firsts, batch.few)
         return made
 
-    def _slots_of(self, slots, counts, last=None):
+    def _slots_of(self, slots: Sequence[int] | torch.Tensor, counts: Sequence[int],
+                  last: list[int] | None = None) -> tuple[torch.Tensor, list[bool], torch.Tensor | None]:
         """Slots [count] int64 on the device, where `self.slots` is padding; whether the host takes a row for a request;
         and `last`, a list of as many integers, on the device, if given."""
         device = self._lengths.device
@@ -142,15 +112,25 @@ class SlotTable:
         known = [n < self.slots for n in named]
         if last is None:
             return sent(named, device), known, None
-        on_device, last = sent([named, last], device)
-        return on_device, known, last
+        on_device, places = sent([named, last], device)
+        return on_device, known, places
+
+
+class Places(Protocol):
+    """engines/vllm/pages.py: where this layer's pages are, if layers with larger pages share the engine's blocks."""
+    block_bytes: int
+    pages: int  # of a block
+
+    def __call__(self, numbers: torch.Tensor) -> torch.Tensor:
+        """The pages of the kernels for page numbers of the engine."""
 
 
 class SlotKV:
-    """The cache of one layer. code: paged_kv.LayerCode; slots: as in SlotTable; most_tokens: per request; group:
+    """The cache of one layer. slots: as in SlotTable; most_tokens: per request; group:
     query heads per KV head; most_new: as in SlotTable. Everything that outlives a forward pass is allocated here."""
 
-    def __init__(self, code, slots, most_tokens, group, tiers=None, most_new=1):
+    def __init__(self, code: LayerCode, slots: int, most_tokens: int, group: int, tiers: Tiers | None = None,
+                 most_new: int = 1) -> None:
         if most_new > max(1, code.recent):
             raise InputError(f"steps of {most_new} tokens do not fit into a recent window of {code.recent} tokens; "
                              "speculate fewer tokens, or fit with a longer window (--windows)")
@@ -159,8 +139,8 @@ class SlotKV:
                 raise InputError(f"layer {code.layer.layer} is encoded with {codec.encoder}, which serving engines "
                                  "cannot do token by token; fit with --encoder search")
         self.code, self.tiers, self.group = code, tiers or Tiers(code, pages=ring_pages(code.recent, most_new)), group
-        # Places of engines/vllm/pages.py by call, None: the engine's own numbers; pages in the engine
-        self.places_of, self.engine_pages = None, 0
+        self.places_of: Callable[[], Places | None] | None = None  # None: the engine's own numbers
+        self.engine_pages = 0
         unsupported = self.tiers.step_unsupported or self.tiers.decode_unsupported(group)
         if code.device.type == "cuda" and unsupported is not None:
             raise InputError(f"layer {code.layer.layer} cannot be served: {unsupported}")
@@ -168,7 +148,8 @@ class SlotKV:
         self.bad = torch.full((2,), operators.NO_FAULT, dtype=torch.int32, device=code.device)
         self.space = torch.empty(0, dtype=torch.uint8, device=code.device)
         if self.tiers.decode_unsupported(group) is None:
-            self.space = code.shared.space(code, group, slots * most_new, most_tokens, self.tiers.layout.pages)
+            self.space = code.shared.space(code.device, code.layer, code.transform.rotated_mean, group,
+                                           slots * most_new, most_tokens, self.tiers.layout.pages)
         code.transform.reserve(most_tokens, code.device)
         self.policy, layer = self.tiers.policy(), code.layer
         self.room = chunk_pass.room(layer.kv_heads, layer.head_dim, slots * most_tokens)
@@ -177,21 +158,21 @@ class SlotKV:
         # so that the engine's profile counts their memory
         code.transform.products("key_forward", "value_forward", "key_back", "value_back")
 
-    def _new_windows(self, slots):
+    def _new_windows(self, slots: int) -> torch.Tensor:
         return self.tiers.new_windows(slots + 1)
 
     @property
-    def window_pages(self):
+    def window_pages(self) -> int:
         """Per slot; the same in all layers of a bundle."""
         return self.tiers.layout.pages
 
-    def pool(self, blocks):
+    def pool(self, blocks: torch.Tensor) -> torch.Tensor:
         """Views the engine's memory [blocks, Hkv, 64, bytes of a token] uint8 or int8 as pages [blocks, Hkv, page
         bytes]. If layers with larger pages share the engine's blocks (Places of engines/vllm/pages.py), there are more
         pages."""
         if blocks.dtype != torch.uint8:
             blocks = blocks.view(torch.uint8)
-        code, places = self.code, None if self.places_of is None else self.places_of()
+        code, places = self.code, self._places()
         heads, page_bytes = code.layer.kv_heads, code.page_bytes
         size = heads * max(page_bytes, PAGE_TOKENS) if places is None else places.block_bytes // places.pages
         expected = (heads, PAGE_TOKENS, size // (heads * PAGE_TOKENS))
@@ -204,12 +185,17 @@ class SlotKV:
             return flat.new_empty(len(flat), heads, 0)
         return flat[:len(flat) // (heads * page_bytes) * heads * page_bytes].view(-1, heads, page_bytes)
 
-    def placed(self, numbers):
+    def placed(self, numbers: torch.Tensor) -> torch.Tensor:
         """The pages of the kernels for page numbers of the engine."""
-        return numbers if self.places_of is None else self.places_of()(numbers)
+        places = self._places()
+        return numbers if places is None else places(numbers)
+
+    def _places(self) -> Places | None:
+        return None if self.places_of is None else self.places_of()
 
     @torch.no_grad()
-    def forward(self, pool, rows, query, key, value, scale, output, sinks=None):
+    def forward(self, pool: torch.Tensor, rows: Rows, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+                scale: float, output: torch.Tensor, sinks: torch.Tensor | None = None) -> None:
         """New tokens attend and enter the cache. query [N, Hq, d], key and value [N, Hkv, d] of the model, after
         RoPE. sinks: logits [Hq] or None (rule.Rule). Writes output [N, Hq, d]; rows of padding stay unchanged
         or become meaningless.
@@ -224,15 +210,15 @@ class SlotKV:
         token = rows.steps.tokens
         query, key, value = query[token], key[token], value[token]
         made = output[token] if isinstance(token, slice) else torch.empty_like(query)
-        self._step(held, rows, query, key, value, scale, made, sinks)
+        self._step(held, rows.steps, rows.flush, query, key, value, scale, made, sinks)
         if not isinstance(token, slice):
             output[token] = made.to(output.dtype)
 
-    def _step(self, held, rows, query, key, value, scale, output, sinks):
+    def _step(self, held: Held, steps: StepRows, flush: StepFlush | None, query: torch.Tensor, key: torch.Tensor,
+              value: torch.Tensor, scale: float, output: torch.Tensor, sinks: torch.Tensor | None) -> None:
         """Rows of steps: append, then attention that writes the engine's output. Sinks need the log-sum-exp, so they
         take more launches."""
-        steps = rows.steps
-        self._flush(held, steps.after, rows.flush)
+        self._flush(held, steps.after, flush)
         made = output
         if self.buffer is not None and sinks is None and output.dtype != torch.bfloat16:
             made = torch.empty(output.shape, dtype=torch.bfloat16, device=output.device)
@@ -246,29 +232,27 @@ class SlotKV:
                 self._launch(one, query[part], key[part], value[part], scale, made[part], sinks)
         if made is not output:
             output.copy_(made)
-        self._flush_after(held, steps.after, rows.flush)
+        self._flush_after(held, steps.after, flush)
 
-    def _launch(self, held, query, key, value, scale, output, sinks):
-        code, transform = self.code, self.code.transform
+    def _launch(self, held: Held, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float,
+                output: torch.Tensor, sinks: torch.Tensor | None) -> None:
+        code = self.code
         if sinks is not None:
             output.copy_(self.tiers.step(held, query, key, value, scale, self.bad, Rule(sinks=sinks), self.space,
                                          flushes=False))
             return
-        phases = transform.phase_table(code.device) if transform.rotated_mean else None
-        tile = transform.phases.tile(code.device) if transform.rotated_mean and self.space.is_cuda else None
-        operators.step_tokens(output, query, key, value, held.pool, held.table, held.windows, held.window_table,
-                              held.lengths, transform.query, transform.key_forward, transform.value_forward,
-                              transform.output, transform.key_mean, transform.value_mean, phases, tile, code.key.sigma,
-                              code.value.sigma, self.space, float(scale), code.sink, code.recent, self.tiers.flush,
-                              *code.numbers)
+        operators.run(operators.step_tokens, code.view(
+            **vars(held), output=output, query=query, key=key, value=value, phases=code.phases(),
+            tile_phases=code.tile_phases(self.space.is_cuda), workspace=self.space, scale=float(scale),
+            flush=self.tiers.flush))
 
-    def _flush(self, held, after, flush):
+    def _flush(self, held: Held, after: Sequence[torch.Tensor], flush: StepFlush | None) -> None:
         """Flushes the tokens that the new ones will push out of the windows. The new ones are not written yet; the
         ring has room for both. after: StepRows.after; two tokens of a launch may not go into one page."""
         if flush is None or flush.first is self:
             self._run_flush(held, after, flush)
 
-    def _run_flush(self, held, after, flush):
+    def _run_flush(self, held: Held, after: Sequence[torch.Tensor], flush: StepFlush | None) -> None:
         for lengths in after:
             one = dataclasses.replace(held, lengths=lengths)
             if flush is None:
@@ -276,18 +260,15 @@ class SlotKV:
             else:
                 flush.run(one)
 
-    def _flush_after(self, held, after, flush):
+    def _flush_after(self, held: Held, after: Sequence[torch.Tensor], flush: StepFlush | None) -> None:
         """Called after the new tokens were written."""
 
-    def flushed(self, held):
-        """lengths, table and window_table of flush_tokens()."""
-        return held.lengths, held.table, held.window_table
-
-    def _held(self, pool, rows):
+    def _held(self, pool: torch.Tensor, rows: Rows) -> Held:
         """The storage of these rows' cache."""
         return Held(pool, rows.table, self.windows, rows.window_table, rows.lengths)
 
-    def _run_chunks(self, held, rows, query, key, value, scale, output, sinks):
+    def _run_chunks(self, held: Held, rows: Rows, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+                    scale: float, output: torch.Tensor, sinks: torch.Tensor | None) -> None:
         """All chunks attend before any is appended, because an overlay entry that one has finished with may be
         assigned to another."""
         work = rows.work(self.policy, self.room)

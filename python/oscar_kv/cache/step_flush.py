@@ -1,17 +1,36 @@
 """Quantizes the tokens that leave the windows of all layers in a step of single tokens, with one launch for layers of
 any codes. It finds their pools, windows and codes through descriptors on the device, made once."""
+from collections.abc import Mapping
+from typing import Protocol
+
 import torch
 
+from ..format.windows import Policy
 from ..ops import operators
+from .layer_code import LayerCode
+from .tiers import Held, Tiers
+
+
+class Layer(Protocol):
+    """What is asked of slot_kv.SlotKV."""
+    code: LayerCode
+    tiers: Tiers
+    policy: Policy
+    windows: torch.Tensor
+    bad: torch.Tensor
+
+    @property
+    def window_pages(self) -> int: ...
 
 
 class StepFlush:
-    """caches: {layer index: SlotKV} of layers that share block tables; pools: {layer index: its pages}. Tensors must
-    not move. It must run after write-through windows have their new tokens, and before others' tokens are read as
-    codes. `at` is therefore the layer before whose step, or after whose append, it runs."""
+    """caches: of layers that share block tables, by index; pools: their pages. Tensors must not move. It must run after
+    write-through windows have their new tokens, and before others' tokens are read as codes: it runs before the step of
+    the layer `first`, or after the append of `last`."""
 
-    def __init__(self, caches, pools):
-        order, by_shape = sorted(caches), {}
+    def __init__(self, caches: Mapping[int, Layer], pools: Mapping[int, torch.Tensor]) -> None:
+        order = sorted(caches)
+        by_shape: dict[tuple[int, int, str, Policy, int], list[int]] = {}
         for index in order:
             kv = caches[index]
             layer = kv.code.layer
@@ -22,15 +41,15 @@ class StepFlush:
             sides, words = torch.zeros((len(indices), 2, operators.SIDE_BYTES), dtype=torch.uint8), 0
             for i, index in enumerate(indices):
                 kv, code = caches[index], caches[index].code
-                words = max(words, operators.describe_layer(sides[i], pools[index], kv.windows, code.key.sigma,
-                                                            code.value.sigma, *code.clip, kv.bad, *code.numbers))
+                words = max(words, operators.run(operators.describe_layer, code.view(
+                    sides=sides[i], pool=pools[index], windows=kv.windows, bad=kv.bad)))
             self.groups.append((kv, sides.flatten(0, 1).to(code.device), words))
         self.kept = [caches, pools]  # keeps the objects alive whose addresses are stored
         self.first, self.last = caches[order[0]], caches[order[-1]]
 
-    def run(self, held):
+    def run(self, held: Held) -> None:
         """held: the storage, in any of the layers, of the rows with a new token."""
         for kv, sides, words in self.groups:
             layer, (sink, recent, _) = kv.code.layer, kv.tiers.flushed_at()
-            operators.flush_layers(*kv.flushed(held), sides, words, layer.kv_heads, layer.head_dim, sink, recent,
+            operators.flush_layers(*held.flushed(), sides, words, layer.kv_heads, layer.head_dim, sink, recent,
                                    kv.code.key.encoder == "search")

@@ -6,40 +6,32 @@ The engine may take tokens back: the next pass of a request then starts before t
 most_new - 1 such tokens. A token is quantized when it leaves the windows of the last new one. By then it is older than
 all new tokens, which are fewer than the recent window, so nothing can take it back. Quantizing it again in the next
 pass writes the same codes."""
-import dataclasses
+from collections.abc import Sequence
 
 import torch
 
+from .rows import Rows, StepRows
 
-def sent(numbers, device):
+
+def sent(numbers: Sequence[int] | Sequence[Sequence[int]], device: torch.device) -> torch.Tensor:
     """Host integers as int64 on the device. The copy is from pageable memory, which is read before the call returns."""
     return torch.tensor(numbers, dtype=torch.int64).to(device, non_blocking=True)
-
-
-@dataclasses.dataclass
-class StepRows:
-    """S tokens of R requests."""
-    tokens: object              # their places among the batch's tokens: a slice, or [S] int64
-    lengths: torch.Tensor       # [S] int32 tokens of the request up to this one; 0: padding
-    table: torch.Tensor         # [S, P] int32
-    window_table: torch.Tensor  # [S, window pages of a slot] int32
-    after: tuple                # for each new token of a request: [R] int32 lengths up to it; 0: it has none here
 
 
 class StepTables:
     """Makes StepRows. Its tensors are at fixed addresses if every request has the same number of tokens, as captured
     graphs have them."""
 
-    def __init__(self, slots, window_pages, most_new, device):
+    def __init__(self, slots: int, window_pages: int, most_new: int, device: torch.device) -> None:
         self.slots, self.most_new = slots, most_new
         rows = slots * most_new if most_new > 1 else 0
-        whole = dict(dtype=torch.int32, device=device)
-        self._lengths, self._windows = torch.zeros(rows, **whole), torch.zeros((rows, window_pages), **whole)
-        self._after = torch.zeros((most_new, slots), **whole)
-        self._table = None
+        self._lengths = torch.zeros(rows, dtype=torch.int32, device=device)
+        self._windows = self._lengths.new_zeros(rows, window_pages)
+        self._after = self._lengths.new_zeros(most_new, slots)
+        self._table: torch.Tensor | None = None
 
-    def uniform(self, made, count, slot_mapping):
-        """Every request of made (slot_kv.Rows) has `count` tokens. slot_mapping: -1 for tokens of padding."""
+    def uniform(self, made: Rows, count: int, slot_mapping: torch.Tensor) -> StepRows:
+        """Every request of made has `count` tokens. slot_mapping: -1 for tokens of padding."""
         requests = made.lengths.shape[0]
         if count == 1:
             return StepRows(slice(0, requests), made.lengths, made.table, made.window_table, (made.lengths,))
@@ -56,7 +48,7 @@ class StepTables:
         return StepRows(slice(0, rows), self._lengths[:rows], self._table[:rows], self._windows[:rows],
                         tuple(self._after[i, :requests] for i in range(count)))
 
-    def mixed(self, made, counts, firsts, short):
+    def mixed(self, made: Rows, counts: Sequence[int], firsts: Sequence[int], short: Sequence[int]) -> StepRows | None:
         """The requests `short` of a batch that has chunks, too. counts, firsts: new tokens of each request, and its
         first one among the batch's tokens. None without such requests."""
         if not short:
@@ -64,15 +56,13 @@ class StepTables:
         device, count = made.lengths.device, len(short)
         if all(b == i == firsts[b] and counts[b] == 1 for i, b in enumerate(short)):  # an engine that sorts its batch
             rows = slice(0, count)
-            after = torch.nn.functional.pad(made.lengths[rows], (0, len(counts) - count))
-            return StepRows(rows, made.lengths[rows], made.table[rows], made.window_table[rows], (after,))
+            single = torch.nn.functional.pad(made.lengths[rows], (0, len(counts) - count))
+            return StepRows(rows, made.lengths[rows], made.table[rows], made.window_table[rows], (single,))
         tokens = [firsts[b] + i for b in short for i in range(counts[b])]
         row, back = sent([[b for b in short for _ in range(counts[b])],
                           [counts[b] - 1 - i for b in short for i in range(counts[b])]], device)
-        few = [0] * len(counts)
-        for b in short:
-            few[b] = counts[b]
-        most, few = max(few), sent(few, device)
+        few = sent([count if b in short else 0 for b, count in enumerate(counts)], device)
+        most = max(counts[b] for b in short)
         held = made.lengths > 0
         after = tuple(torch.where(held & (i < few), made.lengths - (few - 1 - i), 0).int() for i in range(most))
         places = slice(0, len(tokens)) if tokens == list(range(len(tokens))) else sent(tokens, device)

@@ -4,16 +4,17 @@ for the requests of a serving engine.
 
 Letters: B sequences, Hkv KV heads, Hq query heads, d head size, T tokens, N rows."""
 import dataclasses
+from collections.abc import Sequence
 
 import torch
 
 from ..files.errors import NumericalError
 from ..format.page_layout import PAGE_TOKENS
 from ..format.window_layout import WindowLayout
-from ..format.windows import Policy, quantized_end, ring_pages
+from ..format.windows import Policy, Tokens, quantized_end, ring_pages
 from ..ops import operators, reference, support
-from ..ops.rule import ALL
-from ..ops.view import StepView
+from ..ops.rule import ALL, Rule
+from .layer_code import LayerCode
 
 
 @dataclasses.dataclass
@@ -25,52 +26,59 @@ class Held:
     window_table: torch.Tensor  # [B, window pages of a sequence] int32
     lengths: torch.Tensor       # [B] int32 tokens; 0: the sequence is skipped
 
+    def flushed(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """lengths, table and window_table of operators.flush_tokens."""
+        return self.lengths, self.table, self.window_table
+
 
 class Plan:
     """Where the new tokens of an append go, and which tokens become codes."""
 
-    def __init__(self):
-        self.runs, self.rows = [], 0  # (first row, count, sequence, page of the sequence, first slot, first position)
-        self.leaving = []  # (sequence, shift, positions from the window, positions of new rows)
-        self.kept = []     # (sequence, shift, spans of positions that go into the window)
-        self.starts, self.counts = [], []
+    def __init__(self, starts: Sequence[int], counts: Sequence[int]) -> None:
+        # (first row, count, sequence, page of the sequence, first slot, first position)
+        self.runs: list[tuple[int, int, int, int, int, int]] = []
+        self.rows = 0
+        # (sequence, shift, positions from the window, positions of new rows)
+        self.leaving: list[tuple[int, int, range, range]] = []
+        # (sequence, shift, spans of positions that go into the window)
+        self.kept: list[tuple[int, int, list[range]]] = []
+        self.starts, self.counts = list(starts), list(counts)
 
 
 class Tiers:
-    """code: paged_kv.LayerCode. flush: number of tokens that leave the recent window together."""
+    """flush: number of tokens that leave the recent window together."""
 
-    def __init__(self, code, flush=1, pages=None):
+    def __init__(self, code: LayerCode, flush: int = 1, pages: int | None = None) -> None:
         """pages: in the ring, if the caller needs more than the minimum."""
         self.code, self.flush = code, flush
         self.layout = WindowLayout(code.layer.head_dim, code.sink,
                                    pages or ring_pages(code.recent, flush)).to(code.device)
         self.step_unsupported = code.without_kernels or support.step_unsupported(code, flush)
 
-    def new_windows(self, sequences):
+    def new_windows(self, sequences: int) -> torch.Tensor:
         """Windows for this many sequences: [sequences * window pages, Hkv, 128 d]."""
         shape = (sequences * self.layout.pages, self.code.layer.kv_heads, self.layout.elements)
         return torch.zeros(shape, dtype=torch.bfloat16, device=self.code.device)
 
-    def decode_unsupported(self, group, rule=ALL):
+    def decode_unsupported(self, group: int, rule: Rule = ALL) -> str | None:
         return (self.code.without_kernels or support.decode_unsupported(self.code, self.flush, group, self.layout.pages)
                 or support.rule_unsupported(rule))
 
-    def quantized_end(self, tokens):
-        """Tokens [sink, end) of a sequence of `tokens` tokens are codes. tokens: an int, or a tensor of lengths."""
+    def quantized_end(self, tokens: Tokens) -> Tokens:
+        """Tokens [sink, end) of a sequence of `tokens` tokens are codes."""
         return quantized_end(tokens, self.code.sink, self.code.recent, self.flush)
 
-    def policy(self):
+    def policy(self) -> Policy:
         """The policy for planning chunks."""
         return Policy(self.code.sink, self.code.recent, self.flush, self.layout.ring_pages)
 
-    def pages_of(self, tokens):
+    def pages_of(self, tokens: int) -> int:
         """Pages of a sequence of `tokens` tokens."""
         return -(-(self.quantized_end(tokens) - self.code.sink) // PAGE_TOKENS)
 
-    def plan(self, starts, counts):
+    def plan(self, starts: Sequence[int], counts: Sequence[int]) -> Plan:
         """The plan for appending counts[b] tokens to sequences of starts[b] tokens."""
-        plan, first = Plan(), 0
-        plan.starts, plan.counts = list(starts), list(counts)
+        plan, first = Plan(starts, counts), 0
         for b, (start, count) in enumerate(zip(starts, counts)):
             sink, end = self.code.sink, start + count
             begin, until = self.quantized_end(start), self.quantized_end(end)
@@ -90,7 +98,7 @@ class Tiers:
         return plan
 
     @torch.no_grad()
-    def append(self, held, plan, key, value, bad):
+    def append(self, held: Held, plan: Plan, key: torch.Tensor, value: torch.Tensor, bad: torch.Tensor) -> None:
         """key, value: [N, Hkv, d] of the model, after RoPE: the new tokens of each sequence, concatenated.
         held.lengths is not read. bad: as in operators.quantize_rows. The ring is written after the tokens that leave it
         were read."""
@@ -106,29 +114,29 @@ class Tiers:
             source = torch.cat([torch.arange(p.start + shift, p.stop + shift) for _, shift, p in kept]).to(device)
             self.layout.write(held.windows, held.window_table, sequence, position, *(r[source] for r in rows))
 
-    def _quantize(self, held, plan, new, bad):
+    def _quantize(self, held: Held, plan: Plan, new: tuple[torch.Tensor, torch.Tensor], bad: torch.Tensor) -> None:
         """Writes the leaving tokens of the plan into pages; new: rows of keys and values."""
         if not plan.runs:
             return
         code, device = self.code, self.code.device
-        parts = ([], [])
+        parts: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
         for b, shift, old, fresh in plan.leaving:
             if len(old) > 0:
                 position = torch.arange(old.start, old.stop, device=device)
                 stored = self.layout.rows(held.windows, held.window_table, torch.full_like(position, b), position)
-            for i, rows in enumerate(new):
+            for i, side in enumerate(new):
                 if len(old) > 0:
                     parts[i].append(stored[i])
-                parts[i].append(rows[fresh.start + shift:fresh.stop + shift] if len(fresh) > 0 else rows[:0])
+                parts[i].append(side[fresh.start + shift:fresh.stop + shift] if len(fresh) > 0 else side[:0])
         rows = [torch.cat(p) for p in parts]
         first, count, sequence, index, slot, position = torch.tensor(plan.runs, dtype=torch.int32).to(device).unbind(1)
         page = held.table[sequence.long(), index.long()]
         if code.encode_unsupported is None:
-            operators.quantize_rows(held.pool, *rows, torch.stack([first, count, page, slot, position], dim=1),
-                                    code.key.sigma, code.value.sigma, *code.clip, bad, code.key.encoder == "search",
-                                    *code.numbers)
+            operators.run(operators.quantize_rows, code.view(
+                pool=held.pool, key=rows[0], value=rows[1], bad=bad,
+                runs=torch.stack([first, count, page, slot, position], dim=1)))
             return
-        encoded = []
+        encoded: list[torch.Tensor] = []
         for codec, side in zip((code.key, code.value), rows):
             try:
                 encoded += codec.encode(side.float())
@@ -140,7 +148,9 @@ class Tiers:
                              *code.numbers)
 
     @torch.no_grad()
-    def step(self, held, query, key, value, scale, bad, rule=ALL, space=None, flushes=True):
+    def step(self, held: Held, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float,
+             bad: torch.Tensor, rule: Rule = ALL, space: torch.Tensor | None = None,
+             flushes: bool = True) -> torch.Tensor:
         """Appends one new token of every sequence, query [B, Hq, d], key and value [B, Hkv, d], then attends.
         held.lengths already counts it. Reads nothing back, and no tensor outlives the call, so it may be captured
         into a CUDA graph. flushes: false if the caller flushes. Returns output [B, Hq, d] FP32."""
@@ -151,9 +161,8 @@ class Tiers:
             key = key.float() - transform.mean_at((held.lengths - 1).clamp(min=0))
             query, value, mean = raw, value.float(), None
         heads = code.layer.kv_heads
-        coded = operators.append_tokens(held.windows, held.window_table, query, key, value, held.lengths,
-                                        transform.query, transform.key_forward, transform.value_forward, mean,
-                                        transform.value_mean, code.sink)
+        coded = operators.run(operators.append_tokens, code.view(**vars(held), query=query, key=key, value=value,
+                                                                 key_mean=mean))
         if flushes:
             self.flush_tokens(held, bad)
         coded = coded.view(coded.shape[0], heads, -1, coded.shape[-1])
@@ -165,35 +174,36 @@ class Tiers:
         lse = self._of_model(lse, raw, scale, rule).reshape(output.shape[:-1])
         return rule.with_sinks(output.unsqueeze(2), lse.unsqueeze(2)).squeeze(2)
 
-    def flush_tokens(self, held, bad):
+    def flush_tokens(self, held: Held, bad: torch.Tensor) -> None:
         """Writes tokens that leave the windows into pages, for sequences that have just received one token."""
-        code = self.code
-        operators.flush_tokens(held.pool, held.windows, held.window_table, held.table, held.lengths, code.key.sigma,
-                               code.value.sigma, *code.clip, bad, *self.flushed_at(), code.key.encoder == "search",
-                               *code.numbers)
+        lengths, table, window_table = held.flushed()
+        sink, recent, flush = self.flushed_at()
+        operators.run(operators.flush_tokens, self.code.view(
+            pool=held.pool, windows=held.windows, window_table=window_table, table=table, lengths=lengths, bad=bad,
+            sink=sink, recent=recent, flush=flush))
 
-    def flushed_at(self):
+    def flushed_at(self) -> tuple[int, int, int]:
         """sink, recent and flush of flush_tokens()."""
         return self.code.sink, self.code.recent, self.flush
 
-    def _of_model(self, lse, raw, scale, rule):
+    def _of_model(self, lse: torch.Tensor, raw: torch.Tensor, scale: float, rule: Rule) -> torch.Tensor:
         """Log-sum-exp of the model's own logits, which the mean key shifts. The shift is equal for all keys, so it
         changes no weight unless logits are capped; in that case it is already included."""
         shift = None if rule.cap else self.code.transform.shift(raw)
         return lse if shift is None else lse + shift * scale
 
-    def _by_reference(self, held, coded, raw, positions, scale, rule):
+    def _by_reference(self, held: Held, coded: torch.Tensor, raw: torch.Tensor, positions: torch.Tensor, scale: float,
+                      rule: Rule) -> tuple[torch.Tensor, torch.Tensor]:
         """reference.attention of query rows [B, Hkv, R, d] at positions [B, R]."""
         code, transform, lengths = self.code, self.code.transform, held.lengths.long()
-        turned = transform.phase_queries(raw)
-        phases = None if turned is None else transform.phase_table(code.device)
-        view = StepView(**{**vars(held), "lengths": lengths}, query=coded.float(), turned=turned, phases=phases,
-                        scale=float(scale), sink=code.sink, key_sigma=code.key.sigma, value_sigma=code.value.sigma,
-                        key_code=code.numbers[0], value_code=code.numbers[1])
+        turned, phases = transform.phase_queries(raw), code.phases()
+        view = code.view(**vars(held)).but(lengths=lengths, query=coded.float(), turned=turned, phases=phases,
+                                           scale=float(scale))
         return reference.attention(view, positions, self.quantized_end(lengths), rule,
                                    transform.shift(raw) if rule.cap else None)
 
-    def decode(self, held, coded, raw, scale, rule, want_lse, space=None):
+    def decode(self, held: Held, coded: torch.Tensor, raw: torch.Tensor, scale: float, rule: Rule, want_lse: bool,
+               space: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """Decode attention of queries [B, Hkv, g, d] in the cache basis, without the rule's sinks; raw: the model's
         queries. space: the kernel's workspace, if the caller owns it."""
         code, group = self.code, raw.shape[2]
@@ -202,23 +212,23 @@ class Tiers:
                                       rule)
         unsupported = self.decode_unsupported(group)
         turned = code.transform.phase_queries(raw)
-        phases = None if turned is None else code.transform.phase_table(code.device)
-        tile = code.transform.phases.tile(code.device) if turned is not None and unsupported is None else None
         if unsupported is not None:
             space = torch.empty(0, dtype=torch.uint8, device=code.device)
         elif space is None:
             space = code.shared.workspace(coded, coded.shape[-1], group, coded.shape[0], coded.shape[1],
                                       0 if turned is None else support.page_queries(held.table, held.window_table))
-        by_operator = unsupported is None or not raw.is_cuda
-        decode = operators.decode_attention if by_operator else operators.by_reference["decode_attention"]
-        if by_operator and raw.is_cuda:
-            coded = coded.bfloat16()
-        return decode(coded, held.pool, held.table, held.windows, held.window_table, held.lengths, code.key.sigma,
-                      code.value.sigma, turned, phases, tile, space, float(scale), code.sink, code.recent, self.flush,
-                      rule.window, want_lse, *code.numbers)
+        view = code.view(**vars(held), query=coded, turned=turned, phases=code.phases(), workspace=space,
+                         tile_phases=code.tile_phases(unsupported is None), scale=float(scale), flush=self.flush,
+                         window=rule.window, want_lse=want_lse)
+        if not raw.is_cuda:
+            return operators.run(operators.decode_attention, view)
+        if unsupported is not None:
+            return reference.decode_attention(view)
+        return operators.run(operators.decode_attention, view.but(query=coded.bfloat16()))
 
     @torch.no_grad()
-    def attend(self, held, query, scale, new=None, rule=ALL):
+    def attend(self, held: Held, query: torch.Tensor, scale: float, new: Sequence[int] | None = None,
+               rule: Rule = ALL) -> tuple[torch.Tensor, torch.Tensor]:
         """query [B, Hq, T, d] of the model, after RoPE, attends to everything that the sequences hold.
 
         new: None if the query belongs to the last appended token (T = 1). Otherwise query i of sequence b has

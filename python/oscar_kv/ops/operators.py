@@ -17,9 +17,8 @@ from .view import StepView
 
 NO_FAULT = 2 ** 31 - 1  # of `bad`
 
-# {operator: its reference}, for devices whose kernels do not serve a layer
-by_reference: dict[str, Callable[..., Any]] = {}
 Reference = Callable[[StepView], Any]
+_arguments: dict[torch._ops.OpOverload, list[str]] = {}
 _library = torch.library.Library("oscar_kv", "FRAGMENT")
 
 
@@ -32,10 +31,15 @@ def _declare(name: str, schema: str, implementation: Reference, fake: Reference)
     def flat(function: Reference) -> Callable[..., Any]:
         return lambda *given: function(StepView(**dict(zip(names, given, strict=True))))
 
-    by_reference[name] = flat(implementation)
-    _library.impl(name, by_reference[name], "CompositeExplicitAutograd")
+    _library.impl(name, flat(implementation), "CompositeExplicitAutograd")
     torch.library.register_fake(f"oscar_kv::{name}", flat(fake), lib=_library)
+    _arguments[operator] = names
     return operator
+
+
+def run(operator: torch._ops.OpOverload, a: StepView) -> Any:
+    """Calls an operator with those values of a view that its schema names."""
+    return operator(*(getattr(a, name) for name in _arguments[operator]))
 
 
 def _nothing(a: StepView) -> None:
