@@ -1,9 +1,12 @@
 """python -m oscar_kv MODEL BUNDLE: generates with the 2-bit cache of a bundle and again with the BF16 cache, and
 reports the size of both. It checks on any machine that a bundle and a model fit together; oscar-verify measures
 the quality."""
+import argparse
 import functools
 import os
 import sys
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from . import InputError, attach, detach, load_bundle, new_cache
 from .files.errors import EnvironmentFault, NumericalError, quoted
@@ -14,7 +17,7 @@ from .files.foreign_files import read_file
 MOST_PROMPT = 64 << 20  # bytes
 
 
-def parse(arguments):
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = Parser(prog="python -m oscar_kv", description=__doc__.split("\n\n")[0])
     parser.add_argument("model", help="directory or org/name of the checkpoint, as transformers takes it")
     parser.add_argument("bundle", help="bundle of oscar-fit for this checkpoint")
@@ -41,7 +44,7 @@ def parse(arguments):
     return options
 
 
-def check_device(name):
+def check_device(name: str) -> None:
     import torch
     device = torch.device(name)
     if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
@@ -51,7 +54,7 @@ def check_device(name):
         raise EnvironmentFault(f"--device {name}: oscar-kv was run on cpu and cuda only; choose one of them")
 
 
-def prompt_text(options):
+def prompt_text(options: argparse.Namespace) -> str:
     if options.prompt is not None:
         return options.prompt
     try:
@@ -60,7 +63,7 @@ def prompt_text(options):
         raise InputError(f"{options.prompt_file}: cannot be read as text; pass a file in UTF-8") from None
 
 
-def of_transformers(name, load):
+def of_transformers(name: str, load: Callable[[], Any]) -> Any:
     """Calls load() of transformers, which may raise any exception for a damaged checkpoint."""
     try:
         return load()
@@ -71,7 +74,7 @@ def of_transformers(name, load):
         raise InputError(f"{name}: transformers cannot load it ({type(error).__name__}: {first})") from error
 
 
-def bf16_bytes(model, tokens):
+def bf16_bytes(model: Any, tokens: int) -> int:
     """For the layers in the 2-bit cache."""
     from .hf.attach import geometry, kept_layers
     layers, kv_heads, head_dim = geometry(model)
@@ -79,16 +82,16 @@ def bf16_bytes(model, tokens):
     return 2 * 2 * layers * kv_heads * head_dim * tokens
 
 
-def shown(text):
+def shown(text: str) -> str:
     """Generated text for a terminal: escapes control characters except line feeds."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
-def tell(text):
+def tell(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def run(options):
+def run(options: argparse.Namespace) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
@@ -124,7 +127,7 @@ def run(options):
     print(f"the first {same} of {len(answer)} generated tokens are those of the BF16 cache")
 
 
-def main(arguments=None):
+def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     return ended(lambda: run(options))
 

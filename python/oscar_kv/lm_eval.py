@@ -3,11 +3,13 @@ command line) with the 2-bit cache of a bundle. The harness's model `hf` compute
 in one forward, which never reads a cache, so no cache quantizer changes those scores. Here such a forward runs in
 chunks through the cache."""
 import sys
+from typing import Any
 
 import torch
 
 from .files.errors import InputError
 from .files.exits import ENVIRONMENT_EXIT, ended
+from .files.foreign_files import FileName
 from .hf.attach import attach, new_cache
 from .hf.cache import CACHE_NAME
 
@@ -31,7 +33,8 @@ class OscarLM(HFLM):
     chunk: tokens of a scoring forward. They see each other unquantized and earlier tokens as stored, so 1 equals
     decoding. Chunks that are not short relative to the BF16 window hide errors."""
 
-    def __init__(self, pretrained, bundle=None, chunk=4, checkpoint=None, **options):
+    def __init__(self, pretrained: Any, bundle: FileName | None = None, chunk: int = 4,
+                 checkpoint: FileName | None = None, **options: Any) -> None:
         if bundle is None:
             raise InputError(f"model {NAME} needs the folder of a bundle; add bundle=DIR to --model_args")
         if not (isinstance(chunk, int) and chunk >= 1):
@@ -40,7 +43,7 @@ class OscarLM(HFLM):
         self.chunk = chunk
         attach(self.model, bundle, checkpoint=checkpoint)
 
-    def _model_call(self, inps, attn_mask=None, labels=None):
+    def _model_call(self, inps: torch.Tensor, attn_mask: Any = None, labels: Any = None) -> torch.Tensor:
         """[B, T, V] logits of inps [B, T]. Padding is on the right and is not visible to scored tokens."""
         cache = new_cache(self.model)
         with torch.no_grad():
@@ -48,7 +51,7 @@ class OscarLM(HFLM):
                               for part in inps.split(self.chunk, dim=1)], dim=1)
 
 
-def main():
+def main() -> int:
     if not any(a == "--model" or a.startswith("--model=") for a in sys.argv[1:]):
         sys.argv += ["--model", NAME]
     return ended(cli_evaluate)

@@ -1,12 +1,15 @@
 """python -m oscar_kv.serve_check MODEL BUNDLE: measures gsm8k and throughput with the BF16 cache and with a bundle's
 2-bit cache, and prints one table. Needs a machine with vLLM, lm-evaluation-harness and a GPU. Each measurement
 runs one of their commands in a separate process; --dry-run prints the commands."""
+import argparse
 import json
 import os
 import pathlib
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from .engines.names import BUNDLE_VARIABLE, CACHE_DTYPE, VLLM_BACKEND
 from .files.errors import InputError, quoted
@@ -19,7 +22,7 @@ MOST_RESULT = 256 << 20  # bytes
 MOST_LOSS = 2.0  # points of gsm8k (strict match) that the 2-bit cache may lose
 
 
-def parse(arguments):
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = Parser(prog="python -m oscar_kv.serve_check", description=__doc__.split("\n\n")[0])
     parser.add_argument("model", help="directory or org/name, as vLLM takes it")
     parser.add_argument("bundle", help="bundle of oscar-fit for this model")
@@ -49,7 +52,7 @@ def parse(arguments):
     return options
 
 
-def plan(options):
+def plan(options: argparse.Namespace) -> list[tuple[str, str, list[str], dict[str, str], pathlib.Path]]:
     """[(cache, measurement, command, environment, result)]: result is a file, or a folder that contains one."""
     steps, folder = [], pathlib.Path(options.output)
     common = {"dtype": "bfloat16", "max_model_len": options.max_model_len,
@@ -78,11 +81,11 @@ def plan(options):
     return steps
 
 
-def shown(command, environment):
+def shown(command: Sequence[str], environment: Mapping[str, str]) -> str:
     return " ".join([*(f"{k}={shlex.quote(v)}" for k, v in environment.items()), shlex.join(command)])
 
 
-def _json(path):
+def _json(path: pathlib.Path) -> Any:
     try:
         return json.loads(read_file(path, MOST_RESULT).decode())
     except (ValueError, RecursionError) as error:
@@ -90,7 +93,7 @@ def _json(path):
             f"{path}: is not the result that was expected ({error}); look at the output of its command") from None
 
 
-def read_result(measurement, place):
+def read_result(measurement: str, place: pathlib.Path) -> float:
     """Strict gsm8k in percent, or requests per second."""
     if measurement == "gsm8k":
         found = sorted(pathlib.Path(place).rglob("results_*.json"), key=lambda path: path.stat().st_mtime)
@@ -107,7 +110,7 @@ def read_result(measurement, place):
     return 100.0 * value if measurement == "gsm8k" else float(value)
 
 
-def table(results, options):
+def table(results: Mapping[tuple[str, str], float], options: argparse.Namespace) -> str:
     """Markdown; results: {(cache, measurement): number}."""
     lines = [f"| {options.model} | BF16 cache | {CACHE_DTYPE} | |", "|---|---:|---:|---:|"]
     base, ours = (results[cache, "gsm8k"] for cache in ("bf16", CACHE_DTYPE))
@@ -120,7 +123,7 @@ def table(results, options):
     return "\n".join(lines)
 
 
-def run(options):
+def run(options: argparse.Namespace) -> int:
     results = {}
     for cache, measurement, command, environment, place in plan(options):
         print(f"{cache}, {measurement}: {shown(command, environment)}", file=sys.stderr)
@@ -141,7 +144,7 @@ def run(options):
     return 0
 
 
-def check(options):
+def check(options: argparse.Namespace) -> int:
     if not os.path.isfile(os.path.join(options.bundle, "oscar_bundle.json")):
         raise InputError(f"{options.bundle}: holds no oscar_bundle.json, expected a bundle of oscar-fit")
     if not options.dry_run:
@@ -151,7 +154,7 @@ def check(options):
     return 0
 
 
-def main(arguments=None):
+def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     return ended(lambda: check(options))
 

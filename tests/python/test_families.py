@@ -79,7 +79,7 @@ def test_attach(name, tmp_path):
             cache.reset()
             again = torch.cat([model(input_ids=part, past_key_values=cache, use_cache=True).logits for part in ids[:, :32].split([20, 12], dim=1)], dim=1)
             assert (again - base[:, :32]).abs().max() < 2e-2 * base.abs().max() and cache.get_seq_length() == 32
-            assert sum(layer.kv is not None for layer in cache.paged) == len(cache.paged) < len(cache.layers)
+            assert sum(layer.is_initialized for layer in cache.paged) == len(cache.paged) < len(cache.layers)
     p, q = base.double().log_softmax(-1), torch.cat(logits, dim=1).double().log_softmax(-1)
     kl = (p.exp() * (p - q)).sum(-1)[0]
     found = float(kl[first:CONTEXT - 1].mean())

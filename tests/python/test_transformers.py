@@ -245,6 +245,18 @@ def test_encoders_beside_a_decoder_see_all_their_tokens():
         assert torch.allclose(attention(module, q, k, v, None, scaling=0.3, **given)[0].transpose(1, 2), expected, atol=1e-5), (module, given)
 
 
+def test_a_layer_that_attends_twice_is_refused(attached):
+    """Its second call has no new keys for the cache."""
+    from oscar_kv.hf.attention import attention
+    layer = oscar_kv.new_cache(attached).layers[0]
+    module = next(m for m in attached.modules() if getattr(m, "layer_idx", None) == 0)
+    rows = torch.ones(1, layer.code.layer.kv_heads, 3, layer.code.layer.head_dim)
+    keys, values = layer.update(rows, rows)
+    attention(module, rows, keys, values, None)
+    with pytest.raises(InputError, match="layer 0: the model attends more than once to the same keys"):
+        attention(module, rows, keys, values, None)
+
+
 def test_sliding_windows(tmp_path, fit):
     """A layer with a sliding window sees no further back: tokens beyond it change nothing."""
     config = json.loads((SAMPLES / "tiny-qwen3" / "config.json").read_text())

@@ -118,8 +118,11 @@ class SlotTable:
 
 class Places(Protocol):
     """engines/vllm/pages.py: where this layer's pages are, if layers with larger pages share the engine's blocks."""
-    block_bytes: int
-    pages: int  # of a block
+    @property
+    def block_bytes(self) -> int: ...
+
+    @property
+    def pages(self) -> int: ...  # of a block
 
     def __call__(self, numbers: torch.Tensor) -> torch.Tensor:
         """The pages of the kernels for page numbers of the engine."""

@@ -2,6 +2,10 @@
 attributes, not by a class of peft, which need not be installed. base_layer is the checkpoint's layer; an active
 adapter that is not merged changes its output. original_module is one that peft trains a copy of (modules_to_save)."""
 import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import nn
 
 from ..files.errors import InputError, quoted
 
@@ -9,16 +13,16 @@ from ..files.errors import InputError, quoted
 FITTED = ("q_proj", "k_proj", "v_proj", "qkv_proj", "q_norm", "k_norm")
 
 
-def base_of(module):
+def base_of(module: nn.Module) -> nn.Module:
     """The checkpoint's layer below any adapters."""
-    while hasattr(module, "base_layer"):
-        module = module.base_layer
+    while (inner := getattr(module, "base_layer", None)) is not None:
+        module = inner
     return module
 
 
-def _applied(module):
+def _applied(module: nn.Module) -> list[str]:
     """Names of the adapters that currently change a layer's output."""
-    copies = getattr(module, "modules_to_save", None)
+    copies: Any = getattr(module, "modules_to_save", None)
     if hasattr(module, "original_module") and hasattr(copies, "keys"):
         active = getattr(module, "active_adapters", None) or getattr(module, "active_adapter", None) or []
         active = [active] if isinstance(active, str) else list(active)
@@ -33,7 +37,7 @@ def _applied(module):
     return [name for name in active if not held or any(hasattr(x, "keys") and name in x for x in held)]
 
 
-def applied(model, only=None):
+def applied(model: nn.Module, only: Sequence[str] | None = None) -> tuple[str, str] | None:
     """(layer name, adapter name) of the first applied adapter, or None. only: layer names to check."""
     for name, module in model.named_modules():
         if only is None or name.rpartition(".")[2] in only:
@@ -43,7 +47,7 @@ def applied(model, only=None):
     return None
 
 
-def check_adapters(modules):
+def check_adapters(modules: Mapping[int, nn.Module]) -> None:
     """InputError if queries, keys or values of an attention module have an adapter that is not merged. modules: by
     layer."""
     for index, module in modules.items():
@@ -54,7 +58,7 @@ def check_adapters(modules):
                              "fit a bundle for that checkpoint")
 
 
-def warn_of_adapters(model):
+def warn_of_adapters(model: nn.Module) -> None:
     """Warns if another layer has an adapter, which affects keys and values indirectly."""
     found = applied(model)
     if found:

@@ -1,33 +1,37 @@
 """attach(): makes a transformers model generate with the cache of a bundle. Uses only documented hooks: a registered
 attention function and mask, a custom Cache, and the instance's own method for preparing a cache for generate()."""
 import dataclasses
+import pathlib
 import sys
 import types
 import warnings
-import weakref
+from collections.abc import Mapping
+from typing import Any
 
 import torch
-from transformers import AttentionInterface, AttentionMaskInterface
+from torch import nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
 from transformers.masking_utils import flash_attention_mask
 
-from ..cache.paged_kv import LayerCode
+from ..cache.layer_code import LayerCode
 from ..cache.shared import Shared
-from ..cache.tiers import Tiers
 from ..cache.transform import Phases
 from ..files.checkpoint import checkpoint_of
 from ..files.errors import InputError
 from ..files.fingerprint import checkpoint_fingerprint
+from ..files.foreign_files import FileName
 from ..format.bundle import Bundle, check_geometry, load_bundle
-from ..format.manifest import left_out_layers
+from ..format.manifest import Layer, Side, left_out_layers
 from ..format.page_layout import PAGE_TOKENS
 from . import cache_use
 from .adapters import check_adapters, warn_of_adapters
-from .attention import attention, rule_of
+from .attached import Attached
+from .attention import attention
 from .cache import CACHE_NAME, OscarCache
 from .graphs import Recorder, recorder_of, wrapped
 from .offload import held, is_offloaded
 from .unwrap import unwrapped
-from .weights import COMPUTED_IN, check_weights, computed_in, device_of_keys, key_projection
+from .weights import COMPUTED_IN, check_weights, computed_in, device_of_keys, key_projection, projection_of
 
 NAME, ATTRIBUTE, ASSISTED = "oscar", "_oscar_attached", "assisted_generation"
 GEMMA4 = ("gemma4_text", "gemma4_unified_text")
@@ -36,31 +40,7 @@ AttentionInterface.register(NAME, attention)
 AttentionMaskInterface.register(NAME, flash_attention_mask)
 
 
-class Attached:
-    """The result of attach() for a model and a bundle; oscar_kv.detach(model) undoes it. codes: [LayerCode]. None
-    for layers with linear attention, or with a window in heads of another size; they keep transformers' own
-    states."""
-
-    def __init__(self, bundle, codes, modules, max_tokens, flush, config=None):
-        """modules: attention modules by layer."""
-        self.bundle, self.codes, self.modules, self.config = bundle, codes, weakref.WeakSet(modules.values()), config
-        cap = None if config is None else getattr(config.get_text_config(decoder=True), "attn_logit_softcapping", None)
-        self.rules = {index: rule_of(module, cap=cap) for index, module in modules.items()}  # without their windows
-        self.max_tokens, self.flush = max_tokens, flush
-        self.graphs = None          # graphs.Recorder if steps are recorded
-        self.implementation = None  # the model's own, while it is active
-        self.own = {}               # methods that the instance had before, by name; None: only its class has one
-        self.hook = None            # of the model's forward
-        self.call = None            # (cache, its columns before) of the running generate()
-        self.warned = False         # about a forward of many tokens
-        coded = None if max_tokens is None else max(0, max_tokens - bundle.sink - bundle.recent)
-        self.most_pages = None if coded is None else -(-coded // PAGE_TOKENS)
-
-    def tiers(self, code):
-        return Tiers(code, self.flush)
-
-
-def _attention_modules(model):
+def _attention_modules(model: Any) -> dict[int, nn.Module]:
     """The attention module of each decoder layer, by layer index."""
     found = {}
     for module in model.modules():
@@ -70,7 +50,7 @@ def _attention_modules(model):
     return found
 
 
-def _phases(model):
+def _phases(model: Any) -> Phases:
     """Frequencies and attention factor of the decoder's rotary embedding."""
     rotary = next((m for m in model.modules() if hasattr(m, "inv_freq") and hasattr(m, "attention_scaling")), None)
     if rotary is None:
@@ -79,17 +59,17 @@ def _phases(model):
     return Phases(held(rotary, "inv_freq"), rotary.attention_scaling)
 
 
-def _window(module, config):
+def _window(module: nn.Module, config: PreTrainedConfig) -> int:
     """Tokens that the queries of an attention module see; 0: all."""
     return getattr(module, "sliding_window", getattr(config, "sliding_window", None)) or 0
 
 
-def _exact_layer(bundle, index):
+def _exact_layer(bundle: Bundle, index: int) -> Layer:
     """A substitute for a layer that the bundle leaves out because its queries see at most the recent window. It uses
     the model's own basis. Its pages have another layer's code, and no query reads them."""
     first = bundle.layers[0]
 
-    def exact(side):
+    def exact(side: Side) -> Side:
         sigma = None if side.sigma is None else torch.ones_like(side.sigma)
         return dataclasses.replace(side, heads=1, orthogonal=True, centered=False, rotated_mean=False, clip=[0.0],
                                    inverse=None, forward=torch.eye(first.head_dim).unsqueeze(0), mean=None, sigma=sigma,
@@ -98,7 +78,7 @@ def _exact_layer(bundle, index):
     return dataclasses.replace(first, layer=index, key=exact(first.key), value=exact(first.value))
 
 
-def geometry(model):
+def geometry(model: Any) -> tuple[int, int, int]:
     """(layers, KV heads, head size) of a model's decoder. If layers differ (Gemma 4), the sizes of the global
     layers."""
     config = model.config.get_text_config(decoder=True)
@@ -110,24 +90,24 @@ def geometry(model):
             getattr(config, "head_dim", None) or config.hidden_size // heads)
 
 
-def _group(model):
+def _group(model: Any) -> int:
     """Query heads per KV head."""
     return model.config.get_text_config(decoder=True).num_attention_heads // geometry(model)[1]
 
 
-def _asks_the_interface(modules):
+def _asks_the_interface(modules: Mapping[int, nn.Module]) -> bool:
     """Whether all attention modules call the function from ALL_ATTENTION_FUNCTIONS, even if their model does not
     declare it (Qwen3-Next)."""
     return bool(modules) and all(hasattr(sys.modules[type(m).__module__], "ALL_ATTENTION_FUNCTIONS")
                                  for m in modules.values())
 
 
-def _linear_layers(config):
+def _linear_layers(config: PreTrainedConfig) -> set[int]:
     """Which layers of a decoder have linear attention: they hold fixed-size states and no keys."""
     return {i for i, kind in enumerate(getattr(config, "layer_types", None) or ()) if kind == "linear_attention"}
 
 
-def _windows_apart(config):
+def _windows_apart(config: PreTrainedConfig) -> set[int]:
     """Which layers of a decoder have a window, and heads that differ in size or number from the global layers (Gemma
     4)."""
     kinds = getattr(config, "layer_types", None) or ()
@@ -137,12 +117,12 @@ def _windows_apart(config):
     return {i for i, kind in enumerate(kinds) if kind == "sliding_attention"} if len(sizes) > 1 else set()
 
 
-def kept_layers(config):
+def kept_layers(config: PreTrainedConfig) -> set[int]:
     """The layers that stay with transformers' own cache."""
     return _linear_layers(config) | _windows_apart(config)
 
 
-def _check_model(model, bundle, modules):
+def _check_model(model: Any, bundle: Bundle, modules: Mapping[int, nn.Module]) -> None:
     config = model.config.get_text_config(decoder=True)
     if getattr(config, "num_kv_shared_layers", 0):
         raise InputError(f"{type(model).__name__} has layers that read the cache of another layer, which oscar-kv "
@@ -171,13 +151,14 @@ def _check_model(model, bundle, modules):
         raise InputError(f"layer {missing} of {type(model).__name__} has no attention module with k_proj or qkv_proj; "
                          "oscar-kv cannot serve it")
     for index, module in modules.items():
-        dtype = computed_in(key_projection(module)[1], model)
+        dtype = computed_in(projection_of(module), model)
         if dtype not in COMPUTED_IN:
             raise InputError(f"layer {index} computes in {str(dtype).removeprefix('torch.')}, expected bfloat16 or "
                              "float32; load the model with dtype=torch.bfloat16")
 
 
-def _check_generation(model, attached, config, mode, tokens, cache):
+def _check_generation(model: Any, attached: Attached, config: PreTrainedConfig, mode: Any, tokens: int,
+                      cache: Any) -> None:
     check_adapters(_attention_modules(model))
     if config.use_cache is False:
         raise InputError("use_cache is false (in this call, in generation_config.json or in config.json), so that "
@@ -204,7 +185,8 @@ def _check_generation(model, attached, config, mode, tokens, cache):
         raise InputError("the cache was made for another model or bundle; make one with oscar_kv.new_cache(model)")
 
 
-def _prepare(self, generation_config, model_kwargs, generation_mode, batch_size, max_cache_length, *args, **kwargs):
+def _prepare(self: PreTrainedModel, generation_config: Any, model_kwargs: dict[str, Any], generation_mode: Any,
+             batch_size: int, max_cache_length: int, *args: Any, **kwargs: Any) -> None:
     """generate() requests a cache from its model: returns this package's cache, new or given by the caller."""
     attached, cache = getattr(self, ATTRIBUTE), model_kwargs.get(CACHE_NAME)
     _check_generation(self, attached, generation_config, generation_mode, max_cache_length, cache)
@@ -218,7 +200,7 @@ def _prepare(self, generation_config, model_kwargs, generation_mode, batch_size,
     attached.call = cache, cache_use.columns(cache)
 
 
-def _warn_of_reference(attached, group):
+def _warn_of_reference(attached: Attached, group: int) -> None:
     """Warns before generation starts if a GPU does not use the kernels for attention."""
     for code in attached.codes:
         if code is None or code.device.type != "cuda":
@@ -231,7 +213,7 @@ def _warn_of_reference(attached, group):
             return
 
 
-def _recorder(model, attached, graphs):
+def _recorder(model: Any, attached: Attached, graphs: bool | None) -> Recorder | None:
     """The recorder for steps of generate(), or None. InputError if they must be recorded and cannot be."""
     if graphs is False:
         return None
@@ -246,17 +228,19 @@ def _recorder(model, attached, graphs):
         reason = "accelerate loads weights at every step"
     if reason is not None and graphs:
         raise InputError(f"steps cannot be recorded as CUDA graphs: {reason}; leave graphs=True out")
-    return None if reason is not None else recorder_of(attached.codes[0].device)
+    code = attached.codes[0]
+    return None if reason is not None or code is None else recorder_of(code.device)
 
 
-def _directory(model, checkpoint):
+def _directory(model: Any, checkpoint: FileName | None) -> pathlib.Path:
     """The fingerprint of the checkpoint that the model was loaded from."""
     if checkpoint is not None:
         return checkpoint_of(checkpoint)
     return checkpoint_of(getattr(model, "name_or_path", ""), getattr(model.config, "_commit_hash", None))
 
 
-def prepare(model, bundle, *, checkpoint=None, max_tokens=None, flush=1, graphs=None):
+def prepare(model: Any, bundle: Bundle | FileName, *, checkpoint: FileName | None = None, max_tokens: int | None = None,
+            flush: int = 1, graphs: bool | None = None) -> Attached:
     """Checks that a bundle fits the model, without changing the model. Returns the argument of activate(); arguments
     as in attach()."""
     model = unwrapped(model)
@@ -273,9 +257,10 @@ def prepare(model, bundle, *, checkpoint=None, max_tokens=None, flush=1, graphs=
     phases = _phases(model) if any(layer.key.rotated_mean for layer in bundle.layers) else None
     kept = kept_layers(model.config.get_text_config(decoder=True))
     exact = [_exact_layer(bundle, index) for index in left_out_layers(bundle.model) if index not in kept]
-    codes, shared = [None] * geometry(model)[0], Shared()
+    codes: list[LayerCode | None] = [None] * geometry(model)[0]
+    shared = Shared()
     for layer in [*bundle.layers, *exact]:
-        codes[layer.layer] = LayerCode(bundle, layer, phases, device_of_keys(key_projection(modules[layer.layer])[1]),
+        codes[layer.layer] = LayerCode(bundle, layer, phases, device_of_keys(projection_of(modules[layer.layer])),
                                        shared)
     attached = Attached(bundle, codes, modules, max_tokens, flush, model.config)
     attached.graphs = _recorder(model, attached, graphs)
@@ -284,12 +269,12 @@ def prepare(model, bundle, *, checkpoint=None, max_tokens=None, flush=1, graphs=
     return attached
 
 
-def _replace(model, attached, name, method):
+def _replace(model: Any, attached: Attached, name: str, method: Any) -> None:
     attached.own[name] = model.__dict__.get(name)  # accelerate puts a forward there, an export its generate
     setattr(model, name, method)
 
 
-def activate(model, attached):
+def activate(model: Any, attached: Attached) -> Any:
     """Makes the model generate with the result of prepare(), until detach(). Returns its argument, even if that is a
     wrapper."""
     given, model = model, unwrapped(model)
@@ -314,7 +299,8 @@ def activate(model, attached):
     return given
 
 
-def attach(model, bundle, *, checkpoint=None, max_tokens=None, flush=1, graphs=None):
+def attach(model: Any, bundle: Bundle | FileName, *, checkpoint: FileName | None = None, max_tokens: int | None = None,
+           flush: int = 1, graphs: bool | None = None) -> Any:
     """From now on, generate(), pipelines and chat of `model` use the 2-bit cache of `bundle`. `model` may be wrapped
     by peft, torch.compile, DataParallel or accelerate. InputError if a generate() would bypass the cache.
 
@@ -331,7 +317,7 @@ def attach(model, bundle, *, checkpoint=None, max_tokens=None, flush=1, graphs=N
                                    graphs=graphs))
 
 
-def detach(model):
+def detach(model: Any) -> Any:
     """Restores the model's state before attach(). Returns its argument."""
     given, model = model, unwrapped(model)
     attached = _attached(model)
@@ -348,12 +334,12 @@ def detach(model):
     return given
 
 
-def new_cache(model):
+def new_cache(model: Any) -> OscarCache:
     """An empty cache for several turns: generate(..., past_key_values=cache) or model(..., past_key_values=cache)."""
     return OscarCache(_attached(unwrapped(model)))
 
 
-def _attached(model):
+def _attached(model: Any) -> Attached:
     attached = getattr(model, ATTRIBUTE, None)
     if attached is None:
         raise InputError("no bundle is attached to the model; call oscar_kv.attach(model, bundle)")

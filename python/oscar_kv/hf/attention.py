@@ -2,26 +2,24 @@
 cache. The first chunk of a prompt attends to its raw keys and values by SDPA. A further one attends to them and to the
 stored tokens in the chunk passes of serving engines (cache/chunk_pass.py). If they do not serve a layer, log-sum-exp
 merges both parts in torch. Then the chunk is appended."""
+from typing import Any
+
 import torch
+from torch import nn
 
 from ..cache.chunk_attention import causal_parts, plain, whole
 from ..files.errors import InputError
 from ..ops.merge import Parts
 from ..ops.rule import Rule
 from . import cache_use
-from .cache import CARRIER
-
-
-def rule_of(module, window=None, cap=None, sinks=None):
-    """rule.Rule of a transformers attention module; its configuration gives the chunks (Llama 4)."""
-    config, index = getattr(module, "config", None), getattr(module, "layer_idx", None)
-    kinds = getattr(config, "layer_types", None) or ()
-    chunked = isinstance(index, int) and index < len(kinds) and kinds[index] == "chunked_attention"
-    return Rule(window or 0, (config.attention_chunk_size or 0) if chunked else 0, float(cap or 0.0), sinks)
+from .attached import rule_of
+from .cache import CARRIER, OscarLayer
 
 
 @torch.compiler.disable  # the cache counts in Python, so a compiled model has a graph break here
-def attention(module, query, key, value, attention_mask, scaling=None, dropout=0.0, sliding_window=None, **kwargs):
+def attention(module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+              attention_mask: torch.Tensor | None, scaling: float | None = None, dropout: float = 0.0,
+              sliding_window: int | None = None, **kwargs: Any) -> tuple[torch.Tensor, None]:
     """The signature of AttentionInterface: query [B, Hq, q, d] -> ([B, q, Hq, d], None)."""
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     if dropout:
@@ -52,13 +50,14 @@ def attention(module, query, key, value, attention_mask, scaling=None, dropout=0
     pieces = [slice(0, first), *(slice(i, i + 1) for i in range(first, count))]
     outputs = []
     for piece in pieces:
-        layer.pending = key[:, :, piece], value[:, :, piece]
-        outputs.append(_cached(layer, query[:, :, piece], *layer.pending, None if valid is None else valid[:, piece],
-                               scale, rule))
+        k, v = layer.pending = key[:, :, piece], value[:, :, piece]
+        own = None if valid is None else valid[:, piece]
+        outputs.append(_cached(layer, query[:, :, piece], k, v, own, scale, rule))
     return (outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)).transpose(1, 2), None
 
 
-def _cached(layer, query, key, value, valid, scale, rule):
+def _cached(layer: OscarLayer, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, valid: torch.Tensor | None,
+            scale: float, rule: Rule) -> torch.Tensor:
     """Attention of the layer's pending tokens to the cache and to each other, [B, Hq, q, d]; they enter the cache."""
     if query.shape[2] == 1 and (valid is None or bool(valid.all())):
         output = layer.kv.step(query, key, value, scale, rule).to(query.dtype)
@@ -70,7 +69,8 @@ def _cached(layer, query, key, value, valid, scale, rule):
     return output
 
 
-def _refuse_packed(module, key, attention_mask, kwargs):
+def _refuse_packed(module: nn.Module, key: torch.Tensor, attention_mask: torch.Tensor | None,
+                   kwargs: dict[str, Any]) -> None:
     """Several texts in one row, told by position_ids that start again: transformers keeps them apart, this function
     would not."""
     packed = kwargs.get("cu_seq_lens_q") is not None
@@ -84,15 +84,16 @@ def _refuse_packed(module, key, attention_mask, kwargs):
                          "pass one text a row with an attention_mask, or detach() the bundle first")
 
 
-def _chunk(layer, query, key, value, valid, scale, rule):
+def _chunk(layer: OscarLayer, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, valid: torch.Tensor,
+           scale: float, rule: Rule) -> torch.Tensor:
     """Attention of a chunk before it is appended. [B, Hq, q, d]; rows of padding are zero."""
     if not any(layer.kv.lengths):
         return plain(query, key, value, valid.to(query.device) if not bool(valid.all()) else None, scale, rule)
     device, batch, heads, tokens, d = query.device, *query.shape
     if layer.kv.pass_unsupported(rule) is None:
         chosen, output = valid.to(device), query.new_zeros(batch, tokens, heads, d)
-        rows = (x.transpose(1, 2)[chosen] for x in (query, key, value))
-        output[chosen] = layer.kv.attend_chunks(*rows, valid.sum(dim=1).tolist(), scale, rule.sinks)
+        q, k, v = (x.transpose(1, 2)[chosen] for x in (query, key, value))
+        output[chosen] = layer.kv.attend_chunks(q, k, v, valid.sum(dim=1).tolist(), scale, rule.sinks)
         return output.transpose(1, 2)
     # Queries move to the front, because there query i of a sequence has position length + i.
     order = torch.argsort((~valid).int(), dim=1, stable=True).to(device)
@@ -106,5 +107,5 @@ def _chunk(layer, query, key, value, valid, scale, rule):
     starts = torch.tensor(layer.kv.lengths, device=device)
     parts.merge(*causal_parts(packed, keys, values, torch.tensor(counts, device=device), scale, rule, starts))
     output = torch.zeros_like(query)
-    output.scatter_(2, index.expand(-1, heads, -1, d), rule.with_sinks(parts.output, parts.lse).to(query.dtype))
+    output.scatter_(2, index.expand(-1, heads, -1, d), rule.with_sinks(*parts.found()).to(query.dtype))
     return output * valid.to(device)[:, None, :, None]

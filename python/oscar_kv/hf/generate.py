@@ -4,18 +4,25 @@ beside the model."""
 import os
 import pathlib
 import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from transformers import PreTrainedModel
 
 from ..files.errors import InputError, quoted
-from ..files.foreign_files import RegularFile
+from ..files.foreign_files import FileName, RegularFile
 from ..format.manifest import NAME
 from . import cache_use
 from .attach import activate, detach, prepare
+from .attached import Attached
 
 FOLDER = "oscar_bundle"
-_prepared = weakref.WeakKeyDictionary()  # model -> (sha256 of the manifest, result of prepare())
+# by model: the manifest's SHA-256 with the folder, and the result of prepare()
+_prepared: weakref.WeakKeyDictionary[PreTrainedModel, tuple[tuple[str, FileName | None], Attached]] = \
+    weakref.WeakKeyDictionary()
 
 
-def _beside(model):
+def _beside(model: PreTrainedModel) -> pathlib.Path | None:
     """The bundle's folder in the directory or hub repository that the model was loaded from; None if there is none."""
     name = str(getattr(model, "name_or_path", "") or "")
     if not name:
@@ -32,7 +39,7 @@ def _beside(model):
     return pathlib.Path(snapshot) / FOLDER
 
 
-def find_bundle(model, manifest_sha256, folder=None):
+def find_bundle(model: PreTrainedModel, manifest_sha256: str, folder: FileName | None = None) -> pathlib.Path:
     """The folder of the bundle whose manifest has this digest. InputError if there is none, or a different one."""
     place = pathlib.Path(folder) if folder is not None else _beside(model)
     if place is None or not os.path.isfile(place / NAME):
@@ -46,7 +53,8 @@ def find_bundle(model, manifest_sha256, folder=None):
     return place
 
 
-def generate_with(model, manifest_sha256, folder, inputs, arguments):
+def generate_with(model: PreTrainedModel, manifest_sha256: str, folder: FileName | None, inputs: Sequence[Any],
+                  arguments: dict[str, Any]) -> Any:
     """model.generate(*inputs, **arguments) with the 2-bit cache during this call. The first call reads the bundle
     and compares it with the model. folder: the bundle's folder, None if it is beside the model. InputError as in
     find_bundle(), or if the bundle does not fit the model."""

@@ -9,10 +9,14 @@ import contextlib
 import functools
 import inspect
 import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
+from transformers import PreTrainedModel
 
-from .cache import CACHE_NAME
+from .attached import Attached
+from .cache import CACHE_NAME, OscarCache
 
 ROOM = 256  # steps for which pages are reserved at a time
 
@@ -20,25 +24,26 @@ ROOM = 256  # steps for which pages are reserved at a time
 class Recorder:
     """Records a function's launches on a CUDA device."""
 
-    def __init__(self, device):
+    def __init__(self, device: torch.device) -> None:
         self.stream = torch.cuda.Stream(device)
 
     @staticmethod
-    def unsupported(attached, group):
+    def unsupported(attached: Attached, group: int) -> str | None:
         """Why steps cannot be recorded, or None."""
-        if None in attached.codes:
+        codes = [code for code in attached.codes if code is not None]
+        if len(codes) < len(attached.codes):
             return f"layer {attached.codes.index(None)} keeps states of its own"
-        devices = {code.device for code in attached.codes}
+        devices = {code.device for code in codes}
         if len(devices) != 1 or next(iter(devices)).type != "cuda":
             return "the layers are not on one CUDA device"
-        for code in attached.codes:
+        for code in codes:
             tiers = attached.tiers(code)
             reason = tiers.step_unsupported or tiers.decode_unsupported(group, attached.rules[code.layer.layer])
             if reason is not None:
                 return f"layer {code.layer.layer}: {reason}"
         return None
 
-    def run(self, call):
+    def run(self, call: Callable[[], Any]) -> Any:
         """call() on the recorder's stream."""
         current = torch.cuda.current_stream(self.stream.device)
         self.stream.wait_stream(current)
@@ -47,7 +52,7 @@ class Recorder:
         current.wait_stream(self.stream)
         return made
 
-    def record(self, call):
+    def record(self, call: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
         """(replay, result of call()): nothing is computed before the first replay(). Exceptions of call() propagate."""
         graph = torch.cuda.CUDAGraph()
         self.stream.wait_stream(torch.cuda.current_stream(self.stream.device))
@@ -64,24 +69,34 @@ class Recorder:
 
 
 @functools.cache
-def recorder_of(device):
+def recorder_of(device: torch.device) -> Recorder:
     """One per device, because workspaces belong to its stream."""
     return Recorder(device)
+
+
+class Recording(NamedTuple):
+    replay: Callable[[], None]
+    inputs: tuple[torch.Tensor, torch.Tensor]
+    output: Any
+    kept: list[torch.Tensor]  # what it reads, even if a longer table has replaced one
 
 
 class Steps:
     """The recorded step of one cache. forward: the model's, without recordings; recorder: as Recorder."""
 
-    def __init__(self, cache, forward, recorder):
+    def __init__(self, cache: OscarCache, forward: Callable[..., Any], recorder: Recorder) -> None:
         self.cache, self.forward, self.recorder = cache, forward, recorder
-        self.key = self.replay = self.output = self.inputs = self.kept = None
+        self.key: Any = None
+        self.recorded: Recording | None = None
+        self.is_recording = False
         self.room = 0  # steps until pages must be reserved again
 
-    def forget(self):
+    def forget(self) -> None:
         """Called if anything other than a recorded step used the cache."""
         self.room = 0
 
-    def __call__(self, ids, positions, options, eager):
+    def __call__(self, ids: torch.Tensor, positions: torch.Tensor, options: dict[str, Any],
+                 eager: dict[str, Any]) -> Any:
         """One step. eager: arguments of the eager forward, if this step is not recorded."""
         if self.room == 0:
             self.room = self.cache.reserve_steps(ROOM)
@@ -90,30 +105,33 @@ class Steps:
             key = (ids.shape, ids.dtype, positions.shape, positions.dtype, tuple(sorted(options.items())),
                    torch.is_inference_mode_enabled(), self.cache.places())
             if key != self.key:
-                self.key, self.replay, self.output, self.inputs, self.kept = key, None, None, None, None
+                self.key, self.recorded = key, None
                 made = self.recorder.run(lambda: self.forward(**eager))
                 self.room = 0  # pages and tables may have moved; the next step checks
                 return made
-        if self.replay is None:
-            self._record(ids, positions, options)
-        for to, of in zip(self.inputs, (ids, positions)):
+        if self.recorded is None:
+            self.is_recording = True
+            self.recorded = self._record(ids, positions, options)
+            self.is_recording = False
+        for to, of in zip(self.recorded.inputs, (ids, positions)):
             to.copy_(of)
-        self.replay()
+        self.recorded.replay()
         self.cache.count_steps(1)
         self.room -= 1
-        return type(self.output)(logits=self.output.logits.clone(), **{CACHE_NAME: self.cache})
+        output = self.recorded.output
+        return type(output)(logits=output.logits.clone(), **{CACHE_NAME: self.cache})
 
-    def _record(self, ids, positions, options):
-        self.inputs = ids.clone(), positions.clone()
+    def _record(self, ids: torch.Tensor, positions: torch.Tensor, options: dict[str, Any]) -> Recording:
+        inputs = ids.clone(), positions.clone()
         with self.cache.recording():
-            self.replay, self.output = self.recorder.record(
-                lambda: self.forward(input_ids=self.inputs[0], position_ids=self.inputs[1], **{CACHE_NAME: self.cache},
+            replay, output = self.recorder.record(
+                lambda: self.forward(input_ids=inputs[0], position_ids=inputs[1], **{CACHE_NAME: self.cache},
                                      **options))
-        extra = [name for name, value in self.output.items() if value is not None
+        extra = [name for name, value in output.items() if value is not None
                  and name not in ("logits", CACHE_NAME)]
         if extra:
             raise RuntimeError(f"the model returns {', '.join(extra)} beside logits")
-        self.kept = self.cache.tensors()  # a recording reads them, even if a longer table has replaced one
+        return Recording(replay, inputs, output, self.cache.tensors())
 
 
 PLAIN = (bool, int, float, str, type(None))
@@ -121,7 +139,8 @@ PLAIN = (bool, int, float, str, type(None))
 BESIDE_LOGITS = ("labels", "output_attentions", "output_hidden_states", "output_router_logits")
 
 
-def _plan(attached, cache, arguments):
+def _plan(attached: Attached, cache: OscarCache,
+          arguments: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]] | None:
     """(ids, positions, options) of a forward that may be recorded, or None. arguments: the forward's keywords."""
     ids, positions, mask = (arguments.get(name) for name in ("input_ids", "position_ids", "attention_mask"))
     if (ids is None or ids.dim() != 2 or ids.shape[1] != 1 or torch.is_grad_enabled()
@@ -140,17 +159,17 @@ def _plan(attached, cache, arguments):
     return ids, positions, options
 
 
-def wrapped(model, attached, forward):
+def wrapped(model: PreTrainedModel, attached: Attached, forward: Callable[..., Any]) -> Callable[..., Any]:
     """The forward of a model with an attached bundle. forward: the model's own."""
 
     names = tuple(inspect.signature(forward).parameters)
 
     @functools.wraps(forward)
-    def call(*args, **kwargs):
+    def call(*args: Any, **kwargs: Any) -> Any:
         kwargs = dict(zip(names, args)) | kwargs
         if kwargs.get("past_key_values") is not None:
             kwargs[CACHE_NAME] = kwargs.pop("past_key_values")
-        cache = kwargs.get(CACHE_NAME)
+        cache: Any = kwargs.get(CACHE_NAME)
         if attached.graphs is None or getattr(cache, "attached", None) is not attached:
             return forward(**kwargs)
         plan = _plan(attached, cache, kwargs)
@@ -163,8 +182,7 @@ def wrapped(model, attached, forward):
         try:
             return cache.steps(*plan, kwargs)
         except Exception as error:
-            recording = cache.steps.inputs is not None and cache.steps.kept is None
-            cache.steps = None
+            recording, cache.steps = cache.steps.is_recording, None
             if not recording:
                 raise
             attached.graphs = None  # nothing was computed yet: this step and all others run eagerly

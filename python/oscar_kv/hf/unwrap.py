@@ -1,5 +1,7 @@
 """Finds the transformers model that computes, inside wrappers of peft, torch.compile, DataParallel, accelerate and
 others. They keep it as a submodule. The model's own generate() would never call a hook on the wrapper."""
+from typing import Any
+
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -9,7 +11,7 @@ from ..files.errors import InputError, quoted
 SHARDED = ("FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine")
 
 
-def _outermost(module):
+def _outermost(module: nn.Module) -> list[PreTrainedModel]:
     """Transformers models in a module that are not part of another one."""
     found = []
     for child in module.children():
@@ -17,7 +19,7 @@ def _outermost(module):
     return found
 
 
-def _refuse_prefixes(model):
+def _refuse_prefixes(model: nn.Module) -> None:
     """peft adapters that put their own keys and values into a cache; these are not activations of the model."""
     for module in model.modules():
         configs = getattr(module, "peft_config", None)
@@ -28,7 +30,7 @@ def _refuse_prefixes(model):
                                  "keys and values of its own; the 2-bit cache holds those of the model only")
 
 
-def unwrapped(model):
+def unwrapped(model: Any) -> PreTrainedModel:
     """The transformers model inside any wrapper. InputError if there is none or more than one, or if its weights are
     in pieces."""
     name = type(model).__name__

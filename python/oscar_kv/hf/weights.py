@@ -1,10 +1,15 @@
 """Facts from a loaded model's weights: the projection that makes keys, its compute dtype, and whether its numbers
 equal the checkpoint's. Layers loaded in 4 or 8 bits (bitsandbytes, AWQ, GPTQ, HQQ, FP8, compressed-tensors,
 torchao) hold codes instead of a weight; their keys and values are activations in the model's dtype."""
+from collections.abc import Mapping
+
 import torch
+from torch import nn
+from transformers import PreTrainedModel
 
 from ..files.errors import InputError
 from ..files.fingerprint import first_values, tensors_of
+from ..files.foreign_files import FileName
 from .adapters import base_of
 from .offload import device_of, held
 
@@ -13,7 +18,7 @@ FLOATS = (torch.bfloat16, torch.float32, torch.float16, torch.float64)
 SAMPLE = 64
 
 
-def key_projection(module):
+def key_projection(module: nn.Module) -> tuple[str, nn.Module] | tuple[None, None]:
     """(name, projection) that makes keys; Phi-3 has one for queries, keys and values. (None, None) if it is not an
     attention module."""
     for name in ("k_proj", "qkv_proj"):
@@ -22,7 +27,14 @@ def key_projection(module):
     return None, None
 
 
-def plain_weight(projection):
+def projection_of(module: nn.Module) -> nn.Module:
+    """The projection of an attention module that makes keys."""
+    projection = key_projection(module)[1]
+    assert projection is not None
+    return projection
+
+
+def plain_weight(projection: nn.Module) -> torch.Tensor | None:
     """The weight of a projection, None if it holds codes. InputError if it is only a piece of a weight."""
     weight = getattr(projection, "weight", None)
     if not isinstance(weight, torch.Tensor):
@@ -34,13 +46,13 @@ def plain_weight(projection):
     return weight if plain and weight.dim() == 2 and not hasattr(weight, "quant_state") else None
 
 
-def computed_in(projection, model):
+def computed_in(projection: nn.Module, model: PreTrainedModel) -> torch.dtype:
     """The dtype of the keys from a projection."""
     weight = plain_weight(projection)
     return weight.dtype if weight is not None else model.get_input_embeddings().weight.dtype
 
 
-def device_of_keys(projection):
+def device_of_keys(projection: nn.Module) -> torch.device:
     """The device where a projection runs."""
     tensors = dict(projection.named_parameters(recurse=False)) | dict(projection.named_buffers(recurse=False))
     name = "weight" if isinstance(getattr(projection, "weight", None), torch.Tensor) else next(iter(tensors), None)
@@ -50,10 +62,11 @@ def device_of_keys(projection):
     return device_of(projection, name)
 
 
-def _samples(model, names, index, module):
+def _samples(model: PreTrainedModel, names: Mapping[int, str], index: int,
+             module: nn.Module) -> list[tuple[str, torch.Tensor]]:
     """(name in the checkpoint, tensor) to compare for a layer: its key projection, or its norms if that holds codes."""
     name, projection = key_projection(module)
-    if plain_weight(projection) is not None:
+    if projection is not None and plain_weight(projection) is not None:
         return [(f"{names[id(module)]}.{name}.weight", held(projection, "weight"))]
     layer = names[id(module)].rpartition(".")[0]
     found = []
@@ -64,7 +77,7 @@ def _samples(model, names, index, module):
     return found
 
 
-def check_weights(model, modules, directory):
+def check_weights(model: PreTrainedModel, modules: Mapping[int, nn.Module], directory: FileName) -> None:
     """InputError if samples of a model in memory differ from its checkpoint: it only has the same name, or was
     trained further."""
     tensors = tensors_of(directory)
