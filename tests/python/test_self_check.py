@@ -52,6 +52,7 @@ def test_wrong_outputs_stop_the_start(monkeypatch, wrong):
             output[5, 3] = -wrong
 
     monkeypatch.setattr(operators, "step_tokens", broken)
+    monkeypatch.setitem(operators._arguments, broken, operators._arguments[step])
     with pytest.raises(InputError, match=r"layer 0 \(uniform keys, uniform values\) with 16 sequences.*expected at most 0.1"):
         self_check.passed(serving_of(*bundles()), LOG)
 
@@ -66,6 +67,7 @@ def test_pages_that_hold_other_codes_are_found(monkeypatch):
         step(output, *rest)
 
     monkeypatch.setattr(operators, "step_tokens", broken)
+    monkeypatch.setitem(operators._arguments, broken, operators._arguments[step])
     with pytest.raises(InputError, match="layer 0 .4-4-4-4 keys, 0-0-0-0 values. with 1 sequences"):
         self_check.passed(serving_of(bundles()[1]), LOG)
 

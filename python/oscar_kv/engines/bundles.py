@@ -1,6 +1,6 @@
-"""Which bundle an engine serves: a folder, a repository in the Hugging Face cache (hf:ORG/NAME@REVISION), or, where none
-is named, the one that was fitted on the checkpoint, from the store or the cache. Never uses the network, and never takes
-a bundle of another model."""
+"""Which bundle an engine serves: a folder, a repository in the Hugging Face cache (hf:ORG/NAME@REVISION), or, where
+none is named, the one that was fitted on the checkpoint, from the store or the cache. Never uses the network, and never
+takes a bundle of another model."""
 import os
 import pathlib
 
@@ -20,7 +20,7 @@ def store() -> pathlib.Path:
     return pathlib.Path(os.environ.get(STORE_VARIABLE) or "~/.cache/oscar-kv/bundles").expanduser()
 
 
-def _hub_cache():
+def _hub_cache() -> pathlib.Path:
     from huggingface_hub.constants import HF_HUB_CACHE
     return pathlib.Path(HF_HUB_CACHE)
 
@@ -48,7 +48,7 @@ def of_checkpoint(checkpoint: pathlib.Path, option: str) -> pathlib.Path:
     InputError if there is none, or if there are several with different numbers."""
     wanted = checkpoint_fingerprint(checkpoint)
     for folders in (store().glob("*"), _hub_cache().glob("models--*/snapshots/*")):
-        found = {}
+        found: dict[str, pathlib.Path] = {}
         for folder in sorted(folders)[:MOST_FOLDERS]:
             facts = _facts(folder)
             if facts is not None and facts[0] == wanted:
@@ -65,7 +65,7 @@ def of_checkpoint(checkpoint: pathlib.Path, option: str) -> pathlib.Path:
                      f"or {BUNDLE_VARIABLE}")
 
 
-def _facts(folder):
+def _facts(folder: pathlib.Path) -> tuple[str, str] | None:
     """(fingerprint, hash of the numbers) of what looks like a bundle, or None. load_bundle() checks the rest."""
     path = folder / NAME
     try:
@@ -73,5 +73,6 @@ def _facts(folder):
     except (InputError, OSError):
         return None
     model = manifest.get("model") if isinstance(manifest, dict) else None
-    fingerprint, numbers = model.get("fingerprint") if isinstance(model, dict) else None, (manifest or {}).get("numbers_sha256")
+    fingerprint = model.get("fingerprint") if isinstance(model, dict) else None
+    numbers = (manifest or {}).get("numbers_sha256")
     return (fingerprint, numbers) if isinstance(fingerprint, str) and isinstance(numbers, str) else None

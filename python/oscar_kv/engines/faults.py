@@ -1,7 +1,12 @@
 """Keys and values that are not finite, while an engine serves. Kernels count such a number as zero and note it on the
 device (SlotKV.bad); here the notes are read from time to time, without a wait, and logged."""
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
 import torch
 
+from ..cache.slot_kv import SlotKV
 from ..ops.operators import NO_FAULT
 
 EVERY = 256  # passes from one look to the next
@@ -10,10 +15,11 @@ EVERY = 256  # passes from one look to the next
 class Faults:
     """Of the layers of one worker. caches(): {layer index: SlotKV}."""
 
-    def __init__(self, caches, log):
-        self._caches, self._log, self._passes, self._read, self.seen = caches, log, 0, None, 0
+    def __init__(self, caches: Callable[[], Mapping[int, SlotKV]], log: logging.Logger) -> None:
+        self._caches, self._log, self._passes, self.seen = caches, log, 0, 0
+        self._read: tuple[list[SlotKV], torch.Tensor, Any] | None = None  # with the event of its copy
 
-    def passed(self):
+    def passed(self) -> None:
         """Called once a forward pass, outside graphs. Logs what an earlier look found."""
         self._passes += 1
         if self._read is not None:
@@ -33,7 +39,7 @@ class Faults:
                 copied.record()
             self._read = layers, notes, copied
 
-    def _report(self, layers, notes):
+    def _report(self, layers: Sequence[SlotKV], notes: list[list[int]]) -> None:
         found = []
         for kv, sides in zip(layers, notes):
             for side, note in zip(("key", "value"), sides):

@@ -18,7 +18,7 @@ import typing
 import torch
 
 if typing.TYPE_CHECKING:
-    from ..cache.slot_kv import Rows
+    from ..cache.rows import Rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +42,10 @@ class Settings:
 
 class Table(typing.Protocol):
     """cache.slot_kv.SlotTable, or OverlayTable with `shares`: one for all layers that share block tables."""
+
+    @property
+    def on_cuda(self) -> bool:
+        """Whether its tensors are on a GPU."""
 
     def rows(self, slots: typing.Any, starts: typing.Sequence[int], counts: typing.Sequence[int], lengths: torch.Tensor,
              table: torch.Tensor, slot_mapping: torch.Tensor, new: typing.Sequence[bool] | None = None) -> "Rows":

@@ -1,4 +1,6 @@
 """RoPE from a model's configuration, for engines whose layers do not provide their rotary embedding."""
+from typing import Any
+
 from ..cache.transform import Phases
 from ..files.errors import InputError
 
@@ -6,7 +8,7 @@ from ..files.errors import InputError
 KINDS = ("default", "linear", "llama3", "yarn")
 
 
-def phases_of(config, head_size):
+def phases_of(config: Any, head_size: int) -> Phases:
     """Phases from a decoder's transformers configuration (text_config of a multimodal one). Keys centered before
     RoPE are fitted only if all layers share one rotary embedding over all channels of a head, in half-split
     pairs. Such a configuration has the same meaning as Llama's, so transformers' own frequencies are used and no

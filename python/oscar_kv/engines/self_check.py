@@ -6,17 +6,23 @@ Rows are made of what the bundle knows of its model: the mean of its keys and va
 cache's basis. Queries look at their own position as strongly as those of real models do (MOST_QUERY), where the logits
 of large key means are in the thousands."""
 import dataclasses
+import logging
 import math
 import os
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
+from ..cache.layer_code import LayerCode
 from ..cache.paged_kv import PagedKV, PageTable
+from ..cache.slot_kv import SlotKV
+from ..cache.tiers import Held
 from ..files.errors import InputError
+from ..format.manifest import Side
 from ..format.page_layout import PAGE_TOKENS
 from ..ops import operators, reference
-from ..ops.view import StepView
 
 VARIABLE = "OSCAR_KV_SELF_CHECK"  # of the environment; "off": no check
 TOKENS = 700          # of the sequence: both windows, and six pages with codes
@@ -27,7 +33,7 @@ MOST_QUERY = 150.0    # length of a query; layer 0 of Qwen2.5-Coder-1.5B has suc
 LIMIT = 0.1
 
 
-def passed(serving, log):
+def passed(serving: Any, log: logging.Logger) -> None:
     """Checks the layers of an EngineServing once and logs the time. InputError names the layer, the batch and the
     difference."""
     if os.environ.get(VARIABLE, "").lower() == "off":
@@ -49,7 +55,7 @@ def passed(serving, log):
              len({i for i, *_ in found}), time.perf_counter() - begin, max(errors, default=0.0), LIMIT)
 
 
-def errors_of(kv, slots, most_tokens):
+def errors_of(kv: SlotKV, slots: int, most_tokens: int) -> list[tuple[int, torch.Tensor]]:
     """[(sequences, error)] of one layer (slot_kv.SlotKV); errors are tensors on the device. most_tokens: of a request,
     for the width of the page table, by which kernels divide their work."""
     code, generator = kv.code, torch.Generator().manual_seed(kv.code.layer.layer)
@@ -63,11 +69,7 @@ def errors_of(kv, slots, most_tokens):
     held = dataclasses.replace(cache.held(), lengths=torch.tensor([tokens + 1], dtype=torch.int32, device=code.device))
     cache.tiers.flush_tokens(held, cache.bad)
     scale, made = d ** -0.5, []
-    phases = transform.phase_table(code.device) if transform.rotated_mean else None
-    tile = transform.phases.tile(code.device) if transform.rotated_mean and kv.space.is_cuda else None
-    rest = (transform.query, transform.key_forward, transform.value_forward, transform.output, transform.key_mean,
-            transform.value_mean)
-    last = (float(scale), code.sink, code.recent, 1, *code.numbers)
+    phases, tile = code.phases(), code.tile_phases(kv.space.is_cuda)
     for query in _queries(code, key, kv.group, generator):
         row = (query[None].bfloat16(), key[-1:], value[-1:])
         expected = _expected(held, row, code, phases, scale).flatten(1, 2)
@@ -75,20 +77,22 @@ def errors_of(kv, slots, most_tokens):
             table = held.table.new_zeros(size, max(held.table.shape[1], -(-most_tokens // PAGE_TOKENS)))
             table[:, :held.table.shape[1]] = held.table
             output = torch.full((size, heads * kv.group, d), math.nan, dtype=torch.bfloat16, device=code.device)
-            operators.step_tokens(output, *(r.expand(size, -1, -1).contiguous() for r in row), held.pool, table,
-                                  held.windows, held.window_table.expand(size, -1).contiguous(),
-                                  held.lengths.expand(size).contiguous(), *rest, phases, tile, code.key.sigma,
-                                  code.value.sigma, kv.space, *last)
+            q, k, v = (r.expand(size, -1, -1).contiguous() for r in row)
+            operators.run(operators.step_tokens, code.view(
+                output=output, query=q, key=k, value=v, pool=held.pool, table=table, windows=held.windows,
+                window_table=held.window_table.expand(size, -1).contiguous(),
+                lengths=held.lengths.expand(size).contiguous(), phases=phases, tile_phases=tile, workspace=kv.space,
+                scale=float(scale), flush=1))
             apart = (output.float() - expected).flatten(1).norm(dim=1).amax() / expected.norm().clamp(min=1e-20)
             made.append((size, torch.where(torch.isfinite(output).all(), apart, torch.inf)))
     return made
 
 
-def _code(side):
+def _code(side: Side) -> str:
     return "uniform" if side.widths is None else "-".join(map(str, side.widths))
 
 
-def _rows(code, count, generator):
+def _rows(code: LayerCode, count: int, generator: torch.Generator) -> list[torch.Tensor]:
     """Keys and values [count, Hkv, d] of the model at positions [0, count), BF16."""
     layer, transform, made = code.layer, code.transform, []
     for codec, back, mean in ((code.key, transform.query.transpose(1, 2), transform.key_mean),
@@ -105,7 +109,7 @@ def _rows(code, count, generator):
     return made
 
 
-def _queries(code, key, group, generator):
+def _queries(code: LayerCode, key: torch.Tensor, group: int, generator: torch.Generator) -> list[torch.Tensor]:
     """Queries [Hq, d] of the newest token: random ones, and one along the mean of its own key, if that was taken before
     RoPE."""
     heads, d = code.layer.kv_heads, code.layer.head_dim
@@ -118,13 +122,9 @@ def _queries(code, key, group, generator):
     return made
 
 
-def _expected(held, row, code, phases, scale):
+def _expected(held: Held, row: Sequence[torch.Tensor], code: LayerCode, phases: torch.Tensor | None,
+              scale: float) -> torch.Tensor:
     """The reference's output [1, Hkv, g, d] from the same pages and windows."""
     query, key, value = (r.float() for r in row)
-    transform, numbers = code.transform, code.numbers
-    return reference.step_output(StepView(
-        **vars(held), query=query, key=key, value=value, phases=phases, scale=float(scale),
-        query_matrix=transform.query, key_matrix=transform.key_forward, value_matrix=transform.value_forward,
-        output_matrix=transform.output, key_mean=transform.key_mean, value_mean=transform.value_mean,
-        key_sigma=code.key.sigma, value_sigma=code.value.sigma, key_code=numbers[0], value_code=numbers[1],
-        sink=code.sink, recent=code.recent, flush=1))
+    return reference.step_output(code.view(**vars(held), query=query, key=key, value=value, phases=phases,
+                                           scale=float(scale), flush=1))

@@ -2,31 +2,33 @@
 of each layer. Imports no engine: engines/vllm/serving.py and engines/sglang/serving.py check the settings of theirs and
 fill it."""
 import contextlib
+import logging
 import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 
+from ..cache.layer_code import LayerCode
 from ..cache.overlay_kv import OverlayKV
 from ..cache.overlay_table import OverlayTable, blocks_of_window
-from ..cache.paged_kv import LayerCode
 from ..cache.shared import Shared
 from ..cache.slot_kv import SlotKV, SlotTable
 from ..cache.step_flush import StepFlush
 from ..files.errors import InputError
 from ..files.fingerprint import checkpoint_fingerprint
-from ..format.bundle import check_geometry
-from ..format.manifest import side_codec
+from ..format.bundle import Bundle, check_geometry
+from ..format.manifest import Layer, side_codec
 from ..format.page_layout import PAGE_TOKENS, PageLayout
 from ..format.windows import ring_pages, sink_pages
 from ..ops.load import rocm_unsupported
 from . import self_check
 from .faults import Faults
-from .port import LayerCache, Table
+from .port import Settings, Table
 from .rope import phases_of
 
 
 @contextlib.contextmanager
-def plain_torch():
+def plain_torch() -> Iterator[None]:
     """Engines build models under their own default device and dtype, which must not apply to bundles."""
     dtype = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
@@ -37,7 +39,7 @@ def plain_torch():
         torch.set_default_dtype(dtype)
 
 
-def head_range(kv_heads, rank, ranks, option):
+def head_range(kv_heads: int, rank: int, ranks: int, option: str) -> tuple[int, int]:
     """KV heads [begin, end) of a tensor-parallel rank. With fewer heads than ranks, several ranks have the same
     head. option: the engine's, for the message."""
     if kv_heads >= ranks:
@@ -47,7 +49,7 @@ def head_range(kv_heads, rank, ranks, option):
     return rank * kv_heads // ranks, rank * kv_heads // ranks + 1
 
 
-def _check(bundle, settings):
+def _check(bundle: Bundle, settings: Settings) -> None:
     """InputError unless the bundle fits the engine's settings. Warns if the calibration contexts were shorter than the
     served ones, which costs quality at long contexts."""
     if settings.shares and bundle.sink % PAGE_TOKENS:
@@ -66,21 +68,21 @@ def _check(bundle, settings):
                       f"--seq-len, or serve a smaller {option}", stacklevel=4)
 
 
-def is_set(value):
+def is_set(value: object) -> bool:
     """Whether an engine's argument that stands for an unsupported feature is in use."""
     return value is not None and not (isinstance(value, (int, float)) and value == 0)
 
 
-def unserved(words, values):
+def unserved(words: Mapping[str, str], values: Mapping[str, object]) -> str | None:
     """One sentence for the first feature of a layer that is not served, or None. words: {name: "a sliding window"};
     values: {name: the engine's argument}."""
     return next((f"layers with {text} are not served" for name, text in words.items() if is_set(values.get(name))),
                 None)
 
 
-def layer_numbers(indices):
+def layer_numbers(indices: Sequence[int]) -> str:
     """"layers 0 to 4, 6"; "layer 5"."""
-    runs = []
+    runs: list[list[int]] = []
     for index in indices:
         if runs and index == runs[-1][1] + 1:
             runs[-1][1] = index
@@ -90,10 +92,10 @@ def layer_numbers(indices):
     return f"layer{'s' if len(indices) != 1 else ''} {text}"
 
 
-def layers_by_reason(reasons):
+def layers_by_reason(reasons: Mapping[int, str]) -> str:
     """"layers 0 to 4, 6 (it has a sliding window); layer 5 (...)", or empty. reasons: {layer index: why it stays in
     BF16}."""
-    by_reason = {}
+    by_reason: dict[str, list[int]] = {}
     for index, reason in sorted(reasons.items()):
         by_reason.setdefault(reason, []).append(index)
     return "; ".join(f"{layer_numbers(indices)} ({reason})" for reason, indices in by_reason.items())
@@ -102,7 +104,7 @@ def layers_by_reason(reasons):
 class EngineServing:
     """bundle: of the full model, loaded under plain_torch(). InputError if it does not fit the engine's settings."""
 
-    def __init__(self, bundle, settings):
+    def __init__(self, bundle: Bundle, settings: Settings) -> None:
         if reason := rocm_unsupported():
             raise InputError(f"the 2-bit cache cannot be served: {reason}")
         with plain_torch():
@@ -115,26 +117,23 @@ class EngineServing:
             self.cells = {index: self._cell(layer) for index, layer in self.layers.items()}
         self.by_block, self.slots, self.most_tokens = settings.shares, settings.slots, settings.most_tokens
         self.most_new = 1 + settings.proposed  # tokens of a request in a decode step
-        self._caches, self.shared, self._checked, self._faults = {}, Shared(settings.flash), False, None
+        self._caches: dict[int, SlotKV] = {}
+        self._faults: Faults | None = None
+        self.shared, self._checked = Shared(settings.flash), False
 
-    def _cell(self, layer):
+    def _cell(self, layer: Layer) -> int:
         """Bytes per token and head in a page: an engine's block is [Hkv, 64, cell], this package's is [Hkv, page
         bytes]. A layer without bits has a byte that nobody reads, because engines know no pages without bytes."""
         codes = [side_codec(layer, key, self.bundle.encoder, self.bundle.group).code for key in (True, False)]
         return max(1, PageLayout(*codes).bytes // PAGE_TOKENS)
 
-    @property
-    def one_size(self):
-        """Whether all layers have pages of the same size."""
-        return len(set(self.cells.values())) == 1
-
-    def cell(self, index):
+    def cell(self, index: int) -> int:
         """InputError if the layer is not in the bundle."""
         if index not in self.cells:
             raise InputError(f"{self.bundle.path}: the bundle lacks layer {index} of the model; fit all layers")
         return self.cells[index]
 
-    def new_table(self, device, blocks=None) -> Table:
+    def new_table(self, device: torch.device, blocks: int | None = None) -> Table:
         """Converts the engine's batches to rows. blocks: in the engine's memory, if known."""
         sinks, recent, new = sink_pages(self.bundle.sink), self.bundle.recent, self.most_new
         if self.by_block:
@@ -142,11 +141,11 @@ class EngineServing:
                                 most_new=new, recent=recent)
         return SlotTable(self.slots, sinks + ring_pages(recent, new), device, new)
 
-    def blocks(self, layers):
+    def blocks(self, layers: Iterable[int]) -> int:
         """Blocks in the engine's memory, as seen by these layers; 0: not yet known."""
         return max((kv.engine_pages for i, kv in self._caches.items() if i in layers), default=0)
 
-    def flush_of(self, layers, memory):
+    def flush_of(self, layers: Sequence[int], memory: Mapping[int, torch.Tensor]) -> StepFlush | None:
         """The StepFlush of layers that share block tables, None if kernels do not support them. memory: {layer
         index: the engine's memory}."""
         if any(i not in self._caches or self._caches[i].code.without_kernels for i in layers):
@@ -154,16 +153,18 @@ class EngineServing:
         caches = {i: self._caches[i] for i in layers}
         return StepFlush(caches, {i: caches[i].pool(memory[i]) for i in layers})
 
-    def fill(self, layers, blocks, entries):
+    def fill(self, layers: Iterable[int], blocks: torch.Tensor, entries: torch.Tensor) -> None:
         """Fills the overlays of these layers with the codes of blocks."""
         for index in layers:
-            self._caches[index].fill(blocks, entries)
+            kv = self._caches[index]
+            assert isinstance(kv, OverlayKV)
+            kv.fill(blocks, entries)
 
-    def caches(self):
+    def caches(self) -> dict[int, SlotKV]:
         """{layer index: SlotKV} of the layers that were made."""
         return self._caches
 
-    def check(self, log):
+    def check(self, log: logging.Logger) -> None:
         """The self-check, once, on a GPU. InputError if it fails. log: also for what passed() finds later."""
         if self._faults is None:
             self._faults = Faults(self.caches, log)
@@ -172,7 +173,7 @@ class EngineServing:
             self._checked = True
             self_check.passed(self, log)
 
-    def summary(self):
+    def summary(self) -> str:
         """One line on what is served."""
         served = sorted(self._caches or self.layers)
         layers = [self.layers[i] for i in served]
@@ -183,16 +184,16 @@ class EngineServing:
                 f"{layer_numbers(served)}: {coded} bytes a token on this GPU, {plain / coded:.1f}x less "
                 f"than BF16; windows of {self.bundle.sink} and {self.bundle.recent} tokens in BF16")
 
-    def passed(self):
+    def passed(self) -> None:
         """Called once a forward pass, outside graphs: logs keys and values that were not finite."""
         if self._faults is not None:
             self._faults.passed()
 
-    def room(self):
+    def room(self) -> int:
         """Tokens that the table of a request may have."""
         return self.most_tokens
 
-    def cache(self, index, group, device) -> LayerCache:
+    def cache(self, index: int, group: int, device: torch.device) -> SlotKV:
         """The SlotKV or OverlayKV of a layer, made at the first call, before or while the engine measures its
         memory."""
         if index not in self._caches:

@@ -2,10 +2,13 @@
 (srt/layers/attention/base_attn_backend.py there). A request's slot is its row of SGLang's ReqToTokenPool; row 0 is
 padding. SGLang maps tokens to memory one by one, and with pages of 64 tokens every 64th entry names a block."""
 import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
 
+from ...cache.overlay_table import OverlayTable
 from ...files.errors import InputError
 from ...format.page_layout import PAGE_TOKENS
 from ..names import BUNDLE_VARIABLE, SGLANG_BACKEND
@@ -20,7 +23,7 @@ class OscarAttentionBackend(AttentionBackend):
     before its replay."""
     extend_dummy_seqs_capped_by_req_pool = True  # tables have a row for each request that may run
 
-    def __init__(self, runner):
+    def __init__(self, runner: Any) -> None:
         pool = runner.token_to_kv_pool
         left = hooks.missing()
         if not isinstance(pool, OscarPool) or left:
@@ -39,14 +42,14 @@ class OscarAttentionBackend(AttentionBackend):
         heads = {layer.tp_q_head_num * layer.head_dim for layer in self.serving.attention.values()}
         self._output = torch.zeros((slots, max(heads)), dtype=torch.bfloat16, device=device)
         self._mapped = torch.zeros(slots, dtype=torch.int64, device=device)
-        self._ends = {}  # {slot: tokens after its last chunk}, where windows are by slot
+        self._ends: dict[int, int] = {}  # {slot: tokens after its last chunk}, where windows are by slot
         self.beside = None  # SGLang's backend of layers that stay in BF16
         if self.serving.beside:
             from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS
             name = "torch_native" if torch.device(runner.device).type == "cpu" else "triton"
             self.beside = ATTENTION_BACKENDS[name](runner)
 
-    def init_cuda_graph_state(self, max_bs, max_num_tokens):
+    def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
         if max_bs > self.serving.slots:
             raise InputError(f"graphs of {max_bs} requests are asked for, and windows are kept for "
                              f"{self.serving.slots}; pass --cuda-graph-max-bs-decode {self.serving.slots} or a larger "
@@ -55,28 +58,28 @@ class OscarAttentionBackend(AttentionBackend):
         if self.beside is not None:
             self.beside.init_cuda_graph_state(max_bs, max_num_tokens)
 
-    def get_cuda_graph_seq_len_fill_value(self):
+    def get_cuda_graph_seq_len_fill_value(self) -> int:
         return 1  # rows of padding are known by their slot
 
-    def init_forward_metadata(self, forward_batch):
+    def init_forward_metadata(self, forward_batch: Any) -> None:
         self._prepare(forward_batch, False)
         if self.beside is not None:
             self.beside.init_forward_metadata(forward_batch)
 
-    def init_forward_metadata_out_graph(self, forward_batch, in_capture=False):
+    def init_forward_metadata_out_graph(self, forward_batch: Any, in_capture: bool = False) -> None:
         self._prepare(forward_batch, in_capture)
         if self.beside is not None:
             self.beside.init_forward_metadata_out_graph(forward_batch, in_capture=in_capture)
 
-    def init_forward_metadata_in_graph(self, forward_batch):
+    def init_forward_metadata_in_graph(self, forward_batch: Any) -> None:
         if self.beside is not None:
             self.beside.init_forward_metadata_in_graph(forward_batch)
 
-    def on_after_cuda_graph_warmup(self):
+    def on_after_cuda_graph_warmup(self) -> None:
         if self.beside is not None:
             self.beside.on_after_cuda_graph_warmup()
 
-    def _prepare(self, forward_batch, in_capture):
+    def _prepare(self, forward_batch: Any, in_capture: bool) -> None:
         batch, mode = forward_batch, forward_batch.forward_mode
         if mode.is_idle():
             return
@@ -98,6 +101,7 @@ class OscarAttentionBackend(AttentionBackend):
         table = self._blocks[:count]
         table.copy_(torch.div(self.req_to_token[:, ::PAGE_TOKENS][rows], PAGE_TOKENS, rounding_mode="floor"))
         if self.serving.by_block:
+            assert isinstance(self.table, OverlayTable)
             self.table.exchanged = self.serving.exchanged
             if not in_capture and (mode.is_decode() or mode.is_mixed()):  # these hold all running requests
                 self.serving.exchanged = False
@@ -109,7 +113,7 @@ class OscarAttentionBackend(AttentionBackend):
         made.flush = self._flush
         self.forward_metadata = made
 
-    def _check_starts(self, batch, starts, counts):
+    def _check_starts(self, batch: Any, starts: Sequence[int], counts: Sequence[int]) -> None:
         """Windows by slot: a chunk may only follow what its slot has seen, because no other slot's windows are
         known."""
         if self.serving.by_block or batch.req_pool_indices_cpu is None:
@@ -120,17 +124,21 @@ class OscarAttentionBackend(AttentionBackend):
                                  "is off, so this feature of SGLang is not served with oscar-kv")
             self._ends[slot] = start + count
 
-    def forward(self, q, k, v, layer, forward_batch, save_kv_cache=True, **kwargs):
-        backend = super() if layer.layer_id in self.serving.attention else self.beside
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: Any, forward_batch: Any,
+                save_kv_cache: bool = True, **kwargs: Any) -> torch.Tensor:
+        backend: Any = super() if layer.layer_id in self.serving.attention else self.beside
         return backend.forward(q, k, v, layer, forward_batch, save_kv_cache=save_kv_cache, **kwargs)
 
-    def forward_decode(self, q, k, v, layer, forward_batch, save_kv_cache=True, **kwargs):
+    def forward_decode(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: Any, forward_batch: Any,
+                       save_kv_cache: bool = True, **kwargs: Any) -> torch.Tensor:
         return self._attend(q, k, v, layer, save_kv_cache, kwargs)
 
-    def forward_extend(self, q, k, v, layer, forward_batch, save_kv_cache=True, **kwargs):
+    def forward_extend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: Any, forward_batch: Any,
+                       save_kv_cache: bool = True, **kwargs: Any) -> torch.Tensor:
         return self._attend(q, k, v, layer, save_kv_cache, kwargs)
 
-    def _attend(self, q, k, v, layer, save_kv_cache, extra):
+    def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: Any, save_kv_cache: bool,
+                extra: Mapping[str, Any]) -> torch.Tensor:
         """q [N, Hq d], k and v [N, Hkv, d] after RoPE. Returns [N, Hq d]."""
         asked = next((name for name, value in extra.items() if is_set(value)), None)
         if asked is not None or k is None or not save_kv_cache:

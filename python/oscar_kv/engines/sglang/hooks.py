@@ -1,13 +1,16 @@
 """What the adapter changes in SGLang because it has no extension point there. Written for 0.5.23, and every wrap goes
 through SGLang's own HookRegistry. SGLang only logs a wrap that failed, so the backend asks missing() before it
 serves."""
+from collections.abc import Callable
+from typing import Any
+
 from ...files.errors import InputError
 from ..names import SGLANG_BACKEND
 
 SERVING = "oscar_kv_serving"  # of SGLang's model: its KVCacheConfigurator has slots and takes no attribute
 
 
-def _ours():
+def _ours() -> None:
     """Whether the runner's attention is ours. InputError if only half of it is, or if a bundle is named for nothing."""
     from sglang.srt.runtime_context import attention_backends
     chosen = set(attention_backends())
@@ -17,7 +20,7 @@ def _ours():
                          "other for prefill or decode, or unset OSCAR_KV_BUNDLE")
 
 
-def _configure(original, self, *args, **kwargs):
+def _configure(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     """Windows and workspaces are allocated before SGLang measures the free memory, so its own plan leaves room for
     them."""
     _ours()
@@ -26,31 +29,31 @@ def _configure(original, self, *args, **kwargs):
     return original(self, *args, **kwargs)
 
 
-def _cell_size(original, self, kvc, num_layers):
+def _cell_size(original: Callable[..., Any], self: Any, kvc: Any, num_layers: int) -> int:
     """The default multiplies heads, head size and the bytes of one dtype; layers of a bundle differ."""
     return getattr(kvc.model, SERVING).token_bytes()
 
 
-def _build_pool(original, self, *, max_total_num_tokens, **ignored):
+def _build_pool(original: Callable[..., Any], self: Any, *, max_total_num_tokens: int, **ignored: Any) -> Any:
     """The default allocates keys and values of one dtype and shape for all layers."""
     from .pool import OscarPool
     return OscarPool(getattr(self.model, SERVING), max_total_num_tokens, self.pool_page_size, self.layer_info,
                      self.device)
 
 
-def _checkpoint(result, self, *args, **kwargs):
+def _checkpoint(result: Any, self: Any, *args: Any, **kwargs: Any) -> None:
     """The radix tree may replace the blocks of a running request by another's with the same tokens, and tells no
     one."""
     self.token_to_kv_pool_allocator.get_kvcache().serving.exchanged = True
 
 
-def _verify(self, *args, **kwargs):
+def _verify(self: Any, *args: Any, **kwargs: Any) -> None:
     """Beams of a request get slots of their own, whose windows were never written. Only this request is refused."""
     if (self.beam_width or 1) > 1:
         raise ValueError("beam_width is not served with the 2-bit cache of oscar-kv; leave it out")
 
 
-def _table():
+def _table() -> list[tuple[str, Callable[..., Any], Any]]:
     from sglang.srt.plugins.hook_registry import HookType
     pools = "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator"
     return [(f"{pools}.configure", _configure, HookType.AROUND),
@@ -62,7 +65,7 @@ def _table():
             ("sglang.srt.sampling.sampling_params.SamplingParams.verify", _verify, HookType.BEFORE)]
 
 
-def register():
+def register() -> None:
     """Any number of times."""
     from sglang.srt.plugins.hook_registry import HookRegistry
     for target, hook, kind in _table():
@@ -70,7 +73,7 @@ def register():
             HookRegistry.register(target, hook, kind)
 
 
-def missing():
+def missing() -> list[str]:
     """Targets that SGLang did not wrap."""
     from sglang.srt.plugins.hook_registry import HookRegistry
     return [target for target, _, _ in _table() if target not in HookRegistry._patched]

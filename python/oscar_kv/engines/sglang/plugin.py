@@ -5,18 +5,19 @@ unsupported release ends the process.
 
     OSCAR_KV_BUNDLE=bundle sglang serve MODEL --attention-backend oscar --page-size 64 --max-running-requests 32 ..."""
 import os
+from typing import Any
 
 from ...files.errors import InputError
 from ..names import BUNDLE_VARIABLE, SGLANG_BACKEND, check_version
 from .limits import RELEASE
 
 
-def _create(runner):
+def _create(runner: Any) -> Any:
     from .backend import OscarAttentionBackend
     return OscarAttentionBackend(runner)
 
 
-def register():
+def register() -> None:
     """The entry point. May be called any number of times."""
     wanted = bool(os.environ.get(BUNDLE_VARIABLE))
     try:

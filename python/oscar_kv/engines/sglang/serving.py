@@ -3,9 +3,13 @@ and SGLang's settings, as in 0.5.23."""
 import functools
 import logging
 import os
+import pathlib
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
+from ...cache.slot_kv import SlotKV
 from ...files.checkpoint import checkpoint_of
 from ...files.errors import InputError
 from ...format.bundle import load_bundle
@@ -21,7 +25,7 @@ CHECKPOINT_VARIABLE = "OSCAR_KV_CHECKPOINT"  # the folder of a checkpoint that S
 PLAIN_TYPES = ("auto", "bf16", "bfloat16")
 
 
-def settings():
+def settings() -> dict[str, Any]:
     """The groups of SGLang's resolved settings."""
     from sglang.srt import runtime_context as context
     names = ("disagg", "exec", "memory", "model", "parallel", "schedule", "serving", "spec")
@@ -61,14 +65,14 @@ OPTIONS = (
 )
 
 
-def _value(groups, group, name):
+def _value(groups: dict[str, Any], group: str, name: str) -> Any:
     found = groups[group]
     for part in name.split("."):
         found = getattr(found, part)
     return found
 
 
-def refusals(kvc, groups):
+def refusals(kvc: Any, groups: dict[str, Any]) -> list[str]:
     """Sentences for SGLang settings that this adapter does not support. kvc: SGLang's KVCacheConfigurator."""
     made = []
     for group, name, served, feature, advice in OPTIONS:
@@ -98,7 +102,7 @@ def refusals(kvc, groups):
     return made + [sentence for found, sentence in cases if found]
 
 
-def model_refusal(kvc):
+def model_refusal(kvc: Any) -> str | None:
     """One sentence for unsupported kinds of layers that SGLang's model configuration shows, or None."""
     text = kvc.model_config.hf_text_config
     found = {"linear_attention": kvc.mambaish_config is not None
@@ -106,7 +110,7 @@ def model_refusal(kvc):
     return unserved(MODEL, found)
 
 
-def attention_refusal(layer):
+def attention_refusal(layer: Any) -> str | None:
     """One sentence for a RadixAttention of SGLang that makes the model unserved, or None."""
     if layer.attn_type.value != "decoder" or layer.is_cross_attention:
         kind = "cross" if layer.is_cross_attention else layer.attn_type.value
@@ -117,7 +121,7 @@ def attention_refusal(layer):
                              "pos_encoding_mode": layer.pos_encoding_mode.replace("NONE", "") or None})
 
 
-def bf16_reason(layer):
+def bf16_reason(layer: Any) -> str | None:
     """Why a RadixAttention of SGLang stays in BF16, or None."""
     group = layer.tp_q_head_num // layer.tp_k_head_num
     if layer.head_dim not in HEAD_SIZES:
@@ -131,19 +135,19 @@ def bf16_reason(layer):
     return next((f"it has {words}" for name, words in IN_BF16.items() if is_set(values[name])), None)
 
 
-def bundle_path():
+def bundle_path() -> pathlib.Path:
     path = os.environ.get(BUNDLE_VARIABLE)
     if not path:
         raise InputError(f"the attention backend needs a bundle of oscar-fit; name its folder in {BUNDLE_VARIABLE}")
     return bundles.named(path)
 
 
-def _checkpoint(model):
+def _checkpoint(model: Any) -> pathlib.Path:
     named = os.environ.get(CHECKPOINT_VARIABLE) or model.model_path
     return checkpoint_of(named, model.revision, f"name its folder in {CHECKPOINT_VARIABLE}")
 
 
-def flash_attention():
+def flash_attention() -> Callable[..., Any] | None:
     """What SGLang's backend fa3 loads on Hopper: its own kernels, or those of a package; None without them."""
     if torch.cuda.get_device_capability()[0] != 9:
         return None
@@ -157,7 +161,7 @@ def flash_attention():
 class Serving(EngineServing):
     """kvc: SGLang's KVCacheConfigurator, once the model is loaded and before memory is measured."""
 
-    def __init__(self, kvc):
+    def __init__(self, kvc: Any) -> None:
         groups = settings()
         for sentence in refusals(kvc, groups):
             raise InputError(sentence)
@@ -179,7 +183,7 @@ class Serving(EngineServing):
         # with the 2-bit cache
         self.attention = {index: layer for index, layer in layers.items() if reasons[index] is None}
         self.beside = {index: layer for index, layer in layers.items() if index not in self.attention}  # in BF16
-        text = layers_by_reason({index: reasons[index] for index in self.beside})
+        text = layers_by_reason({index: reason for index, reason in reasons.items() if reason is not None})
         if not self.attention:
             raise InputError(f"{bundle.path}: no layer of the model can have the 2-bit cache: {text}; leave "
                              f"--attention-backend oscar and {BUNDLE_VARIABLE} out")
@@ -187,22 +191,22 @@ class Serving(EngineServing):
             logging.getLogger("sglang.srt.oscar_kv").info("BF16 beside the 2-bit cache in %s", text)
         self.exchanged = False  # see overlay_table.OverlayTable; hooks.py sets it
 
-    def allocate(self, device):
+    def allocate(self, device: torch.device | str) -> "Serving":
         """Makes the caches of all layers; returns itself."""
         for index, layer in self.attention.items():
             self.cache(index, layer.tp_q_head_num // layer.tp_k_head_num, torch.device(device))
         return self
 
-    def kv(self, index):
+    def kv(self, index: int) -> SlotKV:
         return self._caches[index]
 
-    def token_bytes(self):
+    def token_bytes(self) -> int:
         """Of all layers in the pool; windows are allocated before."""
         return (sum(self.layers[index].kv_heads * self.cells[index] for index in self.attention)
                 + sum(2 * layer.tp_k_head_num * (layer.head_dim + layer.v_head_dim) for layer in self.beside.values()))
 
 
-def _attention_layers(model):
+def _attention_layers(model: Any) -> dict[int, Any]:
     """{layer index: RadixAttention} of SGLang's model. InputError for a layer that is not served."""
     from sglang.srt.layers.radix_attention import RadixAttention
     found = {}

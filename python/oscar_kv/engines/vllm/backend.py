@@ -4,6 +4,8 @@ windows are in rings by request slot, or with prefix caching in an overlay by bl
 runner gives slots to a backend."""
 import dataclasses
 import logging
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 import vllm
@@ -24,23 +26,27 @@ from vllm.v1.attention.backend import (
 )
 from vllm.v1.kv_cache_interface import KVCacheLayout
 
-from ...cache.slot_kv import Rows
+from ...cache.overlay_table import OverlayTable
+from ...cache.rows import Rows
+from ...cache.slot_kv import SlotKV
+from ...cache.step_flush import StepFlush
 from ...files.errors import InputError
 from ...format.limits import HEAD_SIZES
 from ...format.page_layout import PAGE_TOKENS
 from ...ops.load import capability_unsupported
 from . import states
+from .pages import Places
 from .serving import Serving, layer_refusal
 
 SERVING = "oscar_kv_serving"  # of the part of an engine's configuration that configurations derived from it share
 
 
-def _rank():
+def _rank() -> int:
     from vllm.distributed.parallel_state import get_tensor_model_parallel_rank, model_parallel_is_initialized
     return get_tensor_model_parallel_rank() if model_parallel_is_initialized() else 0
 
 
-def serving_of(config):
+def serving_of(config: Any) -> Serving:
     """The Serving of a vLLM configuration, made at the first call: a worker makes it when its model is built. Wrappers
     of several models build the language model with a configuration of its own, which shares the table of layers."""
     held = vars(config.compilation_config)
@@ -49,11 +55,11 @@ def serving_of(config):
     return held[SERVING]
 
 
-def current_config():
+def current_config() -> Any:
     return get_current_vllm_config()
 
 
-def layer_index(name):
+def layer_index(name: str) -> int:
     from vllm.model_executor.models.utils import extract_layer_index
     return extract_layer_index(name)
 
@@ -64,51 +70,51 @@ class OscarBackend(AttentionBackend):
     forward_includes_kv_cache_update = True  # a chunk attends to its past before its tokens push others out of the ring
 
     @staticmethod
-    def get_name():
+    def get_name() -> str:
         return VLLM_BACKEND
 
     @staticmethod
-    def get_impl_cls():
+    def get_impl_cls() -> type["OscarImpl"]:
         return OscarImpl
 
     @staticmethod
-    def get_builder_cls():
+    def get_builder_cls() -> type["OscarMetadataBuilder"]:
         return OscarMetadataBuilder
 
     @staticmethod
-    def get_supported_kernel_block_sizes(kv_cache_spec=None):
+    def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list[int]:
         return [PAGE_TOKENS]
 
     @classmethod
-    def get_supported_head_sizes(cls):
+    def get_supported_head_sizes(cls) -> list[int]:
         return list(HEAD_SIZES)
 
     @classmethod
-    def supports_kv_cache_dtype(cls, kv_cache_dtype):
+    def supports_kv_cache_dtype(cls, kv_cache_dtype: str | None) -> bool:
         return kv_cache_dtype == CACHE_DTYPE
 
     @classmethod
-    def supported_kv_cache_layouts(cls):
+    def supported_kv_cache_layouts(cls) -> tuple[KVCacheLayout, ...]:
         return (KVCacheLayout.LBHNC,)
 
     @classmethod
-    def supports_sink(cls):
+    def supports_sink(cls) -> bool:
         return True
 
     @classmethod
-    def supports_kv_connector(cls):
+    def supports_kv_connector(cls) -> bool:
         return False
 
     @classmethod
-    def supports_device_cpu_query_lens_mismatch(cls):
+    def supports_device_cpu_query_lens_mismatch(cls) -> bool:
         return False
 
     @classmethod
-    def supports_compute_capability(cls, capability):
+    def supports_compute_capability(cls, capability: Any) -> bool:
         return capability_unsupported(capability.major, capability.minor) is None
 
     @classmethod
-    def customize_spec(cls, spec):
+    def customize_spec(cls, spec: Any) -> Any:
         """A layer tells its bytes per token and head (layers.layer_spec)."""
         if spec.state_content_bytes is None:
             raise InputError(f"vLLM asks for the pages of {VLLM_BACKEND} without a layer; this release is not one "
@@ -116,9 +122,9 @@ class OscarBackend(AttentionBackend):
         return spec
 
 
-def backend_of(serving):
+def backend_of(serving: Serving) -> type[OscarBackend]:
     """OscarBackend where vLLM asks it for the pages of a model: those of the widest layer."""
-    def customize_spec(cls, spec):
+    def customize_spec(cls: type[OscarBackend], spec: Any) -> Any:
         return dataclasses.replace(spec, state_content_bytes=serving.cell())
 
     return type(OscarBackend.__name__, (OscarBackend,), {"customize_spec": classmethod(customize_spec)})
@@ -128,9 +134,9 @@ def backend_of(serving):
 class OscarMetadata(AttentionMetadata):
     rows: Rows
     # {Places: Rows} of layers whose pages have other numbers than vLLM's; the others use `rows`
-    placed: dict = dataclasses.field(default_factory=dict)
+    placed: dict[Places, Rows] = dataclasses.field(default_factory=dict)
 
-    def of(self, places):
+    def of(self, places: Places) -> Rows:
         return self.placed.get(places, self.rows)
 
 
@@ -139,7 +145,7 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
     replay."""
     _cudagraph_support = AttentionCGSupport.UNIFORM_BATCH  # of as many tokens a request as a decode step has
 
-    def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
+    def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         self.serving = serving_of(vllm_config)
         self.serving.check(logging.getLogger("vllm.oscar_kv"))
@@ -150,14 +156,16 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
         self._tells_new = not hybrid
         self.reorder_batch_threshold = self.serving.most_new
         self.table, self.layers = self.serving.table(device), [layer_index(name) for name in layer_names]
-        self.names, self.members, self._flush, self._tables = dict(zip(self.layers, layer_names)), [self], {}, {}
-        by_places = {}  # layers with the same page numbers; None: vLLM's own
+        self.names, self.members = dict(zip(self.layers, layer_names)), [self]
+        self._flush: dict[Places | None, tuple[dict[int, int], StepFlush | None]] = {}
+        self._tables: dict[tuple[Places, str], torch.Tensor] = {}
+        by_places: dict[Places | None, list[int]] = {}  # layers with the same page numbers; None: vLLM's own
         for index in self.layers:
             places = self.serving.places(index)
             by_places.setdefault(None if places.direct else places, []).append(index)
         self.by_places = by_places
 
-    def build(self, common_prefix_len, common_attn_metadata, fast_build=False):
+    def build(self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False) -> OscarMetadata:
         plan = self.serving.plan
         if plan is None or plan.common is not common_attn_metadata or self in plan.builders:
             plan = self.serving.plan = Plan(common_attn_metadata, self._rows(common_attn_metadata), [])
@@ -170,7 +178,7 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
                                                          self._step_flush(places, {i: self.names[i] for i in layers}))
                                     for places, layers in self.by_places.items() if places is not None})
 
-    def _rows(self, common):
+    def _rows(self, common: Any) -> Rows:
         """The batch as SlotTable sees it, for all builders that vLLM gives the same metadata."""
         count = common.num_reqs
         slots = states.slots() if common.req_idx is None else common.req_idx
@@ -189,6 +197,7 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
             raise InputError("vLLM did not tell the lengths of prompts on the host (seq_lens_cpu_upper_bound)")
         new = None
         if self.serving.by_block:
+            assert isinstance(self.table, OverlayTable)
             self.table.cover(self.serving.blocks(self.layers))
             # a request that decodes goes on with its own blocks
             if self._tells_new and common.is_prefilling is not None:
@@ -196,9 +205,9 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
         return self.table.rows(slots, starts, counts, common.seq_lens[:count], common.block_table_tensor[:count],
                                common.slot_mapping, new)
 
-    def _placed(self, rows, places, flush):
+    def _placed(self, rows: Rows, places: Places, flush: StepFlush | None) -> Rows:
         """The rows with the kernels' page numbers, in tables at fixed addresses."""
-        def placed(name, table):
+        def placed(name: str, table: torch.Tensor) -> torch.Tensor:
             held = self._tables.get((places, name))
             if held is None or held.shape[1] != table.shape[1]:
                 most = self.serving.slots * self.serving.most_new
@@ -215,14 +224,14 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
             steps = dataclasses.replace(steps, table=table if same else placed("steps", steps.table))
         return dataclasses.replace(rows, table=table, steps=steps, overlay=overlay, flush=flush, works={})
 
-    def shared_flush(self):
+    def shared_flush(self) -> StepFlush | None:
         """The StepFlush of all layers with vLLM's page numbers whose builders share this one's rows."""
-        names = {}
+        names: dict[int, str] = {}
         for one in self.members:
             names.update((i, one.names[i]) for i in one.by_places.get(None, ()))
         return self._step_flush(None, names)
 
-    def _step_flush(self, places, names):
+    def _step_flush(self, places: Places | None, names: Mapping[int, str]) -> StepFlush | None:
         """Made when vLLM's memory is bound to the layers, and again when the memory changes, because graphs are
         first recorded for a trial. names: {layer index: vLLM's name}."""
         if not self.table.on_cuda or not names:
@@ -243,9 +252,9 @@ class Plan:
     for every pair of codes, and calls them one after another with the same metadata object."""
     common: object  # vLLM's CommonAttentionMetadata
     rows: Rows
-    builders: list  # that have asked for the rows, the one that made them first
+    builders: list[OscarMetadataBuilder]  # that have asked for the rows, the one that made them first
 
-    def join(self, builder):
+    def join(self, builder: OscarMetadataBuilder) -> Rows:
         first = self.builders[0] if self.builders else builder
         self.builders.append(builder)
         builder.table = first.table  # whichever plans the next pass, windows are where this one left them
@@ -260,9 +269,10 @@ class Plan:
 class OscarImpl(AttentionImpl):
     """One layer. vLLM gives its index with the first forward pass."""
 
-    def __init__(self, num_heads, head_size, scale, num_kv_heads=None, alibi_slopes=None, sliding_window=None,
-                 kv_cache_dtype="auto", logits_soft_cap=None, attn_type=AttentionType.DECODER,
-                 kv_sharing_target_layer_name=None, **extra):
+    def __init__(self, num_heads: int, head_size: int, scale: float, num_kv_heads: int | None = None,
+                 alibi_slopes: Any = None, sliding_window: int | None = None, kv_cache_dtype: str = "auto",
+                 logits_soft_cap: float | None = None, attn_type: Any = AttentionType.DECODER,
+                 kv_sharing_target_layer_name: str | None = None, **extra: Any) -> None:
         self.num_heads, self.head_size, self.scale = num_heads, head_size, scale
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.kv_cache_dtype = kv_cache_dtype
@@ -270,24 +280,28 @@ class OscarImpl(AttentionImpl):
                                AttentionType(attn_type).value, kv_sharing_target_layer_name, extra)
         if reason is not None:
             raise InputError(f"a layer cannot be served with the 2-bit cache: {reason}")
-        self.sinks, self._index = extra.get("sinks"), None
+        self.sinks, self._index = extra.get("sinks"), -1
         self.serving = serving_of(get_current_vllm_config())
-        self._cache = self._pool = self._blocks = None
+        self._cache: SlotKV | None = None
+        self._pool: Any = None
+        self._blocks: torch.Tensor | None = None
 
-    def cache(self, layer, device):
+    def cache(self, layer: Any, device: torch.device) -> SlotKV:
         if self._cache is None:
             self._index = layer_index(layer.layer_name)
             self._cache = self.serving.cache(self._index, self.num_heads // self.num_kv_heads, device)
         return self._cache
 
-    def pool(self, kv_cache):
+    def pool(self, kv_cache: torch.Tensor) -> torch.Tensor:
         """The pages in vLLM's memory; checked once."""
         if self._blocks is None or self._blocks.data_ptr() != kv_cache.data_ptr():
+            assert self._cache is not None
             self._blocks, self._pool = kv_cache, self._cache.pool(kv_cache)
         return self._pool
 
-    def forward(self, layer, query, key, value, kv_cache, attn_metadata, output, output_scale=None,
-                output_block_scale=None):
+    def forward(self, layer: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, kv_cache: torch.Tensor,
+                attn_metadata: OscarMetadata | None, output: torch.Tensor, output_scale: Any = None,
+                output_block_scale: Any = None) -> torch.Tensor:
         """query [N, Hq, d], key and value [N, Hkv, d]; writes output [N, Hq, d]."""
         if output_scale is not None or output_block_scale is not None:
             raise InputError("a quantized attention output was asked for, which the 2-bit cache does not write")

@@ -7,6 +7,8 @@ import copy
 import dataclasses
 import functools
 import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from vllm.model_executor.layers.attention import Attention
 from vllm.platforms.interface import Platform
@@ -16,20 +18,20 @@ from ...files.errors import InputError
 from ..names import CACHE_DTYPE, VLLM_BACKEND
 from .backend import OscarImpl, backend_of, current_config, layer_index, serving_of
 from .pages import pages_of_block, tokens_of_block
-from .serving import layer_refusal
+from .serving import Serving, layer_refusal
 
 MARK = "oscar_kv"
 DRAFT = "draft_model."  # vLLM's prefix for layers of a draft model (speculative decoding), which has no bundle
 
 
-def install():
+def install() -> None:
     """Wraps vLLM's Attention once. Layers of other cache types pass through unchanged."""
     if getattr(Attention.__init__, MARK, False):
         return
     make, signature, specify = Attention.__init__, inspect.signature(Attention.__init__), Attention.get_kv_cache_spec
 
     @functools.wraps(make)
-    def __init__(self, *arguments, **named):
+    def __init__(self: Any, *arguments: Any, **named: Any) -> None:
         given = signature.bind(self, *arguments, **named)
         cache = given.arguments.get("cache_config")
         if cache is None or cache.cache_dtype != CACHE_DTYPE or given.arguments.get("attn_backend") is not None:
@@ -45,7 +47,7 @@ def install():
         self.attn_backend = in_bf16(self.attn_backend)
 
     @functools.wraps(specify)
-    def get_kv_cache_spec(self, vllm_config):
+    def get_kv_cache_spec(self: Any, vllm_config: Any) -> Any:
         spec = specify(self, vllm_config)
         if spec is None or vllm_config.cache_config.cache_dtype != CACHE_DTYPE:
             return spec
@@ -56,7 +58,7 @@ def install():
     align = Platform._align_hybrid_block_size.__func__
 
     @functools.wraps(align)
-    def _align_hybrid_block_size(cls, vllm_config, backend_cls):
+    def _align_hybrid_block_size(cls: Any, vllm_config: Any, backend_cls: Any) -> None:
         if vllm_config.cache_config.cache_dtype == CACHE_DTYPE:
             align_blocks(align, cls, vllm_config)
         else:
@@ -66,13 +68,14 @@ def install():
 
 
 @functools.cache
-def in_bf16(backend):
+def in_bf16(backend: Any) -> Any:
     """A backend of vLLM whose metadata builder sees a BF16 cache. FlashAttention plans its work by the cache type of
     the whole model, which it takes for FP8 if it is quantized."""
-    build = backend.get_builder_cls()
+    build: Any = backend.get_builder_cls()
 
     class Builder(build):
-        def __init__(self, kv_cache_spec, layer_names, vllm_config, device, **extra):
+        def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: Any,
+                     **extra: Any) -> None:
             config = copy.copy(vllm_config)
             object.__setattr__(config, "cache_config", _with_type(vllm_config.cache_config, "auto"))
             super().__init__(kv_cache_spec, layer_names, config, device, **extra)
@@ -80,14 +83,14 @@ def in_bf16(backend):
     return type(f"{backend.__name__}InBf16", (backend,), {"get_builder_cls": staticmethod(lambda: Builder)})
 
 
-def _with_type(cache_config, name):
+def _with_type(cache_config: Any, name: str) -> Any:
     made = copy.copy(cache_config)
     object.__setattr__(made, "cache_dtype", name)
     return made
 
 
 @contextlib.contextmanager
-def _vllm_chooses(attention_config):
+def _vllm_chooses(attention_config: Any) -> Iterator[None]:
     """Inside, the option --attention-backend OSCAR does not hold; another backend, or one for a kind of layer, does."""
     named = attention_config.backend
     if named is None or named.name != VLLM_BACKEND:
@@ -100,7 +103,7 @@ def _vllm_chooses(attention_config):
         attention_config.backend = named
 
 
-def bf16_reason(config, given):
+def bf16_reason(config: Any, given: inspect.BoundArguments) -> str | None:
     """Why vLLM serves a layer in BF16, or None. given: the bound arguments of Attention(). The Serving of the
     configuration notes the reason."""
     given = inspect.BoundArguments(given.signature, dict(given.arguments))
@@ -125,16 +128,16 @@ def bf16_reason(config, given):
     return None if reason is None else serving.keep_in_bf16(index, reason)
 
 
-def _attention_layers(config):
+def _attention_layers(config: Any) -> list[Any]:
     layers = config.compilation_config.static_forward_context.values()
     return [layer for layer in layers if isinstance(layer, Attention)]
 
 
-def _bytes_per_token(spec):
+def _bytes_per_token(spec: Any) -> int:
     return spec.real_page_size_bytes // spec.block_size
 
 
-def layer_spec(layer, spec, config, specify):
+def layer_spec(layer: Any, spec: Any, config: Any, specify: Callable[..., Any]) -> Any:
     """The spec of one layer. Layers that keep all tokens share one cache group whatever their pages are. Layers with
     windows or states do not, so blocks must then have one size."""
     serving, layers = serving_of(config), _attention_layers(config)
@@ -163,18 +166,18 @@ def layer_spec(layer, spec, config, specify):
     return dataclasses.replace(spec, block_size=tokens_of_block(pages * page, size), page_size_padded=pages * page)
 
 
-def _other_specs(layers, config, specify):
+def _other_specs(layers: Sequence[Any], config: Any, specify: Callable[..., Any]) -> list[Any]:
     """Of layers that vLLM serves in BF16 with a cache of their own."""
     return [one.attn_backend.customize_spec(made) for one in layers if not isinstance(one.impl, OscarImpl)
             and one.kv_sharing_target_layer_name is None and (made := specify(one, config)) is not None]
 
 
-def _pages(serving, page, others, config):
+def _pages(serving: Serving, page: int, others: Sequence[Any], config: Any) -> int:
     return pages_of_block(page, serving.cells.values(), config.cache_config.block_size,
                           max(map(_bytes_per_token, others), default=0))
 
 
-def align_blocks(align, platform, config):
+def align_blocks(align: Callable[..., Any], platform: Any, config: Any) -> None:
     """vLLM's choice of a block that holds a state of linear attention, for blocks of the 2-bit cache. vLLM looks at the
     first attention layer, which a bundle may leave out, and does not know how many pages a block must hold. align:
     vLLM's method."""

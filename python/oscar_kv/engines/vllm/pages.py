@@ -1,13 +1,15 @@
 """Blocks of one size for layers of two kinds. vLLM gives all cache groups blocks of equal bytes. A BF16 layer stores
 few tokens in such a block, a 2-bit layer stores `pages` pages of 64 tokens. Only integers here."""
 import dataclasses
+from collections.abc import Collection
 
 from ...format.page_layout import PAGE_TOKENS
+from ...format.windows import Tokens
 
 FEWEST_PAGES = 8  # of a block whose layers have pages of different sizes: limits the unused part to an eighth
 
 
-def nominal_cell(cells):
+def nominal_cell(cells: Collection[int]) -> int:
     """Bytes of a token and head for which a block has room, if layers with these cells share its size."""
     widest = max(cells)
     if all(c == widest or FEWEST_PAGES * widest >= (FEWEST_PAGES + 1) * c for c in cells):
@@ -15,14 +17,14 @@ def nominal_cell(cells):
     return -(-widest * (FEWEST_PAGES + 1) // FEWEST_PAGES)
 
 
-def pages_of_block(page, cells, block_tokens, most_bytes_per_token):
+def pages_of_block(page: int, cells: Collection[int], block_tokens: int, most_bytes_per_token: int) -> int:
     """Pages of a 2-bit layer in a block. page: nominal bytes of 64 tokens. block_tokens: vLLM's choice, which holds a
     state of linear attention. A block holds at least 64 tokens of a BF16 layer with most_bytes_per_token."""
     fewest = FEWEST_PAGES if len(set(cells)) > 1 else 1
     return max(fewest, -(-block_tokens // PAGE_TOKENS), -(-PAGE_TOKENS * most_bytes_per_token // page))
 
 
-def tokens_of_block(block_bytes, bytes_per_token):
+def tokens_of_block(block_bytes: int, bytes_per_token: int) -> int:
     """Tokens of a BF16 layer in a block: whole pages, so that all groups share prefixes of the same lengths."""
     return block_bytes // (bytes_per_token * PAGE_TOKENS) * PAGE_TOKENS
 
@@ -37,11 +39,11 @@ class Places:
     page_bytes: int   # of all heads
 
     @property
-    def direct(self):
+    def direct(self) -> bool:
         """Whether vLLM's numbers are the kernels' numbers."""
         return self.pages * self.page_bytes == self.block_bytes
 
-    def __call__(self, numbers):
+    def __call__(self, numbers: Tokens) -> Tokens:
         """The kernels' page numbers, in the dtype of vLLM's numbers (a tensor or an int)."""
         if self.direct:
             return numbers

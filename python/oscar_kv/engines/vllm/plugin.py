@@ -7,6 +7,7 @@ manager of blocks (prefixes.py). An unsupported release is refused when the back
 import contextlib
 import copyreg
 import os
+from typing import Any
 
 from ..names import BUNDLE_VARIABLE, CACHE_DTYPE, VLLM_BACKEND, check_version, is_release
 from .limits import RELEASE
@@ -16,18 +17,18 @@ class OscarCacheType:
     """Answers vLLM's queries about --kv-cache-dtype oscar."""
     name = CACHE_DTYPE
 
-    def torch_dtype(self):
+    def torch_dtype(self) -> Any:
         import torch
         return torch.uint8
 
-    def quant_mode(self):
+    def quant_mode(self) -> Any:
         """vLLM asks when it makes a configuration with this type."""
         from vllm.v1.kv_cache_interface import KVQuantMode
         install()
         return KVQuantMode.CUSTOM
 
 
-def backend():
+def backend() -> Any:
     """The member OSCAR of vLLM's AttentionBackendEnum."""
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
     if VLLM_BACKEND not in AttentionBackendEnum.__members__:
@@ -36,19 +37,19 @@ def backend():
     return AttentionBackendEnum[VLLM_BACKEND]
 
 
-def reduced(member):
+def reduced(member: Any) -> tuple[Any, tuple[Any, ...]]:
     """For pickle. vLLM hands its configuration to new processes, which read it before they load plugins."""
     return (received, ()) if member.name == VLLM_BACKEND else (type(member), (member.value,))
 
 
-def received():
+def received() -> Any:
     """The member in a process that reads the configuration of another."""
     register()
     install()
     return backend()
 
 
-def install():
+def install() -> None:
     """Wraps vLLM's classes once. Other releases stay as they are; backend.py refuses them."""
     from vllm import __version__
     if is_release(__version__, RELEASE):
@@ -59,7 +60,7 @@ def install():
             layers.install()
 
 
-def register():
+def register() -> None:
     """The entry point. May be called any number of times."""
     try:
         from vllm.config.cache import is_known_kv_cache_dtype, register_kv_cache_dtype

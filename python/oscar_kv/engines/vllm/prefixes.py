@@ -6,18 +6,19 @@ new tokens push others out of the windows (slot_kv.SlotKV.forward). So a request
 for the next step, as with vLLM's own cache of Mamba states. vLLM has no hook for this in its manager of full
 attention, so this module wraps three of its methods, and the scheduler's constructor, which knows the cache type."""
 import functools
+from typing import Any
 
 from ..names import CACHE_DTYPE
 
 MARK = "_oscar_written"  # of a manager: the blocks that this step writes and offers
 
 
-def managers():
+def managers() -> Any:
     from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
     return FullAttentionManager
 
 
-def defer(scheduler, vllm_config):
+def defer(scheduler: Any, vllm_config: Any) -> None:
     """With a 2-bit cache, requests of this scheduler wait for blocks that are written in the same step."""
     if vllm_config.cache_config.cache_dtype != CACHE_DTYPE:
         return
@@ -26,7 +27,7 @@ def defer(scheduler, vllm_config):
             setattr(one, MARK, set())
 
 
-def install():
+def install() -> None:
     """Wraps vLLM's scheduler and its manager once. Engines with other cache types work as before."""
     from vllm.v1.core.sched.scheduler import Scheduler
     if hasattr(Scheduler.__init__, MARK):
@@ -35,12 +36,12 @@ def install():
     cache, count, begin = manager.cache_blocks, manager.get_num_blocks_to_allocate, manager.new_step_starts
 
     @functools.wraps(make)
-    def __init__(self, vllm_config, *arguments, **named):
+    def __init__(self: Any, vllm_config: Any, *arguments: Any, **named: Any) -> None:
         make(self, vllm_config, *arguments, **named)
         defer(self, vllm_config)
 
     @functools.wraps(cache)
-    def cache_blocks(self, request, *arguments, **named):
+    def cache_blocks(self: Any, request: Any, *arguments: Any, **named: Any) -> None:
         first = self.num_cached_block.get(request.request_id, 0)
         cache(self, request, *arguments, **named)
         if hasattr(self, MARK):
@@ -48,13 +49,14 @@ def install():
             self._oscar_written.update(block.block_id for block in self.req_to_blocks[request.request_id][first:until])
 
     @functools.wraps(count)
-    def get_num_blocks_to_allocate(self, request_id, num_tokens, new_computed_blocks, *arguments, **named):
+    def get_num_blocks_to_allocate(self: Any, request_id: str, num_tokens: int, new_computed_blocks: Any,
+                                   *arguments: Any, **named: Any) -> int:
         if any(block.block_id in getattr(self, MARK, ()) for block in new_computed_blocks):
             return self.block_pool.num_gpu_blocks + 1  # more than there are: the scheduler tries again in the next step
         return count(self, request_id, num_tokens, new_computed_blocks, *arguments, **named)
 
     @functools.wraps(begin)
-    def new_step_starts(self):
+    def new_step_starts(self: Any) -> None:
         begin(self)
         getattr(self, MARK, set()).clear()
 

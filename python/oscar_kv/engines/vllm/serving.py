@@ -3,9 +3,13 @@ and vLLM's settings. Implements no interface of vLLM; reads its configuration as
 import functools
 import logging
 import os
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
+from ...cache.slot_kv import SlotKV
 from ...files.checkpoint import checkpoint_of
 from ...files.errors import InputError
 from ...format.bundle import load_bundle
@@ -13,7 +17,7 @@ from ...format.limits import HEAD_SIZES, MOST_GROUP
 from ...format.page_layout import PAGE_TOKENS
 from .. import bundles
 from ..names import BUNDLE_VARIABLE
-from ..port import Settings
+from ..port import Settings, Table
 from ..serving import EngineServing, is_set, layer_numbers, layers_by_reason, plain_torch, unserved
 from .limits import IN_BF16, LAYERS, MODEL
 from .pages import Places, nominal_cell
@@ -22,11 +26,11 @@ SPECULATION = ("ngram", "ngram_gpu", "draft_model")  # methods of speculative de
 BUNDLE_OPTION, CHECKPOINT_OPTION = "oscar_bundle", "oscar_checkpoint"  # of --additional-config
 
 
-def _options(config):
+def _options(config: Any) -> dict[str, Any]:
     return config.additional_config if isinstance(config.additional_config, dict) else {}
 
 
-def bundle_path(config):
+def bundle_path(config: Any) -> pathlib.Path:
     """--additional-config '{"oscar_bundle": DIR}' or the environment; the option takes precedence. Without both, the
     bundle of the checkpoint on this machine."""
     name = _options(config).get(BUNDLE_OPTION) or os.environ.get(BUNDLE_VARIABLE)
@@ -35,7 +39,7 @@ def bundle_path(config):
     return bundles.of_checkpoint(_checkpoint(config), f"--additional-config '{{\"{BUNDLE_OPTION}\": \"DIR\"}}'")
 
 
-def refusals(config):
+def refusals(config: Any) -> list[str]:
     """Sentences for vLLM settings that this adapter does not support."""
     cache, parallel = config.cache_config, config.parallel_config
     method = getattr(config.speculative_config, "method", None)
@@ -70,8 +74,9 @@ def refusals(config):
     return [sentence for found, sentence in cases if found]
 
 
-def layer_refusal(num_heads, num_kv_heads, head_size, alibi_slopes, sliding_window, logits_soft_cap, attn_type, sharing,
-                  extra):
+def layer_refusal(num_heads: int, num_kv_heads: int, head_size: int, alibi_slopes: Any, sliding_window: Any,
+                  logits_soft_cap: float | None, attn_type: str, sharing: str | None,
+                  extra: Mapping[str, Any]) -> str | None:
     """Why a layer cannot have the 2-bit cache, or None. Takes the arguments of vLLM's AttentionImpl."""
     if head_size not in HEAD_SIZES:
         return f"the kernels have head sizes {', '.join(map(str, HEAD_SIZES))}, not {head_size}"
@@ -87,20 +92,20 @@ def layer_refusal(num_heads, num_kv_heads, head_size, alibi_slopes, sliding_wind
                      if unknown else None)
 
 
-def model_refusal(text_config):
+def model_refusal(text_config: Any) -> str | None:
     """One sentence for unsupported layers that AttentionImpl's arguments do not show, or None. text_config:
     transformers' own."""
     found = {"attention_chunk_size": getattr(text_config, "attention_chunk_size", None)}
     return unserved(MODEL, found)
 
 
-def _checkpoint(config):
+def _checkpoint(config: Any) -> pathlib.Path:
     named = _options(config).get(CHECKPOINT_OPTION) or config.model_config.model
     return checkpoint_of(named, config.model_config.revision,
                          f"pass --additional-config '{{\"{CHECKPOINT_OPTION}\": \"DIR\"}}'")
 
 
-def flash_attention():
+def flash_attention() -> Callable[..., Any] | None:
     """vLLM's function, of version 3 on Hopper; None without one for this GPU."""
     try:
         from vllm.v1.attention.backends.fa_utils import get_flash_attn_version
@@ -114,7 +119,7 @@ def flash_attention():
 class Serving(EngineServing):
     """The bundle of one worker. rank, ranks: tensor parallelism."""
 
-    def __init__(self, config, rank=0, ranks=1):
+    def __init__(self, config: Any, rank: int = 0, ranks: int = 1) -> None:
         for sentence in refusals(config):
             raise InputError(sentence)
         model, speculative = config.model_config, config.speculative_config
@@ -133,23 +138,24 @@ class Serving(EngineServing):
             flash=flash_attention() if torch.cuda.is_available() else None))
         self.nominal_cell = nominal_cell(self.cells.values())
         # the latter if layers of other kinds share the blocks
-        self.page_tokens, self.pages_of_block = PAGE_TOKENS, None
-        self._in_bf16 = {}  # {layer index: reason}
-        self.plan = None  # backend.Plan of the pass that is prepared
+        self.page_tokens = PAGE_TOKENS
+        self.pages_of_block: int | None = None
+        self._in_bf16: dict[int, str] = {}  # reasons
+        self.plan: Any = None  # backend.Plan of the pass that is prepared
 
-    def keep_in_bf16(self, index, reason):
+    def keep_in_bf16(self, index: int, reason: str) -> str:
         """Notes that vLLM serves a layer in BF16; returns the reason."""
         self._in_bf16[index] = reason
         return reason
 
-    def bf16_text(self):
+    def bf16_text(self) -> str:
         return layers_by_reason(self._in_bf16)
 
-    def nominal_page(self, kv_heads):
+    def nominal_page(self, kv_heads: int) -> int:
         """Bytes of 64 tokens in a block that layers of other kinds share."""
         return kv_heads * PAGE_TOKENS * self.nominal_cell
 
-    def share_blocks(self, pages):
+    def share_blocks(self, pages: int) -> None:
         """Blocks hold this many pages of a layer, and layers of other kinds use them, too."""
         if self.pages_of_block is None:
             log = logging.getLogger("vllm.oscar_kv")
@@ -157,26 +163,26 @@ class Serving(EngineServing):
                      self.bf16_text() or "no other")
         self.pages_of_block = pages
 
-    def places(self, index):
+    def places(self, index: int) -> Places:
         """pages.Places of a layer."""
         layer, pages = self.layers[index], self.pages_of_block or 1
         page = layer.kv_heads * PAGE_TOKENS * self.cells[index]
         return Places(pages, page if self.pages_of_block is None else pages * self.nominal_page(layer.kv_heads), page)
 
-    def table(self, device):
+    def table(self, device: torch.device) -> Table:
         """Converts vLLM's batches to rows."""
         blocks = self._config.num_gpu_blocks
         return self.new_table(device, blocks and blocks * (self.pages_of_block or 1))
 
-    def cell(self, index=None):
+    def cell(self, index: int | None = None) -> int:
         """Without a layer, the room in blocks that all layers share."""
         return self.nominal_cell if index is None else super().cell(index)
 
-    def room(self):
+    def room(self) -> int:
         """Block tables have whole blocks."""
         return self.most_tokens + PAGE_TOKENS * (self.pages_of_block or 0)
 
-    def cache(self, index, group, device):
+    def cache(self, index: int, group: int, device: torch.device) -> SlotKV:
         kv = super().cache(index, group, device)
         kv.places_of = functools.partial(self.places, index)
         return kv

@@ -3,18 +3,19 @@ prepares attention by a method of its own, which leaves out the slots of the req
 that method and keeps the slots for the metadata builders that it calls."""
 import contextvars
 import functools
+from typing import Any
 
 MARK = "_oscar_slots"  # of the wrapped method
 # of the batch that is being prepared: request -> slot, as in req_idx
 _slots = contextvars.ContextVar(MARK, default=None)
 
 
-def slots():
+def slots() -> Any:
     """The slots of the batch that vLLM prepares now, None outside."""
     return _slots.get()
 
 
-def install():
+def install() -> None:
     """Wraps vLLM's model state once."""
     from vllm.v1.worker.gpu.model_states.mamba_hybrid import MambaHybridModelState
     prepare = MambaHybridModelState.prepare_attn
@@ -22,7 +23,7 @@ def install():
         return
 
     @functools.wraps(prepare)
-    def prepare_attn(self, input_batch, *arguments, **named):
+    def prepare_attn(self: Any, input_batch: Any, *arguments: Any, **named: Any) -> Any:
         token = _slots.set(input_batch.idx_mapping_np)
         try:
             return prepare(self, input_batch, *arguments, **named)
