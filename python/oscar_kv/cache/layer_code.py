@@ -1,4 +1,5 @@
 """What the caches of one layer share, and the operators' view of it."""
+import functools
 from typing import Any
 
 import torch
@@ -40,12 +41,17 @@ class LayerCode:
         """What the decode kernel reads beside phases()."""
         return self.transform.phase_tiles(self.device) if self.transform.rotated_mean and kernels else None
 
+    @functools.cached_property
+    def _own(self) -> dict[str, Any]:
+        """Arguments of operators that the layer knows. Made once, because engines call several operators a layer in
+        every step."""
+        transform = self.transform
+        return dict(query_matrix=transform.query, key_matrix=transform.key_forward,
+                    value_matrix=transform.value_forward, output_matrix=transform.output, key_mean=transform.key_mean,
+                    value_mean=transform.value_mean, key_sigma=self.key.sigma, value_sigma=self.value.sigma, key_clip=self.clip[0],
+                    value_clip=self.clip[1], key_code=self.numbers[0], value_code=self.numbers[1], sink=self.sink,
+                    recent=self.recent, search=self.key.encoder == "search")
+
     def view(self, **more: Any) -> StepView:
         """Arguments of operators (operators.run()) that the layer knows, and others."""
-        transform = self.transform
-        own = dict(query_matrix=transform.query, key_matrix=transform.key_forward, value_matrix=transform.value_forward,
-                   output_matrix=transform.output, key_mean=transform.key_mean, value_mean=transform.value_mean,
-                   key_sigma=self.key.sigma, value_sigma=self.value.sigma, key_clip=self.clip[0],
-                   value_clip=self.clip[1], key_code=self.numbers[0], value_code=self.numbers[1], sink=self.sink,
-                   recent=self.recent, search=self.key.encoder == "search")
-        return StepView(**{**own, **more})
+        return StepView.of(self._own | more)

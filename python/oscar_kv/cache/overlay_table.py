@@ -189,7 +189,8 @@ class OverlayTable(SlotTable):
         """Whether the pass is the last one with one more token for each request, none of which begins a block, so that
         every window has the entries it had."""
         last, self._last = self._last, None
-        if new is None or any(new) or self._recent is not None or any(c != 1 for c in counts):
+        if (new is None or any(new) or isinstance(slots, torch.Tensor) or self._recent is not None
+                or any(c != 1 for c in counts)):
             return False
         self._last = list(slots), [s + 1 for s in starts], tuple(table.shape)
         return (last is not None and last[0] == self._last[0] and last[1] == list(starts) and last[2] == self._last[2]

@@ -39,7 +39,8 @@ def _declare(name: str, schema: str, implementation: Reference, fake: Reference)
 
 def run(operator: torch._ops.OpOverload, a: StepView) -> Any:
     """Calls an operator with those values of a view that its schema names."""
-    return operator(*(getattr(a, name) for name in _arguments[operator]))
+    held = a.__dict__
+    return operator(*[held[name] for name in _arguments[operator]])
 
 
 def _nothing(a: StepView) -> None:

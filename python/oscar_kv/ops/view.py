@@ -50,9 +50,16 @@ class StepView:
     def __init__(self, **given: Any) -> None:
         self.__dict__.update(given)
 
+    @classmethod
+    def of(cls, given: dict[str, Any]) -> "StepView":
+        """A view with the values of a dictionary, which it keeps."""
+        made = cls.__new__(cls)
+        made.__dict__ = given
+        return made
+
     def but(self, **changed: Any) -> "StepView":
         """A view with other values of some names, or more names."""
-        return StepView(**{**self.__dict__, **changed})
+        return StepView.of(self.__dict__ | changed)
 
     @property
     def codes(self) -> tuple[torch.Tensor, torch.Tensor, Sequence[int], Sequence[int]]:
