@@ -1,6 +1,6 @@
 // Engines that the Python package is a plugin of, and what they do not serve. oscar-export and `oscar-verify --as` use
 // the tables. tests/export/engine_limits_test.cpp writes limits.py in python/oscar_kv/format, engines/vllm and
-// engines/sglang, and a table of docs/serve.md, from them.
+// engines/sglang, and a table of docs/vllm.md, from them.
 #pragma once
 
 #include <array>

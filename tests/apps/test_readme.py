@@ -5,8 +5,10 @@ left out. Pages of docs/ start from the files that README's example made. What c
 whose options are checked."""
 import functools
 import itertools
+import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 
@@ -18,6 +20,7 @@ README = "README.md"
 PAGES = [README, *sorted(f"docs/{p.name}" for p in (SOURCE_DIR / "docs").glob("*.md"))]
 MADE_BY_README = {"statistics.safetensors": "best.statistics.safetensors", "bundle": "bundle", "report.json": "report.json",
                   "branch": "branch"}  # name in docs/: name in README
+NAMED_MODEL, STAND_IN = "Qwen/Qwen2.5-Coder-1.5B-Instruct", "sample_data/tiny-qwen2"  # of the pages of engines: one architecture
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```\n(?=(?:```text\n(.*?)^```)?)", re.MULTILINE | re.DOTALL)
 
 
@@ -43,6 +46,8 @@ def runnable(line, folder):
     """The scripts that build are run without building: this test is itself part of a build's tests. Fewer sequences are evaluated."""
     if line.startswith("scripts/quickstart"):
         return f"OSCAR_LOGS={folder}/logs scripts/quickstart --no-build --output {folder}/quickstart"
+    if line.startswith(f"oscar-fit --model {NAMED_MODEL}"):  # measuring on all prompts takes a minute
+        return line + " --tokens 3000 --context 1024 --curve-context 512 --curve-sequences 2"
     if line.startswith("scripts/test"):
         return "scripts/test --help"
     if line.startswith("oscar-verify"):  # both paths of eight sequences take a minute and a half
@@ -52,8 +57,18 @@ def runnable(line, folder):
     return line
 
 
+def hugging_face_cache(home):
+    """A cache in which the model that pages name is the stand-in."""
+    place, commit = home / "hub" / f"models--{NAMED_MODEL.replace('/', '--')}", "0" * 40
+    (place / "snapshots").mkdir(parents=True)
+    (place / "refs").mkdir()
+    os.symlink(SOURCE_DIR / STAND_IN, place / "snapshots" / commit)
+    (place / "refs" / "main").write_text(commit)
+
+
 class Folder:
-    """The repository by links, with this build's executables under build/bin, in which the commands of one page run."""
+    """The repository by links, with this build's executables under build/bin, in which the commands of one page run. The Hugging Face cache
+    there holds the model that pages name."""
 
     def __init__(self, root, page):
         self.root, self.commands, self.done = root, command_lines(page), []
@@ -62,10 +77,18 @@ class Folder:
                 os.symlink(path, root / path.name)
         (root / "build").mkdir()
         os.symlink(BUILD_DIR / "bin", root / "build" / "bin")
+        hugging_face_cache(root / "build" / "huggingface")
+
+    def environment(self):
+        environment = {**os.environ, "PATH": f"{BUILD_DIR / 'bin'}:{os.environ['PATH']}", "NO_COLOR": "1", "HF_HUB_OFFLINE": "1",
+                       "HF_HOME": str(self.root / "build" / "huggingface")}
+        for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+            environment.pop(name, None)
+        return environment
 
     def run(self, index):
         """The result of a command, after all those before it."""
-        environment = {**os.environ, "PATH": f"{BUILD_DIR / 'bin'}:{os.environ['PATH']}", "NO_COLOR": "1"}
+        environment = self.environment()
         while len(self.done) <= index:
             line = runnable(self.commands[len(self.done)][0], self.root)
             self.done.append(subprocess.run(["bash", "-c", line], cwd=self.root, capture_output=True, text=True, timeout=1500,
@@ -115,6 +138,43 @@ def test_command(page, index, folder_of):
     output = "".join(result.stdout + "\n" + result.stderr + "\n" for result in block)
     printed = output.replace(str(folder.root), "/path/to/oscar-toolchain").splitlines()
     assert not absent(shown, printed), "not printed: " + "\n".join(absent(shown, printed)) + "\n---\n" + "\n".join(printed)
+
+
+def console_lines(text):
+    """Commands of console blocks, continued lines joined."""
+    return [" ".join(command.replace("\\\n", " ").split()) for language, block, _ in BLOCK.findall(text) if language == "console"
+            for command in re.findall(r"^(?:\$ )?((?:.*\\\n)*.*)$", block, re.MULTILINE)]
+
+
+def any_length(text):
+    return re.sub(r"(--max-model-len|--context-length) \d+", r"\1 N", text)
+
+
+@pytest.mark.parametrize("page", [README, "docs/vllm.md", "docs/sglang.md"])
+def test_the_serve_command_of_a_page_is_that_of_the_card(page, folder_of):
+    """tests/python/test_vllm.py and test_sglang.py read a card's command with the parsers of the engines."""
+    folder = folder_of(page)
+    folder.run(len(folder.commands) - 1)
+    card = any_length("\n".join(console_lines((folder.root / "serving" / "README.md").read_text()))).splitlines()
+    lines = console_lines(text_of(page))
+    served = [line for line in lines if f" serve {NAMED_MODEL} " in line]
+    assert len(served) == 1 and any_length(served[0]) in card, f"{served} is not in {card}"
+    asked = [shlex.split(line) for line in lines if line.startswith("curl ")]
+    assert len(asked) == 1 and json.loads(asked[0][-1])["model"] == NAMED_MODEL
+    assert json.loads(asked[0][-1])["messages"] and asked[0][1].endswith("/v1/chat/completions")
+
+
+def test_the_python_of_transformers_runs(folder_of):
+    """The first block of Python, with the bundle of the page's commands."""
+    torch = pytest.importorskip("torch")
+    assert torch and pytest.importorskip("transformers")
+    folder = folder_of("docs/transformers.md")
+    folder.run(len(folder.commands) - 1)
+    block = re.search(r"^```python\n(.*?)^```", text_of("docs/transformers.md"), re.MULTILINE | re.DOTALL)[1]
+    assert NAMED_MODEL in block and "oscar_kv.attach(" in block
+    done = subprocess.run([sys.executable, "-c", block + "assert cache.get_seq_length() > 600 and cache.nbytes > 0"], cwd=folder.root,
+                          capture_output=True, text=True, timeout=600, env={**folder.environment(), "PYTHONPATH": "python"})
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("page", PAGES)

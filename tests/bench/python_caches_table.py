@@ -1,4 +1,4 @@
-"""The tables of docs/serve.md from the lines of python_caches.py, and which goals hold.
+"""The tables of docs/transformers.md from the lines of python_caches.py, and which goals hold.
 
   python tests/bench/python_caches_table.py caches.jsonl [more.jsonl]"""
 import json

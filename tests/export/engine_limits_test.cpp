@@ -131,7 +131,7 @@ std::string docs_row() {
 }
 
 TEST(EngineLimits, IsWhatPythonAndTheDocsHave) {
-  const fs::path root = OSCAR_SOURCE_DIR, package = root / "python/oscar_kv", page = root / "docs/serve.md";
+  const fs::path root = OSCAR_SOURCE_DIR, package = root / "python/oscar_kv", page = root / "docs/vllm.md";
   const std::pair<fs::path, std::string> tables[] = {
       {package / "format/limits.py", kernels_table()},
       {package / "engines/vllm/limits.py",

@@ -223,11 +223,19 @@ def test_cache_sizes_follow_from_the_geometry():
     text = section((SOURCE_DIR / "docs/choosing.md").read_text(), "Memory")
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if re.match(r"\| [\w.-]+ \| \d", line)]
     assert len(rows) >= 5 and {"Llama-3.1-8B", "Qwen3-8B", "Qwen2.5-Coder-1.5B"} <= {row[0] for row in rows}
-    for name, geometry, *cells in rows:
+    for name, geometry, token, *cells in rows:
         layers, heads, size = map(int, geometry.split(", "))
+        assert token == " / ".join(f"{2 * layers * heads * size * bits / 8 / 2**10:.3g}" for bits in (16, 8, 2.25)), name
         sizes = [2 * layers * heads * size * (16 * exact + 2.25 * (tokens - exact)) / 8 / 2**20
                  for all_exact in (True, False) for tokens in (8192, 32768, 131072) for exact in [tokens if all_exact else 320]]
         assert cells == [f"{size:,.0f}" for size in sizes], name
+        if name == "Llama-3.1-8B":
+            assert f"{sizes[1]:,.0f} MiB in BF16, {sizes[1] / 2:,.0f} in FP8 and {sizes[4]:,.0f} at 2.25 bits" in " ".join(text.split())
+
+
+def test_the_pages_are_no_book():
+    words = {path.name: len(path.read_text().split()) for path in (SOURCE_DIR / "docs").glob("*.md")}
+    assert len(words) >= 25 and sum(words.values()) <= 32000, sum(words.values())
 
 
 def test_needles_of_quality_are_those_of_the_raw_results():

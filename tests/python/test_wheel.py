@@ -81,7 +81,7 @@ def test_wheel_usage():
 
 
 def test_check_wheel_usage(tmp_path):
-    """The script itself installs gigabytes from the package index: docs/serve.md says with which torch it ran."""
+    """The script itself installs gigabytes from the package index: docs/transformers.md says with which torch it ran."""
     for given, code, sentence in ((["--what"], 2, "unknown option --what"), ([tmp_path / "none.whl"], 4, "none.whl does not exist")):
         done = subprocess.run([SOURCE_DIR / "scripts" / "check_wheel", *given], capture_output=True, text=True, env=os.environ | {"OSCAR_ENV": sys.prefix})
         assert done.returncode == code and sentence in done.stderr, done.stderr

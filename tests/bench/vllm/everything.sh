@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# everything.sh LINES.jsonl [SECONDS]: all rows of the tables of docs/serve.md on this GPU, each cache in processes of its own.
+# everything.sh LINES.jsonl [SECONDS]: all rows of the tables of docs/vllm.md and lab/serve.md on this GPU, each cache in processes of its own.
 # Rows that LINES.jsonl has are skipped, so the work can be cut into calls: a process starts only if it can end within SECONDS (default
 # 550) of this call. Exit code 3: rows are missing, call it again. CACHES and ROWS choose some of them.
 # tests/bench/vllm/table.py writes the table.

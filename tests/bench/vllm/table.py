@@ -1,4 +1,4 @@
-"""The table of docs/serve.md from lines of throughput.py, and which goals hold.
+"""The table of docs/vllm.md from lines of throughput.py, and which goals hold.
 
   table.py LINES.jsonl [MORE.jsonl]                     the table in Markdown, then ratios
   table.py LINES.jsonl --missing CACHE JOB ...          the jobs without a line, for everything.sh
