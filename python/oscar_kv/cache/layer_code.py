@@ -48,9 +48,10 @@ class LayerCode:
         transform = self.transform
         return dict(query_matrix=transform.query, key_matrix=transform.key_forward,
                     value_matrix=transform.value_forward, output_matrix=transform.output, key_mean=transform.key_mean,
-                    value_mean=transform.value_mean, key_sigma=self.key.sigma, value_sigma=self.value.sigma, key_clip=self.clip[0],
-                    value_clip=self.clip[1], key_code=self.numbers[0], value_code=self.numbers[1], sink=self.sink,
-                    recent=self.recent, search=self.key.encoder == "search")
+                    value_mean=transform.value_mean, key_sigma=self.key.sigma, value_sigma=self.value.sigma,
+                    key_clip=self.clip[0], value_clip=self.clip[1], key_code=self.numbers[0],
+                    value_code=self.numbers[1], sink=self.sink, recent=self.recent,
+                    search=self.key.encoder == "search")
 
     def view(self, **more: Any) -> StepView:
         """Arguments of operators (operators.run()) that the layer knows, and others."""
