@@ -26,7 +26,21 @@ std::string reason() { return std::strerror(errno); }
                          "); choose a writable place for the output");
 }
 
+// The mode of what is at this path, links followed; 0 for nothing.
+mode_t mode_of(const fs::path& path) {
+  struct stat st {};
+  if (::stat(path.c_str(), &st) == 0) return st.st_mode;
+  if (errno == EACCES || errno == EPERM) {
+    throw InputError(path.string() + ": cannot be seen (" + reason() +
+                     "); change the permissions of its folder, or run as a user who may read it");
+  }
+  return 0;
+}
+
 }  // namespace
+
+bool path_exists(const fs::path& path) { return mode_of(path) != 0; }
+bool folder_exists(const fs::path& path) { return S_ISDIR(mode_of(path)); }
 
 int open_regular(const fs::path& path, std::uint64_t* size) {
   // O_NONBLOCK, because open() would wait for the writer of a pipe. It has no effect on regular files.

@@ -13,6 +13,11 @@ namespace oscar {
 
 namespace fs = std::filesystem;
 
+// Whether something, or a folder, is at this path. InputError if that cannot be seen, as in a folder without
+// permission.
+bool path_exists(const fs::path& path);
+bool folder_exists(const fs::path& path);
+
 // Reads an entire file. InputError for one larger than max_bytes.
 std::string read_file(const fs::path& path, std::uint64_t max_bytes = std::uint64_t{1} << 32);
 

@@ -191,12 +191,11 @@ void save_bundle(const Bundle& bundle, const Curves& curves, const fs::path& dir
 }
 
 Bundle load_bundle(const fs::path& directory, bool check_numbers) {
-  std::error_code ec;
-  if (!fs::is_directory(directory, ec)) {
+  if (!folder_exists(directory)) {
     throw InputError(directory.string() + ": is not a directory, expected a bundle written by oscar-fit");
   }
   const fs::path path = directory / kManifestName;
-  if (!fs::exists(path, ec)) {
+  if (!path_exists(path)) {
     throw InputError(directory.string() + ": holds no " + std::string(kManifestName) +
                      ", expected a bundle written by oscar-fit");
   }

@@ -12,16 +12,6 @@
 namespace oscar {
 namespace {
 
-bool is_folder(const fs::path& path) {
-  std::error_code ec;
-  return fs::is_directory(path, ec);
-}
-
-bool file_exists(const fs::path& path) {
-  std::error_code ec;
-  return fs::exists(path, ec);
-}
-
 // A valid component of a repository or revision name on the Hub: letters, digits, '.', '_', '-', but not "." or "..".
 // Nothing may leave the cache directory.
 bool is_plain_component(const std::string& text) {
@@ -84,9 +74,9 @@ std::string download_command(const std::string& model, const std::string& revisi
 
 // The snapshot folder of a revision: the revision itself if it is a snapshot, otherwise the content of refs/<revision>.
 std::string resolve_commit(const fs::path& repository, const std::string& revision) {
-  if (is_plain_component(revision) && is_folder(repository / "snapshots" / revision)) return revision;
+  if (is_plain_component(revision) && folder_exists(repository / "snapshots" / revision)) return revision;
   const fs::path ref = repository / "refs" / revision;
-  if (!file_exists(ref) || is_folder(ref)) return "";
+  if (!path_exists(ref) || folder_exists(ref)) return "";
   std::string commit = read_file(ref, 4096);
   while (!commit.empty() && std::isspace(static_cast<unsigned char>(commit.back())) != 0) commit.pop_back();
   if (!is_plain_component(commit)) {
@@ -101,17 +91,17 @@ ModelLocation locate_in_cache(const std::string& model, const std::string& revis
   for (const char c : model) folder += c == '/' ? std::string("--") : std::string(1, c);
   const fs::path repository = hub / folder;
   const std::string wanted = revision.empty() ? "main" : revision;
-  if (!is_folder(repository)) {
+  if (!folder_exists(repository)) {
     throw InputError(model + ": is neither a directory nor in the Hugging Face cache " + hub.string() +
                      "; fetch it with: " + download_command(model, revision));
   }
   const std::string commit = resolve_commit(repository, wanted);
   const fs::path snapshot = repository / "snapshots" / commit;
-  if (commit.empty() || !is_folder(snapshot)) {
+  if (commit.empty() || !folder_exists(snapshot)) {
     throw InputError(model + ": the revision " + quote_name(wanted) + " is not in the Hugging Face cache " +
                      hub.string() + "; fetch it with: " + download_command(model, revision));
   }
-  if (!file_exists(snapshot / "config.json")) {  // a partial download, or a link whose blob is missing
+  if (!path_exists(snapshot / "config.json")) {  // a partial download, or a link whose blob is missing
     throw InputError(model + ": the cached snapshot " + snapshot.string() +
                      " has no config.json; complete it with: " + download_command(model, revision));
   }
@@ -124,13 +114,13 @@ ModelLocation locate_model(const std::string& model, const std::string& revision
   if (model.empty()) throw InputError("the model name is empty; pass a directory or org/name");
   if (model.find('\0') != std::string::npos)
     throw InputError("the model name " + quote_name(model) + " holds a NUL byte");
-  if (is_folder(model)) {
+  if (folder_exists(model)) {
     if (!revision.empty()) {
       throw InputError(model + ": is a directory, which has no revision " + quote_name(revision) +
                        "; drop --revision or name the model as org/name");
     }
-    if (!file_exists(fs::path(model) / "config.json")) {
-      if (file_exists(fs::path(model) / "adapter_config.json")) {
+    if (!path_exists(fs::path(model) / "config.json")) {
+      if (path_exists(fs::path(model) / "adapter_config.json")) {
         throw InputError(model +
                          ": holds an adapter and no model; merge it into its model (merge_and_unload() of peft), "
                          "save that with its tokenizer, and pass that directory");

@@ -266,8 +266,7 @@ RotationFile parse_rotation_pt(const PtValue& value, const std::string& where) {
 }
 
 RotationFile read_rotation_pt(const fs::path& path) {
-  std::error_code ec;
-  if (fs::is_directory(path, ec)) return read_folder(path);
+  if (folder_exists(path)) return read_folder(path);
   const PtValue value = read_torch_pt(path);
   const auto* tensor = value.as<PtTensor>();
   if (tensor == nullptr) return parse_rotation_pt(value, path.string());

@@ -117,7 +117,7 @@ ChatTemplate ChatTemplate::from_model(const fs::path& directory) {
   std::map<std::string, std::string> in_config;
   const fs::path config_file = directory / "tokenizer_config.json";
   const std::string where = config_file.string();
-  if (fs::exists(config_file)) {
+  if (path_exists(config_file)) {
     const Json config = read_python_json(config_file);
     if (!config.is_object()) throw InputError(where + ": found " + config.type_name() + ", expected a JSON object");
     in_config = templates_of(config, where);
@@ -125,8 +125,8 @@ ChatTemplate ChatTemplate::from_model(const fs::path& directory) {
   chat.special_tokens_ = read_config_tokens(directory, nullptr).named;
   const fs::path own_file = directory / "chat_template.jinja", folder = directory / "additional_chat_templates";
   std::vector<std::pair<std::string, fs::path>> files;
-  if (fs::exists(own_file)) files.emplace_back("default", own_file);
-  if (fs::is_directory(folder)) {
+  if (path_exists(own_file)) files.emplace_back("default", own_file);
+  if (folder_exists(folder)) {
     for (const auto& entry : fs::directory_iterator(folder)) {
       if (entry.path().extension() == ".jinja") files.emplace_back(entry.path().stem().string(), entry.path());
     }
@@ -135,7 +135,7 @@ ChatTemplate ChatTemplate::from_model(const fs::path& directory) {
   if (!files.empty()) return chat;  // if both exist, transformers reads the files
   for (const auto& [name, source] : in_config) chat.add(name, source, where);
   const fs::path of_processor = directory / "chat_template.json";  // in multimodal checkpoints
-  if (in_config.empty() && fs::exists(of_processor)) {
+  if (in_config.empty() && path_exists(of_processor)) {
     for (const auto& [name, source] : templates_of(read_python_json(of_processor), of_processor.string())) {
       chat.add(name, source, of_processor.string());
     }

@@ -3,7 +3,6 @@ reports the size of both. It checks on any machine that a bundle and a model fit
 the quality."""
 import argparse
 import functools
-import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,7 +11,7 @@ from . import InputError, attach, detach, load_bundle, new_cache
 from .files.errors import EnvironmentFault, NumericalError, quoted
 from .files.exits import Parser, ended
 from .files.fingerprint import checkpoint_fingerprint
-from .files.foreign_files import read_file
+from .files.foreign_files import is_folder, read_file
 
 MOST_PROMPT = 64 << 20  # bytes
 
@@ -99,7 +98,7 @@ def run(options: argparse.Namespace) -> None:
     logging.disable_progress_bar()
     check_device(options.device)
     text, bundle = prompt_text(options), load_bundle(options.bundle)
-    if os.path.isdir(options.model):
+    if is_folder(options.model):
         checkpoint_fingerprint(options.model)  # damaged files give a clear error before transformers opens them
     tokenizer = of_transformers(options.model, lambda: AutoTokenizer.from_pretrained(options.model))
     loaded = functools.partial(AutoModelForCausalLM.from_pretrained, options.model, dtype=torch.bfloat16)

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from harness import BAD_INPUT, DONE, INTERRUPTED, SAMPLE, SOURCE_DIR, USAGE, command, refuse, succeed, tree
+from harness import BAD_INPUT, DONE, INTERRUPTED, SAMPLE, SOURCE_DIR, USAGE, command, refuse, succeed, tree, without_rights
 
 
 @pytest.fixture()
@@ -123,6 +123,22 @@ def test_a_checkpoint_that_shrinks_ends_with_a_sentence(long_prompts, tmp_path):
     assert process.returncode == BAD_INPUT, err
     assert "\x1b" not in err and "model.safetensors: became shorter" in err and str(tmp_path / "red") in err, err
     assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("locked", ["model", "parent", "bundle"])
+def test_a_folder_without_permission_is_said(locked, verify, tmp_path):
+    line = [*map(str, verify)]
+    place = line.index("--bundle" if locked == "bundle" else "--model") + 1
+    copy = shutil.copytree(line[place], tmp_path / "parent" / "copy")
+    line[place] = copy
+    folder = copy.parent if locked == "parent" else copy
+    folder.chmod(0)
+    try:
+        done = subprocess.run(command(*line), capture_output=True, text=True, timeout=60, preexec_fn=without_rights)
+    finally:
+        folder.chmod(0o755)
+    assert done.returncode == BAD_INPUT and "cannot be seen (Permission denied)" in done.stderr, done
+    assert str(copy) in done.stderr and len(done.stderr.splitlines()) == 1, done
 
 
 HUGE = "99999999999999999999"

@@ -307,9 +307,10 @@ def test_mutations(seed, bundle, model):
     assert load_bundle(bundle) is not None and checkpoint_fingerprint(model)
 
 
-def command(*arguments):
+def command(*arguments, **options):
     environment = {**os.environ, "PYTHONPATH": PACKAGE_PATH or os.environ.get("PYTHONPATH", ""), "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run([sys.executable, "-m", "oscar_kv", *map(os.fsencode, arguments)], capture_output=True, env=environment, timeout=120)
+    done = subprocess.run([sys.executable, "-m", "oscar_kv", *map(os.fsencode, arguments)], capture_output=True, env=environment, timeout=120,
+                          **options)
     said = done.stderr.decode()
     assert "Traceback" not in said and all(c.isprintable() or c == "\n" for c in said), said
     return done.returncode, said.strip().split("\n")[-1]
@@ -332,3 +333,16 @@ def test_exit_codes_of_the_command(arguments, code, sentence, bundle, model, tmp
     places = {"M": SAMPLES / "tiny-qwen3", "B": bundle, "P": tmp_path / "pipe", "F": tmp_path / "piped", "C": tmp_path / "config"}
     found, said = command(*[str(places.get(a, a)) for a in arguments])
     assert found == code and sentence in said, (found, said)
+
+
+@pytest.mark.parametrize("locked", ["model", "bundle"])
+def test_a_folder_without_permission_is_said(locked, bundle, model, tmp_path):
+    places = {"model": model, "bundle": bundle}
+    (tmp_path / "parent").mkdir()
+    places[locked] = shutil.move(places[locked], tmp_path / "parent" / locked)
+    (tmp_path / "parent").chmod(0)
+    try:
+        found, said = command(str(places["model"]), str(places["bundle"]), "--prompt", "a", preexec_fn=harness.without_rights)
+    finally:
+        (tmp_path / "parent").chmod(0o755)
+    assert found == 3 and f"{places[locked]}: cannot be seen (Permission denied); change the permissions" in said, (found, said)

@@ -82,8 +82,7 @@ Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
 Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 
 Tokenizer Tokenizer::from_file(const fs::path& tokenizer_json) {
-  std::error_code ec;
-  if (!fs::exists(tokenizer_json, ec)) refuse_missing_tokenizer(tokenizer_json);
+  if (!path_exists(tokenizer_json)) refuse_missing_tokenizer(tokenizer_json);
   const std::string where = tokenizer_json.string();
   Tokenizer tokenizer;
   const TokenizerJson file = parse_tokenizer_json(read_file(tokenizer_json, kMaxFileBytes), where);

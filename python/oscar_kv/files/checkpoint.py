@@ -3,7 +3,7 @@ cache."""
 import pathlib
 
 from .errors import InputError, quoted
-from .foreign_files import FileName
+from .foreign_files import FileName, is_folder
 
 
 def _snapshots(name: str) -> list[pathlib.Path]:
@@ -19,7 +19,7 @@ def checkpoint_of(name: FileName | None, revision: str | None = None,
     """name: a folder or a repository, or empty; revision: its commit or branch, if known. InputError if it is not on
     this machine, or exists in several versions."""
     name = str(name or "")
-    if name and pathlib.Path(name).is_dir():
+    if name and is_folder(name):
         return pathlib.Path(name)
     found = []
     if name and name.count("/") <= 1 and not name.startswith((".", "/")):

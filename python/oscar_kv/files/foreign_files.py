@@ -72,3 +72,14 @@ def is_present(path: FileName) -> bool:
     except (OSError, ValueError):
         return True
     return True
+
+
+def is_folder(path: FileName) -> bool:
+    """Whether a folder has this name. InputError if that cannot be seen."""
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except PermissionError as error:
+        raise InputError(f"{path}: cannot be seen ({error.strerror}); change the permissions of its folder, or run as "
+                         "a user who may read it") from None
+    except (OSError, ValueError):
+        return False

@@ -9,7 +9,7 @@ import torch
 
 from ..files.errors import InputError, escaped, quoted
 from ..files.fingerprint import VERSION_1
-from ..files.foreign_files import FileName, RegularFile, is_present
+from ..files.foreign_files import FileName, RegularFile, is_folder, is_present
 from ..files.safetensors_file import SafetensorsFile
 from ..files.strict_json import read_json
 from . import manifest as manifest_file
@@ -136,7 +136,7 @@ def _side_faults(side: Side, key: bool, name: str, head_dim: int, group: int) ->
 def load_bundle(path: FileName) -> Bundle:
     """Reads and checks a bundle: manifest, files, hashes, shapes, numbers. InputError at the first fault."""
     directory = pathlib.Path(path)
-    if not os.path.isdir(directory):
+    if not is_folder(directory):
         raise InputError(f"{directory}: is not a directory, expected a bundle written by oscar-fit")
     path = directory / NAME
     if not is_present(path):
