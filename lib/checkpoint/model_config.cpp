@@ -132,16 +132,18 @@ void parse_sliding_windows(const Json& config, const ConfigDefaults& family, con
   out->sliding_window.assign(static_cast<std::size_t>(out->layers), 0);
   if (family.sliding == SlidingLayers::kNone) return;
   constexpr std::int64_t kMost = std::int64_t{1} << 40;
-  std::int64_t window = sized_or(config, "sliding_window", where, kMost, family.window, 0);
   std::int64_t first = 0, pattern = 0;
-  if (family.sliding == SlidingLayers::kByLayer || family.sliding == SlidingLayers::kSwitched) {
-    if (!json_bool(config, "use_sliding_window", where, false)) window = 0;
-  }
+  const bool switched = family.sliding == SlidingLayers::kByLayer || family.sliding == SlidingLayers::kSwitched;
+  const bool off = switched && !json_bool(config, "use_sliding_window", where, false);
   if (family.sliding == SlidingLayers::kByLayer) first = json_int(config, "max_window_layers", where, 28);
   const std::vector<bool> types =
       family.sliding == SlidingLayers::kSwitched
           ? std::vector<bool>{}
           : layers_of_type(config, where, out->layers, "sliding_attention", {"full_attention", "attention"});
+  // Where no layer has a window, its length means nothing: published configurations then have 0.
+  json_int(config, "sliding_window", where, 0);  // refuses what is no number
+  const bool none = off || (!types.empty() && std::find(types.begin(), types.end(), true) == types.end());
+  const std::int64_t window = none ? 0 : sized_or(config, "sliding_window", where, kMost, family.window, 0);
   if (family.sliding == SlidingLayers::kPattern && types.empty()) {  // with a list, the key may be a word ("LLLG")
     pattern = sized_or(config, "sliding_window_pattern", where, kMost, family.pattern, family.pattern);
   }

@@ -64,6 +64,7 @@ TEST_F(PromptRows, Conversations) {
           R"({"question": "q", "answer": "a"})",
           R"({"body": {"model": "m", "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}})",
           R"({"text": null, "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}], "tools": ""})",
+          R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}], "tools": " \n", "documents": "  "})",
           R"({"text": NaN, "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})",
           R"({"messages": [], "conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]})",
           R"({"conversations": [{"role": "user", "value": "q"}, {"role": "assistant", "value": "a"}]})",
