@@ -166,7 +166,7 @@ def test_a_directory_carries_its_cache(carrier, ids, expected):
 PROGRAM = """
 import sys, torch, transformers
 torch.set_num_threads(1)
-model = transformers.AutoModelForCausalLM.from_pretrained("org/small", dtype=torch.float32, trust_remote_code=True)
+model = transformers.AutoModelForCausalLM.from_pretrained("org/small", dtype=torch.float32, trust_remote_code=True, revision=sys.argv[3])
 ids = torch.load(sys.argv[1], weights_only=True)
 answer = model.generate(ids, do_sample=False, pad_token_id=0, eos_token_id=None, max_new_tokens=12, output_scores=True,
                         return_dict_in_generate=True)
@@ -174,15 +174,21 @@ torch.save(torch.stack(answer.scores), sys.argv[2])
 """
 
 
-def test_a_hub_repository_carries_its_cache(carrier, ids, expected, tmp_path):
+@pytest.mark.parametrize("revision", ["main", "two-bit"])
+def test_a_hub_repository_carries_its_cache(revision, carrier, ids, expected, tmp_path):
+    """In its main revision, or in another while main is the plain model."""
     commit = hashlib.sha1(b"commit").hexdigest()
     repository = tmp_path / "hub" / "models--org--small"
     shutil.copytree(carrier, repository / "snapshots" / commit)
     (repository / "refs").mkdir()
-    (repository / "refs" / "main").write_text(commit)
+    plain = hashlib.sha1(b"plain").hexdigest()
+    if revision != "main":
+        shutil.copytree(SAMPLES / "tiny-qwen3", repository / "snapshots" / plain)
+    (repository / "refs" / "main").write_text(plain)
+    (repository / "refs" / revision).write_text(commit)
     torch.save(ids, tmp_path / "ids.pt")
     environment = os.environ | {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1", "PYTHONPATH": PACKAGE_PATH}
-    done = subprocess.run([sys.executable, "-c", PROGRAM, tmp_path / "ids.pt", tmp_path / "scores.pt"], env=environment,
+    done = subprocess.run([sys.executable, "-c", PROGRAM, tmp_path / "ids.pt", tmp_path / "scores.pt", revision], env=environment,
                           capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     assert torch.equal(torch.load(tmp_path / "scores.pt", weights_only=True), expected)

@@ -120,6 +120,25 @@ class TestPlaces:
             (folder / "config.json").write_text(json.dumps({}))
         return tmp_path / "models--org--model" / "snapshots"
 
+    def test_another_revision_than_main(self, cache):
+        """transformers 5 does not say that a model came from another one. The bundle is that of "a", and "b" is main."""
+        for commit in "ab":
+            shutil.rmtree(cache / (commit * 40))
+            shutil.copytree(CHECKPOINT, cache / (commit * 40))
+        other = transformers.AutoModelForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.bfloat16)
+        with torch.no_grad():
+            for layer in other.model.layers:
+                layer.self_attn.k_proj.weight.mul_(-1)
+        other.save_pretrained(cache / ("b" * 40))
+        (cache.parent / "refs").mkdir()
+        (cache.parent / "refs" / "main").write_text("b" * 40)
+        model = transformers.AutoModelForCausalLM.from_pretrained(cache / ("a" * 40), dtype=torch.bfloat16).eval()
+        main = transformers.AutoModelForCausalLM.from_pretrained(cache / ("b" * 40), dtype=torch.bfloat16).eval()
+        model.name_or_path = main.name_or_path = "org/model"
+        oscar_kv.attach(model, fitted(model))
+        with pytest.raises(InputError, match="the weights of layer 0 are not those"):
+            oscar_kv.attach(main, fitted(main))
+
     def test_without_refs(self, cache):
         assert checkpoint_of("org/model", "a" * 40).name == "a" * 40
         with pytest.raises(InputError, match="holds 2 versions of 'org/model' and does not say which is the main one; pass checkpoint=DIR"):

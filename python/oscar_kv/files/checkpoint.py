@@ -6,10 +6,12 @@ from .errors import InputError, quoted
 from .foreign_files import FileName, is_folder
 
 
-def _snapshots(name: str) -> list[pathlib.Path]:
+def snapshots(name: str) -> list[pathlib.Path]:
     """Folders with a config.json of a cached repository, independent of its refs, because the download of a single
-    commit leaves none."""
+    commit leaves none. Empty for other names."""
     from huggingface_hub.constants import HF_HUB_CACHE
+    if not name or name.count("/") > 1 or name.startswith((".", "/")):
+        return []
     folder = pathlib.Path(HF_HUB_CACHE) / ("models--" + name.replace("/", "--")) / "snapshots"
     return sorted(path for path in folder.iterdir() if (path / "config.json").is_file()) if folder.is_dir() else []
 
@@ -21,13 +23,12 @@ def checkpoint_of(name: FileName | None, revision: str | None = None,
     name = str(name or "")
     if name and is_folder(name):
         return pathlib.Path(name)
-    found = []
+    found = snapshots(name) if revision is None else []
     if name and name.count("/") <= 1 and not name.startswith((".", "/")):
         from huggingface_hub import try_to_load_from_cache
         cached = try_to_load_from_cache(name, "config.json", revision=revision)
         if isinstance(cached, str):
             return pathlib.Path(cached).parent
-        found = _snapshots(name) if revision is None else []
     if len(found) > 1:
         raise InputError(f"the Hugging Face cache holds {len(found)} versions of {quoted(name)} and does not say "
                          f"which is the main one; {hint}")

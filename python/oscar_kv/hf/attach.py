@@ -1,5 +1,6 @@
 """attach(): makes a transformers model generate with the cache of a bundle. Uses only documented hooks: a registered
 attention function and mask, a custom Cache, and the instance's own method for preparing a cache for generate()."""
+import contextlib
 import dataclasses
 import pathlib
 import sys
@@ -16,10 +17,10 @@ from transformers.masking_utils import flash_attention_mask
 from ..cache.layer_code import LayerCode
 from ..cache.shared import Shared
 from ..cache.transform import Phases
-from ..files.checkpoint import checkpoint_of
+from ..files.checkpoint import checkpoint_of, snapshots
 from ..files.errors import InputError
 from ..files.fingerprint import checkpoint_fingerprint
-from ..files.foreign_files import FileName
+from ..files.foreign_files import FileName, is_folder
 from ..format.bundle import Bundle, check_geometry, load_bundle
 from ..format.manifest import Layer, Side, left_out_layers
 from ..format.page_layout import PAGE_TOKENS
@@ -232,11 +233,17 @@ def _recorder(model: Any, attached: Attached, graphs: bool | None) -> Recorder |
     return None if reason is not None or code is None else recorder_of(code.device)
 
 
-def _directory(model: Any, checkpoint: FileName | None) -> pathlib.Path:
-    """The fingerprint of the checkpoint that the model was loaded from."""
+def _directory(model: Any, checkpoint: FileName | None, fingerprint: str) -> pathlib.Path:
+    """The folder that the model was loaded from. transformers 5 does not say which revision of a repository that was,
+    so it is the one with this fingerprint, if there is one; check_weights() then compares its numbers."""
     if checkpoint is not None:
         return checkpoint_of(checkpoint)
-    return checkpoint_of(getattr(model, "name_or_path", ""), getattr(model.config, "_commit_hash", None))
+    name, commit = str(getattr(model, "name_or_path", "") or ""), getattr(model.config, "_commit_hash", None)
+    for folder in snapshots(name) if commit is None and not is_folder(name) else ():
+        with contextlib.suppress(InputError):  # a part of a repository
+            if checkpoint_fingerprint(folder) == fingerprint:
+                return folder
+    return checkpoint_of(name, commit)
 
 
 def prepare(model: Any, bundle: Bundle | FileName, *, checkpoint: FileName | None = None, max_tokens: int | None = None,
@@ -251,7 +258,7 @@ def prepare(model: Any, bundle: Bundle | FileName, *, checkpoint: FileName | Non
     check_adapters(modules)
     _check_model(model, bundle, modules)
     if bundle.fingerprint:
-        directory, first = _directory(model, checkpoint), bundle.layers[0]
+        directory, first = _directory(model, checkpoint, bundle.fingerprint), bundle.layers[0]
         check_geometry(bundle, geometry(model)[0], first.kv_heads, first.head_dim, checkpoint_fingerprint(directory))
         check_weights(model, modules, directory)
     phases = _phases(model) if any(layer.key.rotated_mean for layer in bundle.layers) else None

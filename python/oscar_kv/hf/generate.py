@@ -9,6 +9,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from ..files.checkpoint import snapshots
 from ..files.errors import InputError, quoted
 from ..files.foreign_files import FileName, RegularFile
 from ..format.manifest import NAME
@@ -41,6 +42,11 @@ def _beside(model: PreTrainedModel) -> pathlib.Path | None:
 
 def find_bundle(model: PreTrainedModel, manifest_sha256: str, folder: FileName | None = None) -> pathlib.Path:
     """The folder of the bundle whose manifest has this digest. InputError if there is none, or a different one."""
+    if folder is None:  # transformers 5 does not say which revision of a repository the model is
+        for snapshot in snapshots(str(getattr(model, "name_or_path", "") or "")):
+            manifest = snapshot / FOLDER / NAME
+            if os.path.isfile(manifest) and RegularFile(manifest).sha256() == manifest_sha256:
+                return manifest.parent
     place = pathlib.Path(folder) if folder is not None else _beside(model)
     if place is None or not os.path.isfile(place / NAME):
         raise InputError(f"{place or FOLDER}: holds no {NAME}; copy {FOLDER} of the export into the directory or "
