@@ -41,7 +41,9 @@ def install() -> None:
         if not str(given.arguments.get("prefix", "")).startswith(DRAFT) and bf16_reason(config, given) is None:
             make(self, *arguments, **named)
             return
-        given.arguments["cache_config"] = _with_type(cache, "auto")
+        scheme = getattr(given.arguments.get("quant_config"), "kv_cache_scheme", None)
+        # "auto" would follow a checkpoint that asks for an FP8 cache.
+        given.arguments["cache_config"] = _with_type(cache, "auto" if scheme is None else "bfloat16")
         with _vllm_chooses(config.attention_config):
             make(*given.args, **given.kwargs)
         self.attn_backend = in_bf16(self.attn_backend)
