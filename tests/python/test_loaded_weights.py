@@ -105,6 +105,13 @@ def test_pieces_of_weights_are_refused():
         oscar_kv.attach(model, bundle)
 
 
+def test_another_rope_than_the_checkpoints_is_refused():
+    other = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e6}
+    model = transformers.AutoModelForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.bfloat16, rope_parameters=other).eval()
+    with pytest.raises(InputError, match="another RoPE than those that the bundle was fitted on: .*factor 2.0 for None"):
+        oscar_kv.attach(model, fitted(model))
+
+
 class TestPlaces:
     @pytest.fixture
     def cache(self, tmp_path, monkeypatch):

@@ -1,4 +1,5 @@
 """RoPE from a configuration alone, against the rotary embedding of the model that transformers makes of it."""
+import copy
 import types
 
 import pytest
@@ -7,8 +8,9 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from conftest import SAMPLES  # noqa: E402
-from oscar_kv.files.errors import InputError  # noqa: E402
 from oscar_kv.engines.rope import phases_of  # noqa: E402
+from oscar_kv.files.errors import InputError  # noqa: E402
+from oscar_kv.files.rope_settings import check_reach, check_rope  # noqa: E402
 from oscar_kv.hf.attach import _phases  # noqa: E402
 
 SCALED = [{"rope_type": "default", "rope_theta": 5e5}, {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0},
@@ -53,3 +55,49 @@ def test_a_part_of_the_channels_is_refused():
     model = made("llama", {"rope_type": "default", "rope_theta": 1e4})
     with pytest.raises(InputError, match="turns 64 of 128 channels"):
         phases_of(model.config, 128)
+
+
+# What engines write into rope_parameters while they build a model, of the family that they do it for.
+WRITTEN = [("phi3", {}, {"original_max_position_embeddings": 4096}),  # SGLang, in llama.py
+           ("minimax_m2", {"rotary_dim": 64, "head_dim": 128}, {"partial_rotary_factor": 0.5}), ("glm4", {}, {"partial_rotary_factor": 0.5}),  # vLLM
+           ("llama", {"rope_parameters": SCALED[2], "original_max_position_embeddings": 256}, {"original_max_position_embeddings": 256}),
+           ("qwen3", {}, {"type": "default", "mrope_section": [8, 12, 12]})]
+
+
+@pytest.mark.parametrize("family,given,written", WRITTEN, ids=lambda one: one if isinstance(one, str) else "")
+def test_what_engines_write_is_no_difference(family, given, written):
+    plain, running = (transformers.AutoConfig.for_model(family, **copy.deepcopy(given)) for _ in range(2))
+    running.rope_parameters.update(written)
+    check_rope(running, plain, "")
+    check_rope(plain, running, "")
+    running.rope_parameters["rope_theta"] += 1
+    with pytest.raises(InputError, match="rope_theta [0-9]*1.0 for [0-9]*0.0;"):
+        check_rope(running, plain, "")
+
+
+@pytest.mark.parametrize("family,changed,words", [
+    ("gemma3_text", {"layer_types": ["full_attention"] * 26}, r"layer_types\[0\] 'full_attention' for 'sliding_attention', .* and 18 more;"),
+    ("gemma3_text", {"rope_parameters": {"full_attention": SCALED[1], "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}},
+     "full_attention factor 4.0 for None"),
+    ("smollm3", {"no_rope_layers": [1] * 36}, r"no_rope_layers\[11\] 1 for 0"),
+    ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 for 1.0")])
+def test_layers_that_turn_otherwise_are_named(family, changed, words):
+    running = transformers.AutoConfig.for_model(family)
+    for name, value in changed.items():
+        setattr(running, name, value)
+    with pytest.raises(InputError, match=f"another RoPE than those that the bundle was fitted on: .*{words}"):
+        check_rope(running, transformers.AutoConfig.for_model(family), "leave it out")
+
+
+def test_factors_of_longrope_follow_the_longest_request():
+    """As in vLLM's and SGLang's Phi3LongRoPEScaledRotaryEmbedding and in set_run_length() of a collecting run."""
+    factors = {"short_factor": [1.0] * 48, "long_factor": [2.0] * 48}
+    config = transformers.AutoConfig.for_model("phi3", max_position_embeddings=131072, original_max_position_embeddings=4096,
+                                               rope_parameters={"rope_type": "longrope", "rope_theta": 1e4, **factors})
+    for seen, served in ((2048, 4096), (4097, 131072), (131072, 8192)):
+        check_reach(config, seen, served, "--max-model-len")
+    for seen, served, advice in ((4096, 131072, "pass --max-model-len 4096, or collect with --context 131072"),
+                                 (8192, 4096, "pass a larger --max-model-len, or collect with --context 4096")):
+        with pytest.raises(InputError, match=f"--max-model-len is {served}, and longrope has other factors above 4096; {advice}"):
+            check_reach(config, seen, served, "--max-model-len")
+    check_reach(transformers.AutoConfig.for_model("phi3"), 2048, 131072, "--max-model-len")

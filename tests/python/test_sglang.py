@@ -243,6 +243,25 @@ def test_a_bundle_of_another_model(serve, monkeypatch):
         sglang_serving.Serving(configurator([]))
 
 
+@pytest.mark.parametrize("override,words", [
+    ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 8192}}, "factor 4.0 for None"),
+    ({"rope_scaling": {"rope_type": "linear", "factor": 8.0}}, "factor 8.0 for None"),
+    ({"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, "rope_theta 500000.0 for 1000000.0"), ({"max_position_embeddings": 65536}, None), ({}, None)])
+def test_overrides_of_rope_are_refused(override, words, fit, monkeypatch):
+    """The model's configuration as SGLang makes it with --json-model-override-args, and a bundle of the checkpoint as it is."""
+    from sglang.srt.utils.hf_transformers.config import get_config
+    text = get_config(str(SAMPLES / "tiny-qwen3"), trust_remote_code=False, model_override_args=override)
+    monkeypatch.setattr(sglang_serving, "settings", groups)
+    monkeypatch.setenv("OSCAR_KV_BUNDLE", str(fit("tiny-qwen3")))
+    heads, kv_heads, d = text.num_attention_heads, text.num_key_value_heads, text.head_dim
+    made = configurator([attention(i, heads, kv_heads, d) for i in range(text.num_hidden_layers)], d=d, kv_heads=kv_heads, text=text)
+    if words is None:
+        assert sglang_serving.Serving(made).bundle.fingerprint
+        return
+    with pytest.raises(InputError, match=f"another RoPE than those that the bundle was fitted on: .*{words}.*leave --json-model-override-args out"):
+        sglang_serving.Serving(made)
+
+
 def test_beams_are_refused_one_request_at_a_time():
     SamplingParams(temperature=0).verify(100)
     with pytest.raises(ValueError, match="beam_width"):

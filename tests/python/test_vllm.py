@@ -217,6 +217,43 @@ def test_refusals(changed, sentence, monkeypatch):
         vllm_serving.Serving(config(**changed))
 
 
+# An override of vLLM, and what it changes in the words of the refusal; None: nothing that turns keys.
+OVERRIDES = [
+    ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 8192}}, "factor 4.0 for None"),
+    ({"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, "rope_theta 500000.0 for 1000000.0"), ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e6}}, "rope_type 'dynamic' for 'default'"),
+    ({"rope_scaling": {"rope_type": "linear", "factor": 8.0}}, "factor 8.0 for None"), ({"max_position_embeddings": 65536}, None), ({"architectures": ["Qwen3ForCausalLM"]}, None), ({}, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("override,words", OVERRIDES)
+def test_overrides_of_rope_are_refused(override, words, fit, monkeypatch):
+    """The model's configuration as vLLM makes it with --hf-overrides, and a bundle of the checkpoint as it is."""
+    from vllm.config import ModelConfig
+    model = ModelConfig(model=str(SAMPLES / "tiny-qwen3"), dtype="bfloat16", hf_overrides=override)
+    text = model.hf_text_config
+    bundle = fit("tiny-qwen3", "--windows", "64,64")
+    made = config(text.num_hidden_layers, text.num_key_value_heads, text.head_dim, additional_config={"oscar_bundle": str(bundle)})
+    made.model_config.hf_text_config = text
+    if words is None:
+        assert vllm_serving.Serving(made).bundle.fingerprint
+        return
+    with pytest.raises(InputError, match=f"another RoPE than those that the bundle was fitted on: .*{words}.*leave --hf-overrides out"):
+        vllm_serving.Serving(made)
+
+
+def test_longrope_of_another_length_is_refused(serve):
+    """vLLM takes the long factors where --max-model-len (384 here) is above the original length."""
+    parameters = {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 256, "short_factor": [1.0] * 32, "long_factor": [2.0] * 32}
+    text = types.SimpleNamespace(num_hidden_layers=2, rope_parameters=parameters, max_position_embeddings=1024)
+    for distance, refused in ((99, True), (256, False), (0, False)):
+        made = serve(dataclasses.replace(two_sizes(), longest_distance=distance), model_config__hf_text_config=text)
+        if not refused:
+            assert vllm_serving.Serving(made)
+            continue
+        with pytest.raises(InputError, match="saw 100 tokens: --max-model-len is 384, and longrope has other factors above 256; pass --max-model-len 256"):
+            vllm_serving.Serving(made)
+
+
 def test_configurations_derived_for_a_language_model_share_its_serving(serve):
     """As in VllmConfig.with_hf_config(), which wrappers of several models call."""
     from vllm.config import DeviceConfig, ModelConfig, VllmConfig

@@ -34,6 +34,8 @@ class Settings:
     length_option: str
     rank_option: str
     no_sharing_option: str
+    plain: typing.Callable[[pathlib.Path], typing.Any]  # `text` of the checkpoint in a folder, without overrides
+    override_option: str                               # with which users change it
     proposed: int = 0                                  # tokens that speculative decoding proposes to a request
     rank: int = 0                                      # of tensor parallelism
     ranks: int = 1

@@ -16,6 +16,7 @@ from ..cache.slot_kv import SlotKV, SlotTable
 from ..cache.step_flush import StepFlush
 from ..files.errors import InputError
 from ..files.fingerprint import checkpoint_fingerprint
+from ..files.rope_settings import check_reach, check_rope, rope_of
 from ..format.bundle import Bundle, check_geometry
 from ..format.manifest import Layer, side_codec
 from ..format.page_layout import PAGE_TOKENS, PageLayout
@@ -59,9 +60,14 @@ def _check(bundle: Bundle, settings: Settings) -> None:
     if settings.proposed > 0 and settings.proposed >= bundle.recent:
         raise InputError(f"{settings.proposed} speculated tokens do not fit into the bundle's recent window of "
                          f"{bundle.recent} tokens; speculate fewer, or fit with a longer window (--windows)")
+    folder = settings.checkpoint() if bundle.fingerprint else None
     check_geometry(bundle, settings.text.num_hidden_layers, settings.kv_heads, settings.head_size,
-                   checkpoint_fingerprint(settings.checkpoint()) if bundle.fingerprint else None)
+                   checkpoint_fingerprint(folder) if folder else None)
+    if folder and rope_of(settings.text):
+        check_rope(settings.text, settings.plain(folder), f"leave {settings.override_option} out")
     seen, option = bundle.longest_distance + 1, settings.length_option
+    if bundle.longest_distance:
+        check_reach(settings.text, seen, settings.most_tokens, option)
     if bundle.longest_distance and seen < settings.most_tokens:
         warnings.warn(f"{bundle.path}: the calibration saw contexts of up to {seen} tokens, and {option} is "
                       f"{settings.most_tokens}; quality beyond {seen} tokens was not fitted for: collect with longer "

@@ -21,6 +21,7 @@ from ..files.checkpoint import checkpoint_of, snapshots
 from ..files.errors import InputError
 from ..files.fingerprint import checkpoint_fingerprint
 from ..files.foreign_files import FileName, is_folder
+from ..files.rope_settings import check_rope
 from ..format.bundle import Bundle, check_geometry, load_bundle
 from ..format.manifest import Layer, Side, left_out_layers
 from ..format.page_layout import PAGE_TOKENS
@@ -261,6 +262,8 @@ def prepare(model: Any, bundle: Bundle | FileName, *, checkpoint: FileName | Non
         directory, first = _directory(model, checkpoint, bundle.fingerprint), bundle.layers[0]
         check_geometry(bundle, geometry(model)[0], first.kv_heads, first.head_dim, checkpoint_fingerprint(directory))
         check_weights(model, modules, directory)
+        plain = type(model.config).from_pretrained(directory).get_text_config(decoder=True)
+        check_rope(model.config.get_text_config(decoder=True), plain, "load the model with its own configuration")
     phases = _phases(model) if any(layer.key.rotated_mean for layer in bundle.layers) else None
     kept = kept_layers(model.config.get_text_config(decoder=True))
     exact = [_exact_layer(bundle, index) for index in left_out_layers(bundle.model) if index not in kept]

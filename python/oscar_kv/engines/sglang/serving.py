@@ -147,6 +147,13 @@ def _checkpoint(model: Any) -> pathlib.Path:
     return checkpoint_of(named, model.revision, f"name its folder in {CHECKPOINT_VARIABLE}")
 
 
+def _plain(model: Any, folder: pathlib.Path) -> Any:
+    """The decoder's configuration as SGLang reads it without --json-model-override-args."""
+    from sglang.srt.utils.hf_transformers.common import get_hf_text_config
+    from sglang.srt.utils.hf_transformers.config import get_config
+    return get_hf_text_config(get_config(str(folder), getattr(model, "trust_remote_code", False)))
+
+
 def flash_attention() -> Callable[..., Any] | None:
     """What SGLang's backend fa3 loads on Hopper: its own kernels, or those of a package; None without them."""
     if torch.cuda.get_device_capability()[0] != 9:
@@ -175,6 +182,7 @@ class Serving(EngineServing):
             checkpoint=functools.partial(_checkpoint, model), slots=groups["schedule"].max_running_requests,
             most_tokens=model.context_len, shares=not groups["memory"].disable_radix_cache,
             length_option="--context-length", rank_option="--tp-size", no_sharing_option="--disable-radix-cache",
+            plain=functools.partial(_plain, model), override_option="--json-model-override-args",
             rank=parallel.attn_tp_rank, ranks=parallel.attn_tp_size,
             flash=flash_attention() if torch.cuda.is_available() else None))
         layers = _attention_layers(kvc.model)

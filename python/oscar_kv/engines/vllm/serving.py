@@ -105,6 +105,12 @@ def _checkpoint(config: Any) -> pathlib.Path:
                          f"pass --additional-config '{{\"{CHECKPOINT_OPTION}\": \"DIR\"}}'")
 
 
+def _plain(model: Any, folder: pathlib.Path) -> Any:
+    """The decoder's configuration as vLLM reads it without --hf-overrides and --hf-config-path."""
+    from vllm.transformers_utils.config import get_config, get_hf_text_config
+    return get_hf_text_config(get_config(str(folder), getattr(model, "trust_remote_code", False)))
+
+
 def flash_attention() -> Callable[..., Any] | None:
     """vLLM's function, of version 3 on Hopper; None without one for this GPU."""
     try:
@@ -134,6 +140,7 @@ class Serving(EngineServing):
             most_tokens=model.max_model_len, shares=bool(config.cache_config.enable_prefix_caching),
             length_option="--max-model-len", rank_option="--tensor-parallel-size",
             no_sharing_option="--no-enable-prefix-caching",
+            plain=functools.partial(_plain, model), override_option="--hf-overrides",
             proposed=speculative.num_speculative_tokens if speculative is not None else 0, rank=rank, ranks=ranks,
             flash=flash_attention() if torch.cuda.is_available() else None))
         self.nominal_cell = nominal_cell(self.cells.values())
