@@ -147,6 +147,10 @@ def run(options: argparse.Namespace) -> int:
 def check(options: argparse.Namespace) -> int:
     if not os.path.isfile(os.path.join(options.bundle, "oscar_bundle.json")):
         raise InputError(f"{options.bundle}: holds no oscar_bundle.json, expected a bundle of oscar-fit")
+    plugins = os.environ.get("VLLM_PLUGINS")
+    if plugins is not None and "oscar_kv" not in plugins.split(","):
+        raise InputError(f"VLLM_PLUGINS is {quoted(plugins)} and leaves out oscar_kv, so that vLLM would not know the "
+                         f"cache type {CACHE_DTYPE}; add oscar_kv to it, or unset it")
     if not options.dry_run:
         return run(options)
     for _, _, command, environment, _ in plan(options):

@@ -43,6 +43,13 @@ def test_dry_run_prints_commands(capsys, monkeypatch):
     assert [line.split("--max-num-seqs ")[1].split()[0] for line in lines[5:]] == ["1", "8", "32"]
 
 
+def test_plugins_without_ours_are_told(capsys, monkeypatch):
+    for plugins, code in (("lora_filesystem_resolver", 3), ("", 3), ("other,oscar_kv", 0)):
+        monkeypatch.setenv("VLLM_PLUGINS", plugins)
+        assert serve_check.main(["org/model", BUNDLE, "--dry-run"]) == code
+        assert ("leaves out oscar_kv" in capsys.readouterr().err) == bool(code)
+
+
 def test_prefix_caching_is_of_both_caches(capsys):
     assert serve_check.main(["org/model", BUNDLE, "--dry-run", "--prefix-caching"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -57,7 +57,7 @@ def groups(**changed):
             "memory": space(disable_radix_cache=True, enable_hierarchical_cache=False, enable_lmcache=False, enable_flexkv=False,
                             enable_hisparse=False, enable_unified_memory=False, enable_unified_cache_external_linker=False,
                             radix_cache_backend=None, enable_session_radix_cache=False),
-            "serving": space(enable_streaming_session=False), "model": space(kv_cache_dtype="auto"),
+            "serving": space(enable_streaming_session=False), "lora": space(enable_lora=None, lora_target_modules=None), "model": space(kv_cache_dtype="auto"),
             "parallel": space(dcp_size=1, attn_cp_size=1, pp_size=1, attn_dp_size=1, enable_kv_cache_sharding=False, attn_tp_size=1,
                               attn_tp_rank=0),
             "exec": space(overlap=space(enable_two_batch_overlap=False), features=space(enable_memory_saver=False),
@@ -65,6 +65,9 @@ def groups(**changed):
             "schedule": space(prefill_only_disable_kv_cache=False, page_size=64, max_running_requests=SLOTS)}
     for name, value in changed.items():
         group, _, last = name.partition("__")
+        if not last:
+            made[group] = value
+            continue
         place = made[group]
         for part in last.split("__")[:-1]:
             place = getattr(place, part)
@@ -168,6 +171,8 @@ def test_a_bundle_without_its_backend_is_refused(chosen, valid, monkeypatch):
     ({"parallel__dcp_size": 2}, "decode context"), ({"parallel__attn_dp_size": 2}, "data-parallel attention"),
     ({"exec__overlap__enable_two_batch_overlap": True}, "two overlapping batches"),
     ({"exec__dllm__dllm_algorithm": "LowConfidence"}, "diffusion"), ({"exec__features__enable_memory_saver": True}, "memory saver"),
+    ({"lora__enable_lora": True}, "LoRA adapters on any module may change.*--lora-target-modules o_proj"),
+    ({"lora": space(enable_lora=True, lora_target_modules={"o_proj", "qkv_proj"})}, "LoRA on qkv_proj changes"),
     ({"schedule__page_size": 1}, "pass --page-size 64"), ({"model__kv_cache_dtype": "fp8_e4m3"}, "pass --kv-cache-dtype auto"),
     ({"schedule__max_running_requests": None}, "--max-running-requests"),
     ({"memory__disable_radix_cache": False}, "the bundle has 16; fit with --windows 64,256, or pass --disable-radix-cache")])
@@ -260,6 +265,10 @@ def test_overrides_of_rope_are_refused(override, words, fit, monkeypatch):
         return
     with pytest.raises(InputError, match=f"another RoPE than those that the bundle was fitted on: .*{words}.*leave --json-model-override-args out"):
         sglang_serving.Serving(made)
+
+
+def test_adapters_on_other_modules_are_served(serve):
+    serve(two_sizes(), lora=space(enable_lora=True, lora_target_modules={"o_proj", "down_proj"}))
 
 
 def test_beams_are_refused_one_request_at_a_time():

@@ -65,6 +65,11 @@ def speculation(tokens=3, method="ngram", kv_cache_dtype=None):
     return types.SimpleNamespace(method=method, num_speculative_tokens=tokens, kv_cache_dtype=kv_cache_dtype)
 
 
+def lora(*targets):
+    from vllm.config import LoRAConfig
+    return LoRAConfig(target_modules=list(targets) or None)
+
+
 def two_sizes():
     """Two layers whose pages differ."""
     wide, narrow = (random_bundle(d=64, key=widths, value=widths, sink=16, recent=40) for widths in ((4, 2, 1, 1), (2, 1, 1, 0)))
@@ -204,7 +209,12 @@ def test_versions():
     ({"speculative_config": speculation(kv_cache_dtype="fp8")}, "leave kv_cache_dtype out"),
     ({"speculative_config": speculation(8)}, "8 speculated tokens do not fit into the bundle's recent window of 8"),
     ({"model_config__is_hybrid": True, "cache_config__prefix_match_unit": 64}, "--prefix-match-unit.*leave it out"),
-    ({"kv_transfer_config": object()}, "KV transfer"), ({"parallel_config__decode_context_parallel_size": 2}, "context parallelism"),
+    ({"kv_transfer_config": object()}, "KV transfer.*leave --kv-transfer-config out"),
+    ({"kv_transfer_config": object(), "cache_config__kv_offloading_size": 64.0}, "KV transfer.*leave --kv-offloading-size out"),
+    ({"model_config__enable_sleep_mode": True}, "leave --enable-sleep-mode out"),
+    ({"lora_config": lora()}, "LoRA adapters on any module may change queries.*--lora-target-modules o_proj"),
+    ({"lora_config": lora("o_proj", "self_attn.v_proj")}, "LoRA on self_attn.v_proj changes"), ({"lora_config": lora("qkv_proj")}, "LoRA on qkv_proj"),
+    ({"parallel_config__decode_context_parallel_size": 2}, "context parallelism"),
     ({"parallel_config__pipeline_parallel_size": 2}, "pipeline parallelism"),
     ({"parallel_config__data_parallel_size": 2, "model_config__is_moe": True}, "experts and data parallelism"),
     ({"parallel_config__use_ubatching": True}, "DBO"), ({"model_config__dtype": torch.float16}, "computes in float16.*--dtype bfloat16"),
@@ -215,6 +225,11 @@ def test_refusals(changed, sentence, monkeypatch):
     monkeypatch.delenv("OSCAR_KV_BUNDLE", raising=False)
     with pytest.raises(InputError, match=sentence):
         vllm_serving.Serving(config(**changed))
+
+
+def test_adapters_on_other_modules_are_served(serve):
+    made = serve(two_sizes(), lora_config=lora("o_proj", "gate_up_proj", "down_proj"))
+    assert vllm_serving.refusals(made) == []
 
 
 # An override of vLLM, and what it changes in the words of the refusal; None: nothing that turns keys.

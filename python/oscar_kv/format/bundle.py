@@ -16,6 +16,7 @@ from . import manifest as manifest_file
 from .manifest import CARD, HASHES, NAME, ROTATIONS, Layer, Manifest, Side, left_out_layers, parse_manifest, tensor_name
 
 MOST_MANIFEST = 64 << 20
+FITTED = ("q_proj", "k_proj", "v_proj", "qkv_proj", "q_norm", "k_norm")  # layers to whose outputs a bundle is fitted
 ORTHOGONALITY_LIMIT = 1e-4  # FP32 storage leaves about 1e-7
 
 

@@ -8,9 +8,7 @@ from typing import Any
 from torch import nn
 
 from ..files.errors import InputError, quoted
-
-# A bundle was fitted to the outputs of these.
-FITTED = ("q_proj", "k_proj", "v_proj", "qkv_proj", "q_norm", "k_norm")
+from ..format.bundle import FITTED
 
 
 def base_of(module: nn.Module) -> nn.Module:

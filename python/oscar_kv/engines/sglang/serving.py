@@ -18,7 +18,7 @@ from ...format.page_layout import PAGE_TOKENS
 from .. import bundles
 from ..names import BUNDLE_VARIABLE
 from ..port import Settings
-from ..serving import EngineServing, is_set, layers_by_reason, plain_torch, unserved
+from ..serving import EngineServing, adapter_refusal, is_set, layers_by_reason, plain_torch, unserved
 from .limits import IN_BF16, LAYERS, MODEL
 
 CHECKPOINT_VARIABLE = "OSCAR_KV_CHECKPOINT"  # the folder of a checkpoint that SGLang gets under another name
@@ -28,7 +28,7 @@ PLAIN_TYPES = ("auto", "bf16", "bfloat16")
 def settings() -> dict[str, Any]:
     """The groups of SGLang's resolved settings."""
     from sglang.srt import runtime_context as context
-    names = ("disagg", "exec", "memory", "model", "parallel", "schedule", "serving", "spec")
+    names = ("disagg", "exec", "lora", "memory", "model", "parallel", "schedule", "serving", "spec")
     return {name: getattr(context, f"get_{name}")() for name in names}
 
 
@@ -59,7 +59,7 @@ OPTIONS = (
     ("exec", "features.enable_memory_saver", False, "the memory saver", "leave --enable-memory-saver out"),
     ("exec", "dllm.dllm_algorithm", None, "diffusion language models", "leave --dllm-algorithm out"),
     ("schedule", "prefill_only_disable_kv_cache", False, "prefill without a cache",
-     "leave --prefill-only-disable-kv-cache out"),
+     "leave --is-embedding and --prefill-only-disable-kv-cache out"),
     ("schedule", "page_size", PAGE_TOKENS, "another page size", f"pass --page-size {PAGE_TOKENS}"),
     ("model", "kv_cache_dtype", PLAIN_TYPES, "another type of the cache", "pass --kv-cache-dtype auto"),
 )
@@ -79,8 +79,9 @@ def refusals(kvc: Any, groups: dict[str, Any]) -> list[str]:
         found = _value(groups, group, name)
         if found not in served if isinstance(served, tuple) else found != served:
             made.append(f"{feature} ({name.rpartition('.')[2]} {found}) is not served with the 2-bit cache; {advice}")
-    model, graphs = kvc.model_config, groups["exec"].graph.cuda_graph_config
+    model, graphs, lora = kvc.model_config, groups["exec"].graph.cuda_graph_config, groups.get("lora")
     cases = [
+        (getattr(lora, "enable_lora", False), lora and adapter_refusal(getattr(lora, "lora_target_modules", None))),
         (groups["schedule"].max_running_requests is None, "the BF16 windows of each request take memory, and SGLang "
          "would make room for 2,048 of them; pass --max-running-requests, for example 32"),
         (torch.device(kvc.device).type == "cuda" and graphs.prefill.backend != "disabled",
@@ -99,7 +100,7 @@ def refusals(kvc: Any, groups: dict[str, Any]) -> list[str]:
          "image tokens of Gemma 3 see one another, which SGLang does "
          "only in its Triton backend; leave --enable-multimodal out"),
         (model.is_encoder_decoder, "the model has an encoder and cross-attention, which have no 2-bit cache")]
-    return made + [sentence for found, sentence in cases if found]
+    return made + [sentence for found, sentence in cases if found and sentence]
 
 
 def model_refusal(kvc: Any) -> str | None:

@@ -18,7 +18,7 @@ from ...format.page_layout import PAGE_TOKENS
 from .. import bundles
 from ..names import BUNDLE_VARIABLE
 from ..port import Settings, Table
-from ..serving import EngineServing, is_set, layer_numbers, layers_by_reason, plain_torch, unserved
+from ..serving import EngineServing, adapter_refusal, is_set, layer_numbers, layers_by_reason, plain_torch, unserved
 from .limits import IN_BF16, LAYERS, MODEL
 from .pages import Places, nominal_cell
 
@@ -43,7 +43,12 @@ def refusals(config: Any) -> list[str]:
     """Sentences for vLLM settings that this adapter does not support."""
     cache, parallel = config.cache_config, config.parallel_config
     method = getattr(config.speculative_config, "method", None)
+    offloading = getattr(cache, "kv_offloading_size", None) is not None  # vLLM makes a transfer of it
+    adapters = getattr(config, "lora_config", None)
     cases = [
+        (adapters is not None, adapters and adapter_refusal(adapters.target_modules)),
+        (getattr(config.model_config, "enable_sleep_mode", False), "sleep would free or forget memory that the 2-bit "
+         "cache keeps beside vLLM's; leave --enable-sleep-mode out"),
         (cache.kv_cache_dtype_skip_layers, "--kv-cache-dtype-skip-layers is given, but the bundle says which layers "
          "stay in BF16; leave it out"),
         (method not in (None, *SPECULATION), f"speculative decoding with the method {method} is asked for, which "
@@ -55,7 +60,7 @@ def refusals(config: Any) -> list[str]:
          "prefixes shorter than a block are to be found "
          "(--prefix-match-unit), which the 2-bit cache cannot in models with linear attention; leave it out"),
         (config.kv_transfer_config is not None, "KV transfer and offloading would leave the BF16 windows behind; leave "
-         "--kv-transfer-config out"),
+         f"{'--kv-offloading-size' if offloading else '--kv-transfer-config'} out"),
         (parallel.decode_context_parallel_size > 1 or parallel.prefill_context_parallel_size > 1,
          "context parallelism is asked for, but the pages of a request are not divided among GPUs; use "
          "--tensor-parallel-size"),
@@ -65,13 +70,13 @@ def refusals(config: Any) -> list[str]:
          "the model has experts and data parallelism is asked for, whose idle "
          "ranks run passes without requests, which would overwrite BF16 windows; use --tensor-parallel-size"),
         (getattr(parallel, "use_ubatching", False), "batches are cut into overlapping parts (DBO), which share memory "
-         "that this backend has once; leave --enable-dbo out"),
+         "that this backend has once; leave --enable-dbo and --ubatch-size out"),
         (config.model_config.dtype != torch.bfloat16, "the model computes in "
          f"{str(config.model_config.dtype).removeprefix('torch.')}, and windows and queries are BF16; pass --dtype "
          "bfloat16"),
         (not config.use_v2_model_runner, "vLLM's first model runner does not tell a backend the slots of requests; "
          "unset VLLM_USE_V2_MODEL_RUNNER and leave out what needs that runner")]
-    return [sentence for found, sentence in cases if found]
+    return [sentence for found, sentence in cases if found and sentence]
 
 
 def layer_refusal(num_heads: int, num_kv_heads: int, head_size: int, alibi_slopes: Any, sliding_window: Any,
