@@ -1,5 +1,6 @@
 // oscar-verify: measures quality of KV-cache methods against the BF16 cache on the user's model and text.
 #include <algorithm>
+#include <ctime>
 #include <string_view>
 
 #include "apps/options/help.h"
@@ -43,6 +44,13 @@ int check_only(const VerifySource& source, const Checkpoint* checkpoint, bool js
   for (const std::string& line : lines) print_result(wrapped("ok  " + line));
   print_result(source.facts.source + " is sound\n");
   return 0;
+}
+
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  char text[32];
+  return {text, std::strftime(text, sizeof text, "%Y-%m-%d", ::localtime_r(&now, &local))};
 }
 
 void write_reports(const VerifyArguments& a, const VerifyReport& report) {
@@ -147,7 +155,8 @@ std::vector<VerifySource> fit_comparisons(const VerifyArguments& a, const std::v
 // Measures, writes the reports, and returns the exit code. told: this process prints.
 int measure(VerifyArguments& a, Verification& verification, const OutputFiles& outputs, bool told) {
   if (told) outputs.probe();
-  const VerifyReport report = verification.run();
+  VerifyReport report = verification.run();
+  report.date = today();
   {
     const Timeline::Phase reporting(a.request.timeline, verify_phase::kReport);
     if (told) write_reports(a, report);

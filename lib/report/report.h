@@ -55,6 +55,16 @@ struct BundleFacts {
   bool simulated() const { return served_as == "simulation"; }   // kSimulatedForm of served_form.h
 };
 
+// A running server whose answers are the candidate's rows.
+struct ServedFacts {
+  std::string url, runs, model;  // runs: vllm | sglang
+  std::int64_t generated = 0;    // tokens after each prompt
+  std::int64_t top = 0;          // most probable tokens of each place, whose KL is measured
+};
+inline constexpr const char* kServedRow = "served";  // id of its rows
+// "what vllm at URL answers for MODEL; KL of ...".
+std::string served_text(const ServedFacts& served);
+
 // Spectrum of the keys or values of one layer on the scored text, before and after a bundle's transform. Variances of
 // the d channels, sorted descending, averaged over KV heads. A flatter spectrum suits one scale per row better.
 struct LayerSpectrum {
@@ -142,8 +152,8 @@ struct MethodReport {
   bool quantized = true;
   bool evaluated = false;             // a row of a bundle
   bool beside = false;                // of a bundle after the first: its gates are shown and decide nothing
-  double code_bits = 0;               // bits per element of a quantized token, including parameters
-  double bits_per_element = 0;        // at the evaluated context, including windows
+  double code_bits = 0;               // bits per element of a quantized token, including parameters; 0: unknown
+  double bits_per_element = 0;        // at the evaluated context, including windows; 0: unknown
   double token_bytes = 0;             // per quantized token in one layer, including parameters; 0: not counted
   std::uint64_t allocated_bytes = 0;  // pages and windows of one sequence at the evaluated context, all layers
   QualityMetrics quality;
@@ -191,8 +201,10 @@ struct SelfCheck {
 struct VerifyReport {
   std::string tool_version;
   std::string command;  // repeats the run
+  std::string date;     // of the run, "2026-11-28"; only in the HTML report, whose other bytes repeat
   ModelFacts model;
   std::vector<BundleFacts> bundles;
+  std::optional<ServedFacts> served;
   TextFacts text;
   std::vector<TextFacts> texts;  // each of several; otherwise empty
   ScoringFacts scoring;
@@ -221,6 +233,13 @@ struct VerifyReport {
 
 // "max_kl of oscar (prefill): 0.0123, 95% interval to 0.0201, limit 0.05; ...reason": one gate in words.
 std::string gate_text(const VerifyReport& report, const GateResult& gate);
+// "3.6x": bytes of the BF16 row divided by this row's; "-": unknown.
+std::string smaller_text(const VerifyReport& report, const MethodReport& method);
+struct Verdict {
+  std::string sentence;
+  std::optional<bool> pass;  // empty: no gate
+};
+std::vector<Verdict> verdicts(const VerifyReport& report);
 // One sentence per row of a bundle, the candidate's last: changed tokens, perplexity, memory, and at the end PASS,
 // FAIL, "no gate" or "no verdict"; of other bundles "would pass" or "would fail". Empty without a bundle.
 std::vector<std::string> verdict_sentences(const VerifyReport& report);

@@ -53,6 +53,9 @@ std::string provenance(const VerifyReport& r) {
                              std::to_string(r.model.layers) + " layers, " + std::to_string(r.model.query_heads) + "/" +
                              std::to_string(r.model.kv_heads) + " heads of " + std::to_string(r.model.head_dim));
   text += entry("model fingerprint", "<code>" + escape(r.model.fingerprint) + "</code>");
+  if (r.served) {
+    text += entry(kServedRow, escape(served_text(*r.served)));
+  }
   for (const BundleFacts& b : r.bundles) {
     if (b.kind == kFittedKind) {
       text += entry("fitted for comparison", escape(b.row) + ", from " + escape(b.source));
@@ -93,8 +96,9 @@ std::string report_html(const VerifyReport& report) {
       html::content_security_policy() +
       "\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>" + title +
       "</title>\n<style>" + std::string(html::page_css) + "</style>\n</head>\n<body>\n<main>\n<h1>" + title + "</h1>\n";
-  page += "<p class=\"faint\">" + std::to_string(report.scoring.sequences) + " sequences of " +
-          std::to_string(report.scoring.context) + " tokens of " + html::escape(report.text.name) + "</p>\n";
+  page += "<p class=\"faint\">" + html::escape(report.date.empty() ? "" : report.date + ": ") +
+          std::to_string(report.scoring.sequences) + " sequences of " + std::to_string(report.scoring.context) +
+          " tokens of " + html::escape(report.text.name) + "</p>\n";
   page += html::verdict_banner(report);
   for (const std::string& note : seen_notes(report)) {
     page += "<div class=\"banner note\" role=\"note\">" + html::escape(note) + "</div>\n";
@@ -110,14 +114,11 @@ std::string report_html(const VerifyReport& report) {
   if (const std::string tables = html::layer_tables(report); !tables.empty()) {
     page += "<h2>Errors by layer</h2>\n" + tables;
   }
-  if (const std::string plots = html::curve_plots(report); !plots.empty()) {
-    page += "<h2>Where the bytes go</h2>\n" + plots;
-  }
-  if (const std::string plots = html::spectrum_plots(report); !plots.empty()) {
-    page += "<h2>Spectra before and after the rotation</h2>\n" + plots;
+  if (const std::string tables = html::curve_tables(report); !tables.empty()) {
+    page += "<h2>Where the bytes go</h2>\n" + tables;
   }
   if (const std::string tables = html::needle_tables(report); !tables.empty()) {
-    page += "<h2>Retrieval</h2>\n" + html::needle_grids(report) + tables;
+    page += "<h2>Retrieval</h2>\n" + tables;
     for (const TaskScore* t : task_columns(report)) page += "<p>" + html::escape(baseline_share(*t)) + "</p>\n";
   }
   page += "<h2>Gates and self checks</h2>\n" + html::gate_table(report);

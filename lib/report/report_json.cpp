@@ -78,6 +78,11 @@ Json bundle_json(const BundleFacts& b) {
           {"calibration_text", seen_json(b.calibration)}};
 }
 
+Json served_json(const std::optional<ServedFacts>& s) {
+  if (!s) return nullptr;
+  return {{"url", s->url}, {"engine", s->runs}, {"model", s->model}, {"generated", s->generated}};
+}
+
 Json scoring_json(const VerifyReport& r) {
   return {{"rule", "positions whose query sees at least one quantized key (position >= sink + recent)"},
           {"first_position", r.scoring.first_position},
@@ -210,9 +215,9 @@ Json method_json(const MethodReport& m) {
           {"source", m.source},
           {"evaluated", m.evaluated},
           {"candidate", m.candidate()},
-          {"bits_per_element", number(m.bits_per_element)},
-          {"code_bits_per_element", number(m.code_bits)},
-          {"allocated_bytes", m.allocated_bytes},
+          {"bits_per_element", m.bits_per_element > 0 ? number(m.bits_per_element) : Json(nullptr)},
+          {"code_bits_per_element", m.code_bits > 0 ? number(m.code_bits) : Json(nullptr)},
+          {"allocated_bytes", m.allocated_bytes > 0 ? Json(m.allocated_bytes) : Json(nullptr)},
           {"tokens", q.tokens},
           {"nll", number(q.nll)},
           {"nll_stderr", number(q.nll_error)},
@@ -337,6 +342,7 @@ std::string report_json(const VerifyReport& r) {
                        {"model", model_json(r.model)},
                        {"bundle", bundles.empty() ? Json(nullptr) : bundles[0]},
                        {"bundles", bundles},
+                       {"served", served_json(r.served)},
                        {"text", text_facts(r.text)},
                        {"texts", texts},
                        {"context", r.scoring.context},

@@ -9,12 +9,13 @@ namespace {
 
 std::string row_of(const MethodReport& m) {
   const QualityMetrics& q = m.quality;
-  std::string row = "| " + markdown_text(m.id) + (m.candidate() ? " (candidate)" : "") + " | " +
-                    (m.quantized ? m.comparison : "") + " | " + m.path + " | " + fixed(m.bits_per_element, 2) + " | " +
-                    grouped(static_cast<std::int64_t>(m.allocated_bytes)) + " | " + significant(q.kl.mean, 3) + " ± " +
-                    half_width(q.kl.mean, q.kl.interval) + " | " + significant(q.kl.p99, 3) + " | " + growth_text(m) +
-                    " | " + fixed(q.ppl_ratio, 4) + " ± " + half_width(q.ppl_ratio, q.ppl_ratio_interval) + " | " +
-                    percent(q.same_top1, 2) + "% | ";
+  std::string row = "| " + markdown_text(m.id) + (m.candidate() ? " (evaluated)" : "") + " | " +
+                    (m.quantized ? m.comparison : "") + " | " + m.path + " | " +
+                    (m.bits_per_element > 0 ? fixed(m.bits_per_element, 2) : "-") + " | " +
+                    (m.allocated_bytes > 0 ? grouped(static_cast<std::int64_t>(m.allocated_bytes)) : "-") + " | " +
+                    significant(q.kl.mean, 3) + " ± " + half_width(q.kl.mean, q.kl.interval) + " | " +
+                    significant(q.kl.p99, 3) + " | " + growth_text(m) + " | " + fixed(q.ppl_ratio, 4) + " ± " +
+                    half_width(q.ppl_ratio, q.ppl_ratio_interval) + " | " + percent(q.same_top1, 2) + "% | ";
   std::string tasks;
   for (const TaskScore& t : m.tasks) {
     tasks += (tasks.empty() ? "" : ", ") + t.task + " " + std::to_string(t.length) + ": " +
@@ -88,6 +89,9 @@ std::string report_markdown(const VerifyReport& r) {
   text += "|---|---|---|---:|---:|---:|---:|---:|---:|---:|---|\n";
   for (const MethodReport& m : r.methods) text += row_of(m);
   text += text_lines(r);
+  if (r.served) {
+    text += "\n" + markdown_code(kServedRow) + " is " + markdown_text(served_text(*r.served)) + ".\n";
+  }
   for (const BundleFacts& b : r.bundles) text += served_note(b);
   text += "\nBits: per element of K and V at this context, BF16 windows included. ±: " + interval_note(r) +
           ". Growth: KL over the last quarter of the scored positions over that of the second.\n";

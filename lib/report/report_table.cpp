@@ -45,14 +45,7 @@ std::string verdict(std::optional<bool> pass, bool decides = true) {
 
 std::string ratio_text(double ratio) { return ratio < 100.0 ? fixed(ratio, 3) : significant(ratio, 3); }
 
-// "3.6x": bytes of the BF16 row divided by this row's bytes.
-std::string smaller_text(const VerifyReport& report, const MethodReport& method) {
-  for (const MethodReport& m : report.methods) {
-    if (m.quantized || m.path != method.path || method.allocated_bytes == 0) continue;
-    return fixed(static_cast<double>(m.allocated_bytes) / static_cast<double>(method.allocated_bytes), 1) + "x";
-  }
-  return fixed(16.0 / method.bits_per_element, 1) + "x";
-}
+std::string bits_text(const MethodReport& m) { return m.bits_per_element > 0 ? fixed(m.bits_per_element, 2) : "-"; }
 
 Row short_row(const VerifyReport& report, const MethodReport& m, const std::string& name, bool compares, bool both,
               bool gated) {
@@ -60,7 +53,7 @@ Row short_row(const VerifyReport& report, const MethodReport& m, const std::stri
   Row row = {name};
   if (compares) row.push_back(m.quantized ? m.comparison : "");
   if (both) row.push_back(m.path);
-  row.insert(row.end(), {fixed(m.bits_per_element, 2), smaller_text(report, m), significant(q.kl.mean, 3),
+  row.insert(row.end(), {bits_text(m), smaller_text(report, m), significant(q.kl.mean, 3),
                          half_width(q.kl.mean, q.kl.interval), significant(q.ppl, 4), ratio_text(q.ppl_ratio),
                          half_width(q.ppl_ratio, q.ppl_ratio_interval), percent(q.same_top1, 2) + "%"});
   if (gated) row.push_back(verdict(m.passes_gates, !m.beside));
@@ -99,12 +92,15 @@ std::string text_rows(const VerifyReport& report) {
 // What each bundle is. in_simulation: the words for a bundle that no engine serves.
 std::string bundle_lines(const VerifyReport& report, const char* in_simulation, const char* indent) {
   std::string text;
+  if (report.served) {
+    text += wrapped("* evaluated: " + std::string(kServedRow) + ", " + served_text(*report.served));
+  }
   for (const BundleFacts& b : report.bundles) {
     if (b.kind == kFittedKind) {
       text += wrapped("fitted for comparison: " + b.row + ", from " + b.source);
       continue;
     }
-    text += wrapped((&b == &report.bundles.front() ? "* evaluated: " : "beside it: ") + b.row +
+    text += wrapped((&b == &report.bundles.front() && !report.served ? "* evaluated: " : "beside it: ") + b.row +
                     (b.simulated() ? in_simulation : " as " + b.served_as + " serves it"));
     for (const std::string& change : b.served_changes) {
       text += wrapped(indent + ("changed by " + b.served_as) + ": " + change);
@@ -197,8 +193,8 @@ std::string report_details(const VerifyReport& report) {
     Row row = {names[i],
                m.quantized ? m.comparison : "",
                m.path,
-               fixed(m.bits_per_element, 2),
-               grouped(static_cast<std::int64_t>(m.allocated_bytes)),
+               bits_text(m),
+               m.allocated_bytes > 0 ? grouped(static_cast<std::int64_t>(m.allocated_bytes)) : "-",
                significant(q.kl.mean, 3),
                half_width(q.kl.mean, q.kl.interval),
                significant(q.kl.median, 3),

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/foreign_text.h"
 #include "report/number_text.h"
 #include "report/report.h"
 
@@ -53,6 +54,11 @@ std::string layer_widths(const std::vector<Widths>& widths, std::size_t place) {
 
 }  // namespace
 
+std::string served_text(const ServedFacts& served) {
+  return "what " + served.runs + " at " + served.url + " answers for " + printable(served.model) + "; KL of its " +
+         std::to_string(served.top) + " most probable tokens and the rest";
+}
+
 const BundleFacts* bundle_of(const VerifyReport& report, const MethodReport& method) {
   for (const BundleFacts& bundle : report.bundles) {
     if (method.evaluated && bundle.row == method.id) return &bundle;
@@ -78,8 +84,8 @@ std::string memory_text(const MethodReport& method) {
   return text;
 }
 
-std::vector<std::string> verdict_sentences(const VerifyReport& report) {
-  std::vector<std::string> sentences;
+std::vector<Verdict> verdicts(const VerifyReport& report) {
+  std::vector<Verdict> all;
   const auto evaluated = std::count_if(report.methods.begin(), report.methods.end(),
                                        [](const MethodReport& m) { return m.evaluated && m.quantized; });
   const auto tell = [&](const MethodReport& m) {
@@ -87,14 +93,32 @@ std::vector<std::string> verdict_sentences(const VerifyReport& report) {
     text += changed_tokens(m.quality.same_top1) + ", perplexity " +
             significant(m.quality.ppl / m.quality.ppl_ratio, 4) + " -> " + significant(m.quality.ppl, 4);
     if (const std::string memory = memory_text(m); !memory.empty()) text += ", cache " + memory;
-    sentences.push_back(text + ": " + ending(report, m));
+    const GateResult* gate = deciding_gate(report, m);
+    Verdict verdict{text + ": " + ending(report, m), {}};
+    if (gate != nullptr) verdict.pass = gate->pass;
+    if (!m.beside && failed_check(report) != nullptr) verdict.pass = false;
+    all.push_back(std::move(verdict));
   };
   for (const bool beside : {true, false}) {
     for (const MethodReport& m : report.methods) {
       if (m.evaluated && m.quantized && m.beside == beside) tell(m);
     }
   }
+  return all;
+}
+
+std::vector<std::string> verdict_sentences(const VerifyReport& report) {
+  std::vector<std::string> sentences;
+  for (Verdict& verdict : verdicts(report)) sentences.push_back(std::move(verdict.sentence));
   return sentences;
+}
+
+std::string smaller_text(const VerifyReport& report, const MethodReport& method) {
+  for (const MethodReport& m : report.methods) {
+    if (m.quantized || m.path != method.path || method.allocated_bytes == 0) continue;
+    return fixed(static_cast<double>(m.allocated_bytes) / static_cast<double>(method.allocated_bytes), 1) + "x";
+  }
+  return method.bits_per_element > 0 ? fixed(16.0 / method.bits_per_element, 1) + "x" : "-";
 }
 
 std::vector<std::string> recall_sentences(const VerifyReport& report) {

@@ -228,20 +228,42 @@ TEST(ReportHtml, BannerTellsTheVerdict) {
   EXPECT_THAT(failed, HasSubstr("Gate max_kl of oscar"));
 }
 
-// Depths by lengths for each method, where a task ran at two lengths or more.
-TEST(ReportHtml, NeedleGridHasARowForEachDepthAndAColumnForEachLength) {
+// The exit code has the color of the page; each row has its own.
+TEST(ReportHtml, EachBundleHasItsOwnVerdict) {
+  VerifyReport r = sample_report({0.1, {}, {}, {}});
+  const MethodReport own = r.methods[2];
+  EXPECT_THAT(report_html(r), HasSubstr("<p class=\"verdict pass\">"));
+  MethodReport other = own;
+  other.id = "other", other.beside = true;
+  r.methods.push_back(other);
+  GateResult gate = r.gates.front();
+  gate.method = "other", gate.path = other.path, gate.pass = gate.decides = false;
+  r.gates.push_back(gate);
+  const std::string page = report_html(r);
+  EXPECT_THAT(page, HasSubstr("class=\"banner pass\""));
+  EXPECT_LT(page.find("<p class=\"verdict fail\">other ("), page.find("<p class=\"verdict pass\">oscar ("));
+  EXPECT_THAT(page, HasSubstr("(evaluated"));
+  EXPECT_THAT(page, HasSubstr("(beside it"));
+  EXPECT_THAT(page, Not(HasSubstr("candidate")));
+  EXPECT_THAT(report_html(sample_report({})), Not(HasSubstr("class=\"verdict pass\""))) << "no gate, no color";
+}
+
+TEST(ReportHtml, WhatFewReadIsFolded) {
+  const std::string page = report_html(sample_report({}));
+  EXPECT_THAT(page.substr(page.find("<h2>Errors by layer</h2>"), 900),
+              HasSubstr("<details><summary>oscar (prefill), worst:"));
+}
+
+TEST(ReportHtml, SizesTheDayAndEndsOfLinesAreShown) {
   VerifyReport r = sample_report({});
-  EXPECT_THAT(report_html(r), Not(HasSubstr("class=\"grids\"")));
-  for (MethodReport& m : r.methods) {
-    m.tasks.push_back(m.tasks.front());
-    m.tasks.back().length = 768;
-    m.tasks.back().depths = {{0, 0.5, 5, 3}, {0.5, 1, 0, 0}};
-  }
-  const std::string page = report_html(r), grids = page.substr(page.find("class=\"grids\""));
-  EXPECT_THAT(grids, HasSubstr("384"));
-  EXPECT_THAT(grids, HasSubstr("768"));
-  EXPECT_THAT(grids, HasSubstr("3/5"));
-  EXPECT_THAT(grids, HasSubstr("<td class=\"cell\">&ndash;</td>"));  // BF16 finds none: no score
+  r.date = "2026-11-28";
+  r.passage = {{"a", "b\n\n", "c\x01", true}};
+  const std::string page = report_html(r);
+  EXPECT_THAT(page, HasSubstr("<p class=\"faint\">2026-11-28: "));
+  EXPECT_THAT(page, HasSubstr("<mark>b&#x21b5;\n&#x21b5;\n</mark>"));
+  EXPECT_THAT(page, HasSubstr("<mark>c\\x01</mark>")) << "other controls stay visible";
+  EXPECT_THAT(page, HasSubstr("<th scope=\"col\">smaller</th>"));
+  EXPECT_THAT(page, HasSubstr("<td>" + smaller_text(r, r.methods[2]) + "</td>"));
 }
 
 TEST(ReportHtml, EveryPartOfAFullReportIsThere) {
@@ -249,10 +271,9 @@ TEST(ReportHtml, EveryPartOfAFullReportIsThere) {
   EXPECT_THAT(report_html(report), HasSubstr("<h2>KL at equal bytes</h2>"));  // all methods take the same
   report.methods[1].bits_per_element *= 2;
   const std::string page = report_html(report);
-  for (const char* part :
-       {"<h2>Methods</h2>", "<h2>Bits against KL</h2>", "<h2>KL by position</h2>", "<h2>Errors by layer</h2>",
-        "<h2>Spectra before and after the rotation</h2>", "<h2>Retrieval</h2>", "<h2>Gates and self checks</h2>",
-        "<h2>Provenance</h2>", "oscar-verify --model &#39;a &lt;model&gt;&#39;"}) {
+  for (const char* part : {"<h2>Methods</h2>", "<h2>Bits against KL</h2>", "<h2>KL by position</h2>",
+                           "<h2>Errors by layer</h2>", "<h2>Retrieval</h2>", "<h2>Gates and self checks</h2>",
+                           "<h2>Provenance</h2>", "oscar-verify --model &#39;a &lt;model&gt;&#39;"}) {
     EXPECT_THAT(page, HasSubstr(part));
   }
 }

@@ -177,7 +177,7 @@ TEST_F(Baseline, FiguresThatNoRunHasAreNamed) {
 
 TEST(Markdown, HasARowForEachMethodAndTheVerdict) {
   const std::string pass = report_markdown(sample_report({0.1, 1.1, 0.1, 0.5}));
-  EXPECT_THAT(pass, testing::HasSubstr("| oscar (candidate) | common | prefill |"));
+  EXPECT_THAT(pass, testing::HasSubstr("| oscar (evaluated) | common | prefill |"));
   EXPECT_THAT(pass, testing::HasSubstr("**pass**"));
   EXPECT_THAT(report_markdown(sample_report({1e-9, {}, {}, {}})), testing::HasSubstr("**FAIL**"));
 }

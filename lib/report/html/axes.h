@@ -6,7 +6,7 @@
 
 namespace oscar::html {
 
-inline constexpr double kPlotWidth = 760, kPlotHeight = 300, kPlotLeft = 64, kPlotRight = 16, kPlotTop = 16,
+inline constexpr double kPlotWidth = 960, kPlotHeight = 320, kPlotLeft = 64, kPlotRight = 80, kPlotTop = 16,
                         kPlotBottom = 44;
 
 struct Axis {
@@ -26,7 +26,7 @@ std::string open_svg(const std::string& title, const std::string& description);
 std::string horizontal_grid(const Axis& y, const std::vector<double>& ticks);
 std::string bits_labels(const Axis& x, const std::string& title);  // ticks below the plot, and the axis title
 double round_step(double high, int count);  // 1, 2 or 5 times a power of ten, for about `count` steps up to `high`
-std::string limit_line(const Axis& y, double limit);  // the gate's limit across the plot, with its number
+std::string limit_line(const Axis& y, double limit);  // the gate's limit across the plot, its number beside it
 std::string marker(std::size_t series, double x, double y);
 
 }  // namespace oscar::html

@@ -34,8 +34,9 @@ std::string kl_bars(const VerifyReport& report, std::vector<const MethodReport*>
   for (const MethodReport* m : methods) {
     const KlMetrics& kl = m->quality.kl;
     text += std::string(m->evaluated ? "<tr class=\"evaluated\">" : "<tr>") + "<th scope=\"row\">" +
-            escape(series_name(*m)) + "</th><td>" + significant(kl.mean, 3) + "</td><td>" +
-            half_width(kl.mean, kl.interval) + "</td><td class=\"track\"><div class=\"" + series_class(report, *m) +
+            "<span class=\"whole\">" + escape(m->id) + "</span>" + escape(series_name(*m).substr(m->id.size())) +
+            "</th><td>" + significant(kl.mean, 3) + "</td><td>" + half_width(kl.mean, kl.interval) +
+            "</td><td class=\"track\"><div class=\"" + series_class(report, *m) +
             "\"><i style=\"left:" + fixed(at(kl.mean), 2) + "%\"></i>";
     if (limit && *limit > 0) text += "<s style=\"left:" + fixed(at(*limit), 2) + "%\"></s>";
     if (kl.interval) {

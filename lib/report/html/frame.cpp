@@ -26,6 +26,10 @@ std::string base64_of_hex(const std::string& hex) {
 
 }  // namespace
 
+std::string folded(const std::string& summary, const std::string& content) {
+  return "<details><summary>" + summary + "</summary>\n" + content + "</details>\n";
+}
+
 std::string framed(const std::string& content, const std::string& label) {
   return "<div class=\"frame\"><p class=\"cue\" aria-hidden=\"true\">&#x2194; scroll sideways: columns are hidden</p>"
          "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"" +

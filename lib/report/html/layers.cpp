@@ -62,7 +62,11 @@ std::string layer_tables(const VerifyReport& report) {
                                      [](const MethodReport& m) { return m.evaluated && !m.layers.empty(); });
   std::string text;
   for (const MethodReport& m : report.methods) {
-    if (m.evaluated == evaluated) text += layer_table(report, m);
+    if (m.evaluated != evaluated) continue;
+    if (const std::string table = layer_table(report, m); !table.empty()) {
+      const std::string worst = worst_layers_text(report, m);
+      text += folded(escape(series_name(m)) + ", worst: " + escape(worst), table);
+    }
   }
   if (text.empty()) return "";
   return "<p>Key logits: relative RMS error of q&middot;k over coded keys, each query's mean removed. Output: "

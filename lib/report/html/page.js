@@ -38,5 +38,6 @@ document.querySelectorAll(".frame").forEach(function (frame) {
   }
   scroll.addEventListener("scroll", update, {passive: true});
   window.addEventListener("resize", update);
+  if (frame.closest("details")) frame.closest("details").addEventListener("toggle", update);
   update();
 });

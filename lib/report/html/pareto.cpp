@@ -22,8 +22,8 @@ std::vector<Point> points_of(const std::vector<const MethodReport*>& methods) {
   return points;
 }
 
-// Places labels beside their marks without overlap of labels or marks: right of the mark, left of it, or further up and
-// down with a line to the mark.
+// Places labels beside their marks without overlap of labels, marks or lines: right of the mark, left of it, or further
+// up and down with a line to the mark.
 class LabelPlacer {
  public:
   struct Place {
@@ -33,6 +33,14 @@ class LabelPlacer {
   };
 
   void block_mark(double x, double y) { taken_.push_back({x - 4, y - 4, x + 4, y + 4}); }
+
+  void block_line(double x1, double y1, double x2, double y2) {
+    const int steps = static_cast<int>(std::hypot(x2 - x1, y2 - y1) / 3) + 1;
+    for (int i = 0; i <= steps; ++i) {
+      const double part = static_cast<double>(i) / steps, x = x1 + part * (x2 - x1), y = y1 + part * (y2 - y1);
+      taken_.push_back({x - 1.5, y - 1.5, x + 1.5, y + 1.5});
+    }
+  }
 
   Place place(double x, double y, std::size_t characters) {
     constexpr double kCharacter = 7.2, kAscent = 10, kDescent = 4, kStep = 7;
@@ -44,8 +52,8 @@ class LabelPlacer {
       const bool left = i % 2 == 1;
       const Place p{left ? x - away : x + away, y + 4 + shift, left, ring > 1};
       const Box box{left ? p.x - width : p.x, p.y - kAscent, left ? p.x : p.x + width, p.y + kDescent};
-      const bool inside =
-          box.left >= kPlotLeft && box.right <= kPlotWidth && box.top >= 0 && box.bottom <= kPlotHeight - kPlotBottom;
+      const bool inside = box.left >= kPlotLeft && box.right <= kPlotWidth - kPlotRight && box.top >= 0 &&
+                          box.bottom <= kPlotHeight - kPlotBottom;
       if (!inside || std::any_of(taken_.begin(), taken_.end(), [&](const Box& t) { return overlap(t, box); })) continue;
       taken_.push_back(box);
       return p;
@@ -93,17 +101,21 @@ std::string pareto_plot(const VerifyReport& report, const std::vector<const Meth
                               "Each mark is one method; the line joins those that no other beats in both.");
   text += horizontal_grid(decades.axis, decades.ticks);
   text += bits_labels(x, "bits per element");
-  if (limit && *limit > 0) text += limit_line(decades.axis, *limit);
+  LabelPlacer labels;
+  if (limit && *limit > 0) {
+    text += limit_line(decades.axis, *limit);
+    labels.block_line(kPlotLeft, decades.axis.pixel(*limit), kPlotWidth - kPlotRight, decades.axis.pixel(*limit));
+  }
   std::string path;
+  double last_x = 0, last_y = 0;
   for (const MethodReport* m : pareto_front(methods)) {
-    path += path.empty() ? "M" : "L";
-    path += fixed(x.pixel(m->bits_per_element), 1);
-    path += " ";
-    path += fixed(decades.axis.pixel(m->quality.kl.mean), 1);
+    const double px = x.pixel(m->bits_per_element), py = decades.axis.pixel(m->quality.kl.mean);
+    if (!path.empty()) labels.block_line(last_x, last_y, px, py);
+    path += (path.empty() ? "M" : "L") + fixed(px, 1) + " " + fixed(py, 1);
+    last_x = px, last_y = py;
   }
   text +=
       "<path d=\"" + path + "\" fill=\"none\" stroke=\"var(--good)\" stroke-width=\"1.5\" stroke-dasharray=\"4 3\"/>\n";
-  LabelPlacer labels;
   for (const Point& p : points) labels.block_mark(x.pixel(p.bits), decades.axis.pixel(p.kl));
   for (const Point& p : points) {
     const double px = x.pixel(p.bits), py = decades.axis.pixel(p.kl);
@@ -130,7 +142,7 @@ std::string size_plots(const VerifyReport& report) {
   std::vector<const MethodReport*> bytes, others;
   double least = INFINITY, most = 0;
   for (const MethodReport& m : report.methods) {
-    if (!m.quantized || !(m.quality.kl.mean > 0)) continue;
+    if (!m.quantized || !(m.quality.kl.mean > 0) || m.bits_per_element == 0) continue;
     if (m.comparison == "bytes") {
       bytes.push_back(&m);
       continue;

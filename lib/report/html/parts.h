@@ -33,7 +33,6 @@ std::string method_table(const VerifyReport& report);
 std::string text_table(const VerifyReport& report);     // rows of bundles on each text; empty for one text
 std::string gate_table(const VerifyReport& report);     // gates and self-checks
 std::string needle_tables(const VerifyReport& report);  // empty when no task ran
-std::string needle_grids(const VerifyReport& report);   // depth by length for each method; empty with only one length
 std::string provenance(const VerifyReport& report);
 
 std::string position_plot(const VerifyReport& report);  // KL against position, logarithmic; empty without data
@@ -49,11 +48,11 @@ std::string memory_line(const VerifyReport& report);      // cache size reductio
 // than two methods.
 std::string size_plots(const VerifyReport& report);
 std::string kl_bars(const VerifyReport& report, std::vector<const MethodReport*> methods, const std::string& caption);
-std::string spectrum_plots(const VerifyReport& report);  // channel spectra before and after the rotation; empty without
-                                                         // data
-std::string curve_plots(const VerifyReport& report);     // measured curves and the chosen bit widths; empty without
-                                                         // curves
-std::string widths_text(const Widths& widths);           // "4-2-1-0"
+std::string curve_tables(
+    const VerifyReport& report);                // the chosen bit widths and their measured KL; empty without curves
+std::string widths_text(const Widths& widths);  // "4-2-1-0"
+// What few readers need: a line that opens to the content.
+std::string folded(const std::string& summary, const std::string& content);
 // The methods that no other method beats in both bits and KL, by ascending bits.
 std::vector<const MethodReport*> pareto_front(const std::vector<const MethodReport*>& methods);
 

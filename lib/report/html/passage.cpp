@@ -5,10 +5,19 @@
 namespace oscar::html {
 namespace {
 
+// The ends of lines as signs and as ends of lines, which page.css keeps.
+std::string shown(std::string_view text) {
+  std::string result;
+  for (std::size_t at; (at = text.find_first_of("\n\t")) != std::string_view::npos; text.remove_prefix(at + 1)) {
+    result += escape(text.substr(0, at)) + (text[at] == '\n' ? "&#x21b5;\n" : "\t");
+  }
+  return result + escape(text);
+}
+
 std::string column(const std::vector<PassageToken>& passage, const std::string& title, std::string PassageToken::*of) {
   std::string text = "<div><h3>" + title + "</h3><p>";
   for (const PassageToken& token : passage) {
-    text += token.differs ? "<mark>" + escape(token.*of) + "</mark>" : escape(token.*of);
+    text += token.differs ? "<mark>" + shown(token.*of) + "</mark>" : shown(token.*of);
   }
   return text + "</p></div>\n";
 }

@@ -46,7 +46,7 @@ std::string limit_line(const Axis& y, double limit) {
   const std::string at = fixed(y.pixel(limit), 1);
   return "<line class=\"gate\" x1=\"" + fixed(kPlotLeft, 1) + "\" x2=\"" + fixed(kPlotWidth - kPlotRight, 1) +
          "\" y1=\"" + at + "\" y2=\"" + at + "\"/>" +
-         text_at(kPlotWidth - kPlotRight - 4, y.pixel(limit) - 5, "end", "gate " + significant(limit, 3)) + "\n";
+         text_at(kPlotWidth - kPlotRight + 6, y.pixel(limit) + 4, "start", "gate " + significant(limit, 3)) + "\n";
 }
 
 std::string bits_labels(const Axis& x, const std::string& title) {

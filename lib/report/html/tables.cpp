@@ -44,15 +44,21 @@ bool varies(const VerifyReport& report, std::string MethodReport::*of) {
 
 // The line under the name that distinguishes rows of one method.
 std::string row_note(const VerifyReport& report, const MethodReport& m) {
-  std::string note = m.candidate() ? "candidate" : m.evaluated ? "comparison" : "";
+  std::string note = m.candidate() ? "evaluated" : m.evaluated ? "beside it" : "";
   const auto add = [&](const std::string& text) { note += (note.empty() ? "" : ", ") + text; };
   if (m.quantized && varies(report, &MethodReport::comparison)) add(m.comparison);
   if (varies(report, &MethodReport::path)) add(m.path);
   return note.empty() ? "" : " <span class=\"faint\">(" + escape(note) + ")</span>";
 }
 
+// The name, which a narrow window breaks only where it is long.
+std::string whole_name(const std::string& name) {
+  constexpr std::size_t kWhole = 14;
+  return name.size() > kWhole ? escape(name) : "<span class=\"whole\">" + escape(name) + "</span>";
+}
+
 std::string name_cell(const VerifyReport& report, const MethodReport& m) {
-  return "<th scope=\"row\"><span class=\"swatch " + series_class(report, m) + "\"></span>" + escape(m.id) +
+  return "<th scope=\"row\"><span class=\"swatch " + series_class(report, m) + "\"></span>" + whole_name(m.id) +
          row_note(report, m) + "</th>";
 }
 
@@ -68,9 +74,10 @@ std::string quality_cells(const QualityMetrics& q) {
 std::string method_row(const VerifyReport& report, const MethodReport& m) {
   std::string row =
       (m.evaluated ? "<tr class=\"evaluated\">" : "<tr>") + name_cell(report, m) + quality_cells(m.quality);
-  row += cell(fixed(m.bits_per_element, 2));
-  row += "<td data-sort=\"" + std::to_string(m.allocated_bytes) + "\">" + escape(format_bytes(m.allocated_bytes)) +
-         "</td>";
+  row += cell(m.bits_per_element > 0 ? fixed(m.bits_per_element, 2) : "&ndash;");
+  row += "<td data-sort=\"" + std::to_string(m.allocated_bytes) + "\">" +
+         (m.allocated_bytes > 0 ? escape(format_bytes(m.allocated_bytes)) : "&ndash;") + "</td>" +
+         cell(m.quantized ? smaller_text(report, m) : "&ndash;");
   row += m.passes_gates ? verdict_cell(m.passes_gates) : cell("&ndash;");
   return row + cell(task_summary(m), "text") + "</tr>\n";
 }
@@ -92,27 +99,6 @@ std::string share_cell(std::int64_t solved, std::int64_t of) {
   const double share = static_cast<double>(solved) / static_cast<double>(of);
   return "<td class=\"cell\" style=\"background: color-mix(in srgb, var(--good-ground) " + percent(share, 0) +
          "%, var(--bad-ground))\">" + std::to_string(solved) + "/" + std::to_string(of) + "</td>";
-}
-
-// Depth down, length across, for one method on one task.
-std::string needle_grid(const MethodReport& m, const std::string& task) {
-  std::vector<const TaskScore*> lengths;
-  for (const TaskScore& t : m.tasks) {
-    if (t.task == task && !t.depths.empty()) lengths.push_back(&t);
-  }
-  std::string text = "<table><caption><span>" + escape(task) + ", " + escape(series_name(m)) +
-                     "</span></caption><thead><tr><th scope=\"col\" class=\"text\">depth</th>";
-  for (const TaskScore* t : lengths) text += "<th scope=\"col\">" + std::to_string(t->length) + "</th>";
-  text += "</tr></thead><tbody>\n";
-  for (std::size_t i = 0; i < lengths.front()->depths.size(); ++i) {
-    const DepthScore& d = lengths.front()->depths[i];
-    text += "<tr><th scope=\"row\">" + percent(d.from, 0) + " to " + percent(d.to, 0) + "%</th>";
-    for (const TaskScore* t : lengths) {
-      text += i < t->depths.size() ? share_cell(t->depths[i].solved, t->depths[i].prompts) : "<td class=\"cell\"></td>";
-    }
-    text += "</tr>\n";
-  }
-  return framed(text + "</tbody></table>", "retrieval by depth and length");
 }
 
 std::string needle_table(const VerifyReport& report, const TaskScore& shape) {
@@ -145,8 +131,9 @@ std::string verdict_banner(const VerifyReport& report) {
   for (const SelfCheck& c : report.checks) {
     if (!c.pass.value_or(true)) failures += "<li>Self check " + escape(c.name) + ": " + escape(c.detail) + "</li>";
   }
-  for (const std::string& sentence : verdict_sentences(report)) {
-    sentences += "<p class=\"verdict\">" + escape(sentence) + ".</p>";
+  for (const Verdict& v : verdicts(report)) {
+    const char* css = !v.pass ? "" : *v.pass ? " pass" : " fail";
+    sentences += "<p class=\"verdict" + std::string(css) + "\">" + escape(v.sentence) + ".</p>";
   }
   for (const std::string& sentence : recall_sentences(report)) sentences += "<p>" + escape(sentence) + ".</p>";
   std::string steps;
@@ -161,8 +148,8 @@ std::string verdict_banner(const VerifyReport& report) {
            "passed." +
            sentences + "</div>\n";
   }
-  return "<div class=\"banner pass\" role=\"status\"><strong>&#x2713; PASS</strong> Every gate of the candidate and "
-         "every self check that ran passed." +
+  return "<div class=\"banner pass\" role=\"status\"><strong>&#x2713; PASS</strong> Every gate of what was evaluated "
+         "and every self check that ran passed." +
          sentences + "</div>\n";
 }
 
@@ -198,7 +185,7 @@ std::string method_table(const VerifyReport& report) {
       "<table class=\"sortable wide\"><caption><span>Each method against the BF16 cache on the same tokens</span>"
       "</caption><thead><tr><th scope=\"col\">method</th>";
   for (const char* name :
-       {"KL mean &plusmn;95%", "PPL ratio &plusmn;95%", "PPL", "same top", "bits", "bytes", "gates"}) {
+       {"KL mean &plusmn;95%", "PPL ratio &plusmn;95%", "PPL", "same top", "bits", "bytes", "smaller", "gates"}) {
     table += std::string("<th scope=\"col\">") + name + "</th>";
   }
   table += "<th scope=\"col\" class=\"text\">tasks</th></tr></thead><tbody>\n";
@@ -252,7 +239,7 @@ std::string gate_table(const VerifyReport& report) {
   for (const GateResult& g : report.gates) {
     text += "<tr><th scope=\"row\">" + escape(g.name) + "</th>" +
             cell("gate on " + escape(g.method) + " (" + escape(g.path) + ")" +
-                     escape((g.text.empty() ? "" : ", " + g.text) + (g.decides ? "" : ", a comparison") +
+                     escape((g.text.empty() ? "" : ", " + g.text) + (g.decides ? "" : ", beside it") +
                             (g.reason.empty() ? "" : ": " + g.reason)),
                  "text wrap") +
             cell(number(g.value)) + cell(significant(g.limit, 5)) + verdict_cell(g.pass) + "</tr>\n";
@@ -276,31 +263,6 @@ std::string needle_tables(const VerifyReport& report) {
     }
   }
   return text;
-}
-
-std::string needle_grids(const VerifyReport& report) {
-  std::vector<std::string> tasks;
-  for (const MethodReport& m : report.methods) {
-    for (const TaskScore& t : m.tasks) {
-      const auto lengths = std::count_if(m.tasks.begin(), m.tasks.end(), [&](const TaskScore& other) {
-        return other.task == t.task && !other.depths.empty();
-      });
-      if (lengths > 1 && std::find(tasks.begin(), tasks.end(), t.task) == tasks.end()) tasks.push_back(t.task);
-    }
-  }
-  std::string text;
-  for (const std::string& task : tasks) {
-    for (const MethodReport& m : report.methods) {
-      if (std::any_of(m.tasks.begin(), m.tasks.end(), [&](const TaskScore& t) { return t.task == task; })) {
-        text += needle_grid(m, task);
-      }
-    }
-  }
-  if (text.empty()) return "";
-  return "<p>Depth of what is asked for, by length of the prompt in tokens: answers found of those that BF16 "
-         "finds.</p>\n"
-         "<div class=\"grids\">" +
-         text + "</div>\n";
 }
 
 }  // namespace oscar::html
