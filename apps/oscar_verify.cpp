@@ -31,6 +31,7 @@ namespace {
 constexpr const char* kExample =
     "oscar-verify --model Qwen/Qwen3-8B --bundle bundle --text heldout.txt --html report.html\n"
     "oscar-verify --model Qwen/Qwen3-8B --bundle bundle --as sglang-branch --text heldout.txt --report report.json\n"
+    "oscar-verify --model Qwen/Qwen3-8B --served http://localhost:8000 --text heldout.txt\n"
     "oscar-verify --bundle bundle --check-only --model Qwen/Qwen3-8B\n"
     "oscar-verify methods\n"
     "oscar-verify plan --model Qwen/Qwen3-8B --memory 24GiB";
@@ -235,6 +236,10 @@ void refuse_idle_options(const CLI::App& app, const VerifyArguments& a) {
   if (a.request.tasks.empty()) {
     refuse_options(app, {"--task-lengths", "--task-prompts"}, "is for --tasks, and none was asked for");
   }
+  if (a.request.served.empty()) {
+    refuse_options(app, {"--served-tokens", "--served-requests", "--served-timeout"},
+                   "is for --served, and no server was given");
+  }
   if (a.common.model.empty()) refuse_options(app, {"--revision"}, "is for --model, and none was given");
 }
 
@@ -283,9 +288,10 @@ int main_verify(int argc, char** argv) {
   add_report_options(app, a);
   show_to_experts(
       app,
-      "--column --render --date --revision --dtype --seed --rotations --clip --compare --bits --windows --decode-last "
+      "--column --render --date --revision --dtype --seed --rotations --clip --served-tokens "
+      "--served-requests --served-timeout --compare --bits --windows --decode-last "
       "--stream-layers --task-lengths --task-prompts --layer-sequences --bootstrap "
-      "--markdown --junit --baseline --work-dir --resume --max-kl-p999 --max-ppl-ratio --max-kl-increase");
+      "--markdown --junit --baseline --work-dir --resume --max-kl-p999 --min-niah --max-ppl-ratio --max-kl-increase");
   CLI::App* plan = app.add_subcommand("plan", "Which method, context and batch fit in a memory, from geometry only");
   plan->add_option("--model", a.common.model, "Model directory, or org/name in the Hugging Face cache (required)")
       ->type_name("DIR|org/name");

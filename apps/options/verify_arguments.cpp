@@ -23,6 +23,22 @@ void add_source_options(CLI::App& app, VerifyArguments& a) {
                  "Evaluate the bundle as this export format serves it: " + export_format_list() +
                      " (default: the first of these that loses nothing of it)")
       ->type_name("FORMAT");
+  app.add_option("--served", a.request.served,
+                 "Evaluate what a running server of vLLM or SGLang answers, by its log-probabilities: it is the "
+                 "candidate, and bundles are shown beside it")
+      ->type_name("URL")
+      ->excludes("--rotations");
+  app.add_option("--served-tokens", a.request.served_tokens,
+                 "Tokens that the server generates at the end of each sequence, so that its decode kernels are "
+                 "evaluated; 0: none")
+      ->capture_default_str()
+      ->check(whole_number(0, 4096));
+  app.add_option("--served-requests", a.request.served_requests, "Requests that the server gets at once")
+      ->capture_default_str()
+      ->check(whole_number(1, 256));
+  app.add_option("--served-timeout", a.request.served_timeout, "Seconds in which the server must answer one request")
+      ->capture_default_str()
+      ->check(whole_number(1, 86400));
   app.add_flag("--check-only", a.check_only, "Check structure, hashes, orthogonality and, with --model, that it fits");
   app.add_option("--text", a.texts,
                  "Text to score: one UTF-8 document, or JSON rows whose texts are one after another (required, but for "

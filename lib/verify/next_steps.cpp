@@ -65,10 +65,22 @@ std::string budget_step(const VerifyReport& report, const MethodReport& row, con
          "(oscar-fit --windows 64,1024)";
 }
 
+// What tells an engine's fault from the loss of its bundle: the same bundle in this process.
+std::vector<std::string> served_steps(const VerifyReport& report, const MethodReport& row) {
+  for (const MethodReport& m : report.methods) {
+    if (!m.evaluated || !m.beside) continue;
+    return {"the bundle has a KL of " + significant(m.quality.kl.mean, 3) + " here and " +
+            significant(row.quality.kl.mean, 3) +
+            " as served: what differs is the engine, its version and its options, or the model that it serves"};
+  }
+  return {"pass the --bundle that is served: its KL here tells the loss of the codes from a fault of the engine"};
+}
+
 }  // namespace
 
 std::vector<std::string> next_steps(const VerifyReport& report) {
   const MethodReport* row = failed_row(report);
+  if (row != nullptr && report.served) return served_steps(report, *row);
   const BundleFacts* bundle = row == nullptr ? nullptr : bundle_of(report, *row);
   if (bundle == nullptr) return {};
   std::vector<std::string> steps;

@@ -117,8 +117,9 @@ struct TaskState {
 }  // namespace
 
 std::vector<TaskScore> run_task(Decoder& decoder, const std::vector<const KvMethod*>& methods, const KvMethod& baseline,
-                                const TaskSet& set, const std::string& path, const VerifyWork* work, Ranks* ranks) {
-  TaskState state(set, path, methods.size(), work, ranks);
+                                const TaskSet& set, const std::string& path, const VerifyWork* work, Ranks* ranks,
+                                const ServedTask& served) {
+  TaskState state(set, path, methods.size() + (served ? 1 : 0), work, ranks);
   FoundAnswers& base = state.base;
   std::vector<FoundAnswers>& solved = state.solved;
   const std::vector<std::size_t> own = state.own_prompts();
@@ -147,6 +148,7 @@ std::vector<TaskScore> run_task(Decoder& decoder, const std::vector<const KvMeth
       attentions.push_back(owned.back().get());
       rows.push_back(m);
     }
+    if (counts && served) solved[methods.size()][p] = served(prompt);
     const std::vector<at::Tensor> hidden = prefill_hidden(decoder, prompt.ids, attentions);
     for (std::size_t a = 0; a < rows.size(); ++a) solved[rows[a]][p] = answered(decoder, prompt, hidden[a]);
     state.save();

@@ -16,6 +16,7 @@
 #include "verify/next_steps.h"
 #include "verify/runner.h"
 #include "verify/self_checks.h"
+#include "verify/served_scores.h"
 #include "verify/task_runner.h"
 #include "verify/verify_phases.h"
 
@@ -23,6 +24,7 @@ namespace oscar {
 namespace {
 
 constexpr std::int64_t kPositionBuckets = 24;
+constexpr std::int64_t kLeastServed = 16;    // scored positions of a prompt for a server
 constexpr std::size_t kProbeTokens = 2048;   // of the first sequence
 constexpr std::int64_t kPassageTokens = 81;  // at the end of the probed tokens
 
@@ -85,7 +87,7 @@ Verification::Verification(const Checkpoint& checkpoint, const LazyTokenizer& to
   choose_methods();
   if (request_.decode) check_decode_path();
   choose_gate();
-  check_gate_limits(request_.gates, !evaluated_.empty(), request_.tasks);
+  check_gate_limits(request_.gates, has_candidate(), request_.tasks);
   if (request_.gates.max_kl_increase && request_.baseline.empty()) {
     throw UsageError("--max-kl-increase compares with an earlier report: add --baseline FILE.json");
   }
@@ -100,6 +102,12 @@ Verification::Verification(const Checkpoint& checkpoint, const LazyTokenizer& to
                        "and this run " + std::to_string(facts.scoring.sequences) +
                        ": with several texts, compare runs of equal --tokens and --max-sequences");
     }
+  }
+  if (!request_.served.empty() &&
+      set_.context - request_.served_tokens < first_scored_position(request_.windows) + kLeastServed) {
+    throw UsageError("sequences of " + grouped(set_.context) + " tokens without the last " +
+                     grouped(request_.served_tokens) +
+                     " (--served-tokens) hardly leave the BF16 windows: score longer ones");
   }
   if (set_.context < request_.context) {
     log_warning("the text has only " + grouped(set_.text_tokens) + " tokens: one sequence of " + grouped(set_.context) +
@@ -136,6 +144,16 @@ void Verification::check_request() const {
     }
   }
   if (!request_.prefill && !request_.decode) throw UsageError("no path to measure: --path is prefill, decode or both");
+  if (!request_.served.empty()) {
+    parse_server_url(request_.served);
+    if (request_.ranks != nullptr)
+      throw UsageError("--served asks one server from one process: start it without torchrun");
+    if (request_.served_tokens > request_.context / 4) {
+      throw UsageError("--served-tokens " + std::to_string(request_.served_tokens) +
+                       " is more than a quarter of --context " + std::to_string(request_.context) +
+                       ", of which the server's own tokens are the end");
+    }
+  }
   if (request_.task_prompts < 1 || request_.task_prompts > 10000) {
     throw UsageError("--task-prompts is a number from 1 to 10000");
   }
@@ -162,7 +180,7 @@ void Verification::check_decode_path() const {
 void Verification::choose_gate() {
   const bool asked = request_.gates.any() || request_.gates.max_kl_increase;
   if (request_.no_gate && asked) throw UsageError("--no-gate stands beside a gate: drop one of the two");
-  if (asked || request_.no_gate || evaluated_.empty()) return;
+  if (asked || request_.no_gate || !has_candidate()) return;
   request_.gates.max_kl = kDefaultMaxKl;
   default_gate_ = true;
 }
@@ -269,7 +287,7 @@ void Verification::choose_methods() {
   const std::vector<NamedBundle> named = name_bundles(bundles_, ids);
   if (ids.empty()) {
     // Other methods run only if they are requested.
-    ids = named.empty() ? default_methods() : std::vector{method_with(MethodRole::kBaseline).id};
+    ids = has_candidate() || !named.empty() ? std::vector{method_with(MethodRole::kBaseline).id} : default_methods();
     for (const NamedBundle& n : named) {
       if (!contains(ids, n.id)) ids.push_back(n.id);
     }
@@ -311,6 +329,7 @@ void Verification::finish() {
 
 VerifyReport Verification::run() {
   require_memory();
+  if (!request_.served.empty()) server_.emplace(request_.served, std::chrono::seconds(request_.served_timeout));
   if (request_.work_dir.empty()) return measure();
   fs::path folder = request_.work_dir;
   if (Ranks* ranks = request_.ranks; ranks != nullptr) {
@@ -367,18 +386,12 @@ MethodReport Verification::method_report(const RunnerResult& result, std::size_t
   m.settings = compared.settings;
   m.quantized = scored.method->quantized;
   m.evaluated = contains(evaluated_, m.id);
-  m.beside = m.evaluated && m.id != evaluated_.front();
+  m.beside = m.evaluated && (m.id != evaluated_.front() || !request_.served.empty());
   m.code_bits = scored.method->bits_per_element();
   m.bits_per_element = scored.method->bits_per_element_at(set_.context);
   m.token_bytes = scored.method->token_bytes(checkpoint_.config());
   m.allocated_bytes = allocated_bytes(*scored.method, checkpoint_.config(), set_.context);
-  m.quality = summarize(scores, bootstrap);
-  for (auto next = scores.begin(); const TextFacts& text : texts_) {
-    if (texts_.size() == 1) break;
-    const std::vector<SequenceScores> own(next, next + text.sequences);
-    m.texts.push_back({text.name, text.sequences, summarize(own, bootstrap)});
-    next += text.sequences;
-  }
+  add_quality(m, scores, bootstrap);
   m.recall = recall(scores, repeated);
   m.by_position = kl_by_position(scores, report.scoring.first_position, set_.context, kPositionBuckets);
   m.layers = result.layers[index];
@@ -391,17 +404,60 @@ MethodReport Verification::method_report(const RunnerResult& result, std::size_t
   return m;
 }
 
+void Verification::add_quality(MethodReport& m, const std::vector<SequenceScores>& scores,
+                               const BootstrapOptions& bootstrap) const {
+  m.quality = summarize(scores, bootstrap);
+  for (auto next = scores.begin(); const TextFacts& text : texts_) {
+    if (texts_.size() == 1) break;
+    const std::vector<SequenceScores> own(next, next + text.sequences);
+    m.texts.push_back({text.name, text.sequences, summarize(own, bootstrap)});
+    next += text.sequences;
+  }
+}
+
+std::vector<std::vector<SequenceScores>> Verification::add_served(Decoder& decoder, VerifyReport& report,
+                                                                  const BootstrapOptions& bootstrap) const {
+  const Timeline::Phase phase(request_.timeline, verify_phase::kServed);
+  const ServedPlan plan{first_scored_position(request_.windows), request_.served_tokens, request_.served_requests};
+  ServedScores scores =
+      score_served(decoder, baseline_, set_, plan, [&](const ServedRequest& request) { return server_->ask(request); });
+  report.served = ServedFacts{server_->url(), server_->runs(), server_->model(), plan.generate, kServedTop};
+  std::vector<std::vector<SequenceScores>> all;
+  for (auto* rows : {&scores.prefill, &scores.decode}) {
+    if (rows->empty()) continue;
+    MethodReport m;
+    m.id = kServedRow;
+    m.source = server_->url();
+    m.path = rows == &scores.prefill ? "prefill" : "decode";
+    m.comparison = "common";
+    m.settings = "as the server runs";
+    m.evaluated = true;
+    add_quality(m, *rows, bootstrap);
+    m.by_position = kl_by_position(*rows, rows->front().first_position, set_.context, kPositionBuckets);
+    report.methods.push_back(std::move(m));
+    all.push_back(std::move(*rows));
+  }
+  return all;
+}
+
 void Verification::run_tasks(Decoder& decoder, std::vector<MethodReport>& rows) {
   if (tasks_.empty()) return;
   const Timeline::Phase phase(request_.timeline, verify_phase::kTasks);
-  const std::vector<const KvMethod*> methods = method_pointers();
+  const std::vector<const KvMethod*> all = method_pointers();
+  const AskServer ask = [&](const ServedRequest& request) { return server_->ask(request); };
   for (const TaskSet& task : tasks_) {
-    for (const char* path : {"prefill", "decode"}) {
-      if (path == std::string("prefill") ? !request_.prefill : !request_.decode) continue;
+    for (const std::string path : {"prefill", "decode"}) {
+      const bool runs = path == "prefill" ? request_.prefill : request_.decode;
+      const bool served = server_ && (path == "prefill" || request_.served_tokens > 1);
+      if (!runs && !served) continue;
+      const std::vector<const KvMethod*> methods = runs ? all : std::vector<const KvMethod*>{};
+      ServedTask answers;
+      if (served) answers = [&](const TaskPrompt& p) { return served_answers(p, path == "decode", ask); };
       const std::vector<TaskScore> scores =
-          run_task(decoder, methods, baseline_, task, path, work_.get(), request_.ranks);
+          run_task(decoder, methods, baseline_, task, path, work_.get(), request_.ranks, answers);
       for (MethodReport& m : rows) {
         if (m.path != path) continue;
+        if (m.id == kServedRow) m.tasks.push_back(scores.back());
         for (std::size_t i = 0; i < methods.size(); ++i) {
           const bool same = methods[i]->id == m.id && selection_.methods[i].comparison == m.comparison;
           if (same) m.tasks.push_back(scores[i]);
@@ -462,6 +518,8 @@ VerifyReport Verification::measure() {
   for (std::size_t row = 0; first && row < result.scored.size(); ++row) {
     report.methods.push_back(method_report(result, row, report, bootstrap, repeated));
   }
+  std::vector<std::vector<SequenceScores>> served;
+  if (server_) served = add_served(decoder, report, bootstrap);
   run_tasks(decoder, report.methods);
   phase.emplace(timeline, first && request_.ranks != nullptr ? verify_phase::kRanks : verify_phase::kChecks);
   EvaluatedProbe probe = by_last_rank(request_.ranks, [&] { return probe_text(decoder); });
@@ -476,7 +534,9 @@ VerifyReport Verification::measure() {
   apply_gates(request_.gates, report);
   if (earlier_) {
     earlier_->compare(report, request_.gates.max_kl_increase, bootstrap, [&](std::size_t row) {
-      return summarize(scores_from(result.scores.row(row), earlier_->first_position(), earlier_->sequences()),
+      const std::size_t others = result.scored.size();
+      return summarize(scores_from(row < others ? result.scores.row(row) : served[row - others],
+                                   earlier_->first_position(), earlier_->sequences()),
                        bootstrap);
     });
   }

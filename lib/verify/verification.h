@@ -13,6 +13,7 @@
 #include "distributed/ranks.h"
 #include "model/decoder.h"
 #include "report/report.h"
+#include "server/server.h"
 #include "tasks/task.h"
 #include "text/prompts.h"
 #include "text/sequences.h"
@@ -55,6 +56,10 @@ struct VerifyRequest {
   bool resume = false;                // continue the run in work_dir
   std::string resume_command;         // for the message of an interrupted run
   Timeline* timeline = nullptr;       // verify_phases.h; null: measures nothing
+  std::string served;                 // URL of a running server, whose answers are the candidate; empty: none
+  std::int64_t served_tokens = 64;    // that it generates after each prompt
+  std::int64_t served_requests = 1;   // at once
+  std::int64_t served_timeout = 600;  // seconds for the answer to one request
   Ranks* ranks = nullptr;             // ranks that share sequences and prompts; each needs a folder in work_dir
 };
 
@@ -88,7 +93,11 @@ class Verification {
   MethodReport method_report(const RunnerResult& result, std::size_t row, const VerifyReport& report,
                              const BootstrapOptions& bootstrap,
                              const std::vector<std::vector<std::int64_t>>& repeated) const;
+  // Rows of what the server answers; their scores follow those of the other rows.
+  std::vector<std::vector<SequenceScores>> add_served(Decoder& decoder, VerifyReport& report,
+                                                      const BootstrapOptions& bootstrap) const;
   void run_tasks(Decoder& decoder, std::vector<MethodReport>& rows);
+  void add_quality(MethodReport& m, const std::vector<SequenceScores>& scores, const BootstrapOptions& bootstrap) const;
   EvaluatedProbe probe_text(Decoder& decoder) const;
   std::vector<PassageToken> passage(const EvaluatedProbe& probe) const;
   void check_request() const;
@@ -96,6 +105,7 @@ class Verification {
   void check_decode_path() const;
   void check_tasks();
   void choose_gate();
+  bool has_candidate() const { return !evaluated_.empty() || !request_.served.empty(); }
   void read_texts(const LazyTokenizer& tokenizer);
   void add_text(const fs::path& file, SequenceOptions options, const LazyTokenizer& tokenizer);
   void compare_calibration(const std::string& name, const std::vector<std::int32_t>& ids,
@@ -118,6 +128,7 @@ class Verification {
   TextFacts text_;                // of all texts together
   std::vector<TextFacts> texts_;  // in the order of their sequences
   std::optional<BaselineReport> earlier_;
+  std::optional<Server> server_;
   std::unique_ptr<VerifyWork> work_;
   bool default_gate_ = false;
 };

@@ -93,6 +93,11 @@ std::string Verification::plan_text() const {
           grouped(set_.unused_tokens) + " of the text's " + grouped(set_.text_tokens) + " tokens unused\n";
   text += "passes     " + std::to_string(passes) + " over " + grouped(tokens) + " tokens, and one over the first " +
           "sequence (null run)\n";
+  if (!request_.served.empty()) {
+    text += "served     " + request_.served + ": " + std::to_string(set_.sequences.size()) + " requests of " +
+            grouped(set_.context - request_.served_tokens) + " tokens, " + grouped(request_.served_tokens) +
+            " more generated after each\n";
+  }
   for (const TaskSet& t : tasks_) {
     text += "task       " + t.task + ", " + std::to_string(t.prompts.size()) + " prompts of at most " +
             grouped(t.length) + " tokens\n";
@@ -210,6 +215,7 @@ Json Verification::run_identity() const {
                      {"seed", r.seed},
                      {"dtype", r.decoder.dtype_name()},
                      {"device", r.decoder.device.str()}}}};
+  if (!r.served.empty()) identity["options"]["served"] = {r.served, r.served_tokens};
   if (r.decode_last > 0) identity["options"]["decode_last"] = r.decode_last;
   if (r.decoder.stream_layers) identity["options"]["stream_layers"] = true;  // sequences then run in groups
   if (r.ranks != nullptr) {  // all ranks have one identity: rank 0 uses the others' records as its own

@@ -15,6 +15,7 @@ inline constexpr const char* kReading = "reading";      // bundles and their has
 inline constexpr const char* kWeights = "weights";      // read and copied to the device
 inline constexpr const char* kErrors = "layer errors";  // each method's attention on the baseline's inputs
 inline constexpr const char* kChecks = "checks";        // paged caches, second BF16 run, spectra, self-checks
+inline constexpr const char* kServed = "served";        // waiting for a server, and scoring its answers
 inline constexpr const char* kScoring = "scoring";      // logits and their scores
 inline constexpr const char* kTasks = "tasks";
 inline constexpr const char* kSaving = "saving";      // run state in the work directory
@@ -28,7 +29,8 @@ inline std::string decode_of(const KvMethod& method) { return "decode " + method
 
 // The phases of every run. The methods' phases follow, in the order in which they run.
 inline std::vector<std::string> all() {
-  return {kStarting, kReading, kWeights, kCodingPhase, kErrors, kChecks, kScoring, kTasks, kSaving, kRanks, kReport};
+  return {kStarting, kReading, kWeights, kCodingPhase, kErrors, kChecks,
+          kScoring,  kServed,  kTasks,   kSaving,      kRanks,  kReport};
 }
 
 }  // namespace oscar::verify_phase
