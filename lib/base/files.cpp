@@ -19,9 +19,11 @@ namespace {
 
 std::string reason() { return std::strerror(errno); }
 
+constexpr const char* kIsLink = ": is a link, which is not followed; remove it";
+
 [[noreturn]] void throw_lock_error(const fs::path& path) {
   const int code = errno;
-  if (code == ELOOP) throw EnvironmentError(path.string() + ": is a link, which is not followed; remove it");
+  if (code == ELOOP) throw EnvironmentError(path.string() + kIsLink);
   throw EnvironmentError(path.string() + ": cannot be written (" + std::strerror(code) +
                          "); choose a writable place for the output");
 }
@@ -42,9 +44,10 @@ mode_t mode_of(const fs::path& path) {
 bool path_exists(const fs::path& path) { return mode_of(path) != 0; }
 bool folder_exists(const fs::path& path) { return S_ISDIR(mode_of(path)); }
 
-int open_regular(const fs::path& path, std::uint64_t* size) {
+int open_regular(const fs::path& path, std::uint64_t* size, Links links) {
   // O_NONBLOCK, because open() would wait for the writer of a pipe. It has no effect on regular files.
-  const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | (links == Links::kRefuse ? O_NOFOLLOW : 0));
+  if (fd < 0 && errno == ELOOP && links == Links::kRefuse) throw InputError(path.string() + kIsLink);
   if (fd < 0) throw InputError(path.string() + ": cannot be opened (" + reason() + ")");
   struct stat st {};
   if (::fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
@@ -55,9 +58,9 @@ int open_regular(const fs::path& path, std::uint64_t* size) {
   return fd;
 }
 
-std::string read_file(const fs::path& path, std::uint64_t max_bytes) {
+std::string read_file(const fs::path& path, std::uint64_t max_bytes, Links links) {
   std::uint64_t size = 0;
-  const int fd = open_regular(path, &size);
+  const int fd = open_regular(path, &size, links);
   if (size > max_bytes) {
     ::close(fd);
     throw InputError(path.string() + ": is " + format_bytes(size) + ", larger than the " + format_bytes(max_bytes) +

@@ -18,13 +18,17 @@ namespace fs = std::filesystem;
 bool path_exists(const fs::path& path);
 bool folder_exists(const fs::path& path);
 
+// kRefuse: InputError when the file is a link. For the files of a run, since others may write in a shared directory.
+enum class Links { kFollow, kRefuse };
+
 // Reads an entire file. InputError for one larger than max_bytes.
-std::string read_file(const fs::path& path, std::uint64_t max_bytes = std::uint64_t{1} << 32);
+std::string read_file(const fs::path& path, std::uint64_t max_bytes = std::uint64_t{1} << 32,
+                      Links links = Links::kFollow);
 
 // Read-only memory map of an entire file. An empty file maps to an empty span.
 class MappedFile {
  public:
-  explicit MappedFile(const fs::path& path);
+  explicit MappedFile(const fs::path& path, Links links = Links::kFollow);
   ~MappedFile();
   MappedFile(MappedFile&&) noexcept;
   MappedFile& operator=(MappedFile&&) noexcept;

@@ -98,9 +98,9 @@ void unwatch(const std::byte* begin) {
 
 }  // namespace
 
-MappedFile::MappedFile(const fs::path& path) {
+MappedFile::MappedFile(const fs::path& path, Links links) {
   std::uint64_t size = 0;
-  const int fd = open_regular(path, &size);
+  const int fd = open_regular(path, &size, links);
   if (size > 0) {
     void* p = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
     if (p == MAP_FAILED) {

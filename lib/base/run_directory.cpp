@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include "base/checksum.h"
 #include "base/errors.h"
+#include "base/formatted.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/temporary.h"
@@ -15,6 +17,7 @@ namespace {
 constexpr const char* kRun = "run.json";
 constexpr const char* kRemoving = "removing.json";  // run.json while the run's files are being removed
 constexpr std::uint64_t kMostRunBytes = 1 << 20;
+constexpr std::uint64_t kMostStateBytes = std::uint64_t{256} << 20;  // of a JSON file
 constexpr std::int64_t kMostThreads = 1 << 16;
 constexpr std::size_t kMostShown = 200;  // bytes of a value in a message
 
@@ -35,6 +38,28 @@ bool is_there(const fs::path& path) {
 }
 
 }  // namespace
+
+void require_score(double score, double least, const std::string& where) {
+  constexpr double kMost = 1e6;
+  if (score >= least && score <= kMost) return;
+  damaged_run(where, "a score is " + formatted("%g", score) + ", expected 0 to a million");
+}
+
+Json with_checksum(Json content) {
+  content.erase("checksum");
+  Checksum sum;
+  sum.add(content.dump());
+  content["checksum"] = sum.hex();
+  return content;
+}
+
+void damaged_run(const std::string& where, const std::string& what) {
+  throw InputError(where + ": " + what + ", so the work directory is damaged; delete it to start anew");
+}
+
+void require_checksum(const std::string& found, const std::string& saved, const std::string& where) {
+  if (found != saved) damaged_run(where, "its content is not what the run wrote (the checksum differs)");
+}
 
 Json parse_run_record(std::string_view text, const std::string& where) {
   Json run = parse_json(text, where);
@@ -86,13 +111,16 @@ RunDirectory::RunDirectory(const fs::path& path, const Json& run, bool resume, c
     if (!resume) {
       throw UsageError(path.string() + ": holds an unfinished run; continue it with --resume, or delete it");
     }
-    const std::string text = read_file(path / kRun, kMostRunBytes);
+    const std::string text = read_file(path / kRun, kMostRunBytes, Links::kRefuse);
     const Json found = parse_run_record(text, (path / kRun).string());
     require_same_run(path, found, run, inputs);
     threads_ = static_cast<int>(json_int(found, "threads", (path / kRun).string()));
     run_id_ = sha256_hex(text);
     resumed_ = true;
-    for (const fs::path& file : run_files()) remove_stale_temporaries(file);
+    for (const fs::path& file : run_files()) {
+      if (fs::is_symlink(file)) throw InputError(file.string() + ": is a link, which is not followed; remove it");
+      remove_stale_temporaries(file);
+    }
     return;
   }
   if (is_there(path / kRemoving)) {
@@ -114,6 +142,20 @@ RunDirectory::RunDirectory(const fs::path& path, const Json& run, bool resume, c
 void RunDirectory::require_own(const std::string& found, const fs::path& where) const {
   if (found == run_id_) return;
   throw InputError(where.string() + ": belongs to another run; delete the directory to start anew");
+}
+
+void RunDirectory::save_json(const std::string& name, Json content) const {
+  content["run"] = run_id_;
+  write_file_atomic(file(name), with_checksum(std::move(content)).dump());
+}
+
+std::optional<Json> RunDirectory::load_json(const std::string& name) const {
+  if (!is_there(file(name))) return std::nullopt;
+  const std::string where = file(name).string();
+  const Json content = parse_json(read_file(file(name), kMostStateBytes, Links::kRefuse), where);
+  require_own(json_string(content, "run", where), where);
+  require_checksum(with_checksum(content)["checksum"], json_string(content, "checksum", where), where);
+  return content;
 }
 
 // Existing files with the names of run files, or their temporary files.

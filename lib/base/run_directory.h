@@ -1,6 +1,7 @@
 // The directory that stores the state of a long run, so that it can resume after a stop or kill. run.json describes the
-// run and is written first. Every other file is written atomically and contains run_id(). A run holds a lock on its
-// directory.
+// run and is written first. Every other file is written atomically and contains run_id() and a checksum of its content.
+// A run holds a lock on its directory, and follows no link in it. A checksum shows damage: who writes the directory
+// decides the result.
 #pragma once
 
 #include <functional>
@@ -31,6 +32,18 @@ void require_same_run(const fs::path& path, const Json& found, const Json& wante
 // complete removes these: it opens the directory with `resume` and calls remove().
 bool holds_run(const fs::path& path);
 
+// InputError: "WHERE: WHAT, so the work directory is damaged; delete it to start anew".
+[[noreturn]] void damaged_run(const std::string& where, const std::string& what);
+// A score (KL or log-likelihood) in nats that may be in a file of a run: damaged_run() for NaN, and unless it is from
+// `least` to a million, which logits of no working model reach. Rounding may put one a little below 0.
+constexpr double kScoreRounding = 1e-3;
+void require_score(double score, double least, const std::string& where);
+
+// An object with the checksum of its other members.
+Json with_checksum(Json content);
+// damaged_run() unless a file's checksum is the one that it was saved with.
+void require_checksum(const std::string& found, const std::string& saved, const std::string& where);
+
 class RunDirectory {
  public:
   // Creates or opens the directory and locks it. `run`: {tool_version, threads, the inputs, options{...}}.
@@ -50,6 +63,11 @@ class RunDirectory {
 
   // InputError that names the file if `found` is not run_id().
   void require_own(const std::string& found, const fs::path& where) const;
+
+  // Writes an object as a file of the run, with run_id() and its checksum.
+  void save_json(const std::string& name, Json content) const;
+  // Reads it. nullopt if there is none. InputError for a link, the file of another run or other content.
+  std::optional<Json> load_json(const std::string& name) const;
 
   void remove();  // removes the run's files, and the directory if nothing else is in it
 

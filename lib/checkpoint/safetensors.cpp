@@ -100,8 +100,8 @@ SafetensorsFile SafetensorsFile::parse(std::span<const std::byte> bytes, const s
   return file;
 }
 
-SafetensorsFile SafetensorsFile::open(const fs::path& path) {
-  auto map = std::make_shared<MappedFile>(path);
+SafetensorsFile SafetensorsFile::open(const fs::path& path, Links links) {
+  auto map = std::make_shared<MappedFile>(path, links);
   SafetensorsFile file = parse(map->bytes(), path.string());
   file.path_ = path;
   file.file_ = std::move(map);

@@ -55,7 +55,7 @@ struct TensorView {
 class SafetensorsFile {
  public:
   // InputError that names the file and the first broken rule.
-  static SafetensorsFile open(const fs::path& path);
+  static SafetensorsFile open(const fs::path& path, Links links = Links::kFollow);
   // The same for bytes in memory, which must outlive the result; `where` names them in messages.
   static SafetensorsFile parse(std::span<const std::byte> bytes, const std::string& where);
 

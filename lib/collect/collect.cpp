@@ -1,6 +1,5 @@
 #include "collect/collect.h"
 
-#include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
 
 #include <optional>
@@ -8,6 +7,7 @@
 #include "base/errors.h"
 #include "base/log.h"
 #include "base/output_file.h"
+#include "base/thread_count.h"
 #include "collect/collect_phases.h"
 #include "collect/collect_ranks.h"
 #include "collect/collect_work.h"
@@ -61,10 +61,7 @@ CollectReport collect(const Checkpoint& checkpoint, const PromptSet& prompts, co
   WorkDirectory work(work_directory_of(options), identity, options.resume);
   const bool fresh = !fs::exists(work.file("point.safetensors"));
   opening.reset();
-  if (work.threads() != at::get_num_threads()) {
-    log_info("using " + std::to_string(work.threads()) + " threads, as the run was started with");
-    at::set_num_threads(work.threads());
-  }
+  use_threads(work.threads(), kThreadsOfRun);
   try {
     CollectReport report;
     if (plan.tokens > 0) {

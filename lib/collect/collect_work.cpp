@@ -2,15 +2,17 @@
 
 #include <ATen/ATen.h>
 
+#include <charconv>
 #include <cstring>
 #include <map>
 #include <set>
 #include <span>
 #include <vector>
 
+#include "base/checksum.h"
 #include "base/errors.h"
 #include "base/formatted.h"
-#include "checkpoint/safetensors.h"
+#include "checkpoint/run_tensors.h"
 #include "statistics/layer_fields.h"
 
 namespace oscar {
@@ -84,6 +86,25 @@ LayerMoments layer_of(const SafetensorsFile& file) {
   return out;
 }
 
+struct SpoolField {
+  const char* name;
+  SpoolSum ResumePoint::*sum;
+};
+constexpr SpoolField kSpoolFields[] = {{"entering", &ResumePoint::entering},
+                                       {"leaving", &ResumePoint::leaving},
+                                       {"keys_values", &ResumePoint::keys_values}};
+
+SpoolSum read_sum(const Json& state, const char* name, const std::string& where) {
+  const Json& found = json_object(state, name, where);
+  const std::string text = json_string(found, "checksum", where);
+  SpoolSum sum{json_int(found, "rows", where), 0};
+  const char* end = text.data() + text.size();
+  if (text.size() != 16 || std::from_chars(text.data(), end, sum.sum, 16).ptr != end || sum.rows < 0) {
+    damaged_run(where, "'" + std::string(name) + "' is no checksum of rows");
+  }
+  return sum;
+}
+
 Json read_state(const SafetensorsFile& file) {
   const auto state = file.metadata().find("state");
   if (state == file.metadata().end()) {
@@ -105,11 +126,11 @@ void save_rank_layer(const fs::path& path, const LayerMoments& moments) {
   file.add_layer(moments);
   file.add_list("row_priority", moments.row_priority, DType::kU64);
   file.add_list("row_position", moments.row_position, DType::kI64);
-  write_safetensors(path, file.views, {}, /*durable=*/false);
+  save_run_tensors(path, file.views, {}, /*durable=*/false);
 }
 
 LayerMoments load_rank_layer(const fs::path& path) {
-  const SafetensorsFile file = SafetensorsFile::open(path);
+  const SafetensorsFile file = open_run_tensors(path);
   LayerMoments moments = layer_of(file);
   const auto read = [&](const char* name, auto& values) {
     const TensorView& view = file.at(name);
@@ -128,6 +149,7 @@ ResumePoint read_point(const SafetensorsFile& file) {
   point.run = json_string(state, "run", where);
   point.layer = json_int(state, "layer", where);
   point.step = json_int(state, "step", where);
+  for (const SpoolField& field : kSpoolFields) point.*field.sum = read_sum(state, field.name, where);
   point.sums = layer_of(file);
   point.embedding_energy = tensor_of(file, "embedding_energy");
   if (point.layer < 0 || point.step < 0) {
@@ -144,7 +166,7 @@ WorkDirectory::WorkDirectory(const fs::path& path, const Json& run, bool resume)
 
 std::optional<ResumePoint> WorkDirectory::load_point() const {
   if (!fs::exists(file(kPoint))) return std::nullopt;
-  ResumePoint point = read_point(SafetensorsFile::open(file(kPoint)));
+  ResumePoint point = read_point(open_run_tensors(file(kPoint)));
   run_.require_own(point.run, file(kPoint));
   return point;
 }
@@ -153,14 +175,17 @@ void WorkDirectory::save_point(const ResumePoint& point) const {
   TensorFile file;
   file.add("embedding_energy", point.embedding_energy);
   file.add_layer(point.sums);
-  const Json state = {{"run", run_.run_id()}, {"layer", point.layer}, {"step", point.step}};
-  write_safetensors(this->file(kPoint), file.views, {{"state", state.dump()}});
+  Json state = {{"run", run_.run_id()}, {"layer", point.layer}, {"step", point.step}};
+  for (const SpoolField& field : kSpoolFields) {
+    state[field.name] = {{"rows", (point.*field.sum).rows}, {"checksum", checksum_hex((point.*field.sum).sum)}};
+  }
+  save_run_tensors(this->file(kPoint), file.views, {{"state", state.dump()}});
 }
 
 fs::path WorkDirectory::layer_file(std::int64_t layer) const { return file(layer_name(layer)); }
 
 LayerMoments WorkDirectory::load_layer(std::int64_t layer) const {
-  const SafetensorsFile file = SafetensorsFile::open(layer_file(layer));
+  const SafetensorsFile file = open_run_tensors(layer_file(layer));
   const Json state = read_state(file);
   run_.require_own(json_string(state, "run", file.path().string()), file.path());
   if (json_int(state, "layer", file.path().string()) != layer) {
@@ -173,7 +198,7 @@ void WorkDirectory::save_layer(std::int64_t layer, const LayerMoments& moments) 
   TensorFile file;
   file.add_layer(moments);
   const Json state = {{"run", run_.run_id()}, {"layer", layer}};
-  write_safetensors(layer_file(layer), file.views, {{"state", state.dump()}});
+  save_run_tensors(layer_file(layer), file.views, {{"state", state.dump()}});
 }
 
 }  // namespace oscar

@@ -21,6 +21,7 @@
 #include "base/json.h"
 #include "base/run_directory.h"
 #include "checkpoint/safetensors.h"
+#include "collect/spool.h"
 #include "statistics/statistics.h"
 
 namespace oscar {
@@ -30,7 +31,9 @@ struct ResumePoint {
   std::int64_t layer = 0, step = 0;
   LayerMoments sums;  // running sums of the layer; undefined tensors at step 0
   at::Tensor embedding_energy;
-  std::string run;  // id of the run that owns the directory
+  SpoolSum entering, leaving;  // hidden states of this and of the next layer
+  SpoolSum keys_values;
+  std::string run = {};  // id of the run that owns the directory
 };
 
 // File name of a rank's share in the directory of rank 0; rank 0: name of a rank's own share in its own directory.

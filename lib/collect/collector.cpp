@@ -96,12 +96,12 @@ class Collector {
         point && point->step > 0 ? plan_.steps[point->step - 1].position + plan_.steps[point->step - 1].tokens : 0;
     const std::int64_t first = keep ? point->layer : 0;
     std::optional<Timeline::Phase> opening(std::in_place, timeline(), phase::kSpool);
-    keep_states(keep ? std::make_unique<HiddenStates>(work_, states_shape(), first, done)
+    keep_states(keep ? std::make_unique<HiddenStates>(work_, states_shape(), *point, done)
                      : std::make_unique<HiddenStates>(work_, states_shape()));
     if (keep) saved_layer_ = first, saved_inside_ = point->step > 0;
-    keys_values_ = std::make_unique<MirroredSpool>(work_.file("kv.bin"), plan_.tokens,
-                                                   std::vector<std::int64_t>{2 * config_.kv_heads, config_.head_dim},
-                                                   options_.dtype, options_.device, done);
+    keys_values_ = std::make_unique<MirroredSpool>(
+        work_.file("kv.bin"), plan_.tokens, std::vector<std::int64_t>{2 * config_.kv_heads, config_.head_dim},
+        options_.dtype, options_.device, done > 0 ? point->keys_values : SpoolSum{});
     opening.reset();
     opening.emplace(timeline(), phase::kMoments);
     FullAttention attention;
@@ -305,7 +305,10 @@ class Collector {
 
   void save_point(std::int64_t layer, std::int64_t step, const LayerMoments& sums) {
     const Timeline::Phase saving(timeline(), phase::kSaving);
-    work_.save_point({layer, step, sums, embedding_energy_, {}});
+    ResumePoint point{layer, step, sums, embedding_energy_, {}, {}, {}};
+    if (hidden_ && layer < config_.layers) point.entering = hidden_->saved_sum(layer);
+    if (step > 0) point.leaving = hidden_->saved_sum(layer + 1), point.keys_values = keys_values_->sum();
+    work_.save_point(point);
     if (hidden_) hidden_->saved_state(layer);
     saved_ = steady_seconds(), saved_layer_ = layer, saved_inside_ = step > 0;
   }

@@ -11,12 +11,13 @@ HiddenStates::HiddenStates(const WorkDirectory& work, const Shape& shape) : work
   free_.push_back(open(0, false));
 }
 
-HiddenStates::HiddenStates(const WorkDirectory& work, const Shape& shape, std::int64_t layer, std::int64_t left)
-    : work_(work), shape_(shape), saved_layer_(layer) {
+HiddenStates::HiddenStates(const WorkDirectory& work, const Shape& shape, const ResumePoint& point, std::int64_t left)
+    : work_(work), shape_(shape), saved_layer_(point.layer) {
+  const std::int64_t layer = point.layer;
   remove_others(layer, left > 0 ? layer + 1 : layer);
-  resume(layer, shape_.rows, shape_.held);
+  resume(layer, shape_.rows, point.entering);
   if (left > 0) {
-    resume(layer + 1, left, shape_.held);
+    resume(layer + 1, left, point.leaving);
   } else if (!shape_.held) {
     free_.push_back(open(layer + 1, false));
   }
@@ -54,11 +55,12 @@ at::Tensor HiddenStates::new_memory() const {
   return at::empty({shape_.rows, shape_.hidden}, at::TensorOptions(shape_.dtype).device(shape_.device));
 }
 
-void HiddenStates::resume(std::int64_t layer, std::int64_t rows, bool in_memory) {
+void HiddenStates::resume(std::int64_t layer, std::int64_t rows, const SpoolSum& saved) {
   States& s = states_[layer];
   s.file = open(layer, true);
+  s.file->require(saved, rows);
   s.written = s.saved = rows;
-  if (!in_memory) return;
+  if (!shape_.held) return;
   s.memory = new_memory();
   s.memory.narrow(0, 0, rows).copy_(s.file->read(0, rows));
 }
@@ -115,6 +117,11 @@ void HiddenStates::save_one(std::int64_t layer, States& s) {
 
 void HiddenStates::save(std::int64_t layer) {
   if (const auto found = states_.find(layer); found != states_.end()) save_one(layer, found->second);
+}
+
+SpoolSum HiddenStates::saved_sum(std::int64_t layer) const {
+  const auto found = states_.find(layer);
+  return found != states_.end() && found->second.file ? found->second.file->sum() : SpoolSum{};
 }
 
 std::uint64_t HiddenStates::unsaved_bytes() const {

@@ -30,9 +30,9 @@ class HiddenStates {
   // A run without a saved state. It reserves room for two files (EnvironmentError: disk full). Held states reserve it
   // only when the first state is saved, since most runs end before.
   HiddenStates(const WorkDirectory& work, const Shape& shape);
-  // A run that continues in `layer`, whose input states are complete; `left`: rows that already left it. InputError if
-  // a file is missing or has another size.
-  HiddenStates(const WorkDirectory& work, const Shape& shape, std::int64_t layer, std::int64_t left);
+  // A run that continues in `point.layer`, whose input states are complete; `left`: rows that already left it.
+  // InputError if a file is missing, or has another size or content.
+  HiddenStates(const WorkDirectory& work, const Shape& shape, const ResumePoint& point, std::int64_t left);
 
   bool held() const { return shape_.held; }
 
@@ -44,7 +44,8 @@ class HiddenStates {
   at::Tensor read(std::int64_t layer, std::int64_t first, std::int64_t count) const;  // on the device
   // After this call, the written states of the layer survive a power cut.
   void save(std::int64_t layer);
-  std::uint64_t unsaved_bytes() const;  // only in memory
+  SpoolSum saved_sum(std::int64_t layer) const;  // of the states that enter the layer, as they are on disk
+  std::uint64_t unsaved_bytes() const;           // only in memory
 
   // Call after a state was saved that continues in `layer`: older files become free.
   void saved_state(std::int64_t layer);
@@ -58,7 +59,7 @@ class HiddenStates {
   std::unique_ptr<Spool> open(std::int64_t layer, bool keep) const;
   std::unique_ptr<Spool> file_for(std::int64_t layer);
   at::Tensor new_memory() const;
-  void resume(std::int64_t layer, std::int64_t rows, bool in_memory);
+  void resume(std::int64_t layer, std::int64_t rows, const SpoolSum& saved);
   void drop(std::int64_t layer, States& next);
   void save_one(std::int64_t layer, States& states);
   void remove_others(std::int64_t first, std::int64_t last) const;

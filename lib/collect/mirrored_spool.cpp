@@ -7,19 +7,20 @@
 namespace oscar {
 
 MirroredSpool::MirroredSpool(const fs::path& path, std::int64_t rows, std::vector<std::int64_t> row,
-                             at::ScalarType dtype, at::Device device, std::int64_t saved_rows)
+                             at::ScalarType dtype, at::Device device, const SpoolSum& saved)
     : path_(path), rows_(rows), row_(std::move(row)), dtype_(dtype), device_(device) {
-  const bool keep = saved_rows > 0;
+  const bool keep = saved.rows > 0;
   std::uint64_t bytes = c10::elementSize(dtype) * static_cast<std::uint64_t>(rows);
   for (const std::int64_t n : row_) bytes *= static_cast<std::uint64_t>(n);
   const bool mirrored = device.is_cuda() && bytes <= kMostMirrorBytes;
   if (keep || !mirrored) file_.emplace(path, rows, row_, dtype, keep);
+  if (keep) file_->require(saved, saved.rows);
   if (!mirrored) return;
   std::vector<std::int64_t> shape = {rows};
   shape.insert(shape.end(), row_.begin(), row_.end());
   mirror_ = at::empty(shape, at::TensorOptions(dtype).device(device));
-  if (keep) mirror_.narrow(0, 0, saved_rows).copy_(file_->read(0, saved_rows));
-  written_ = saved_ = saved_rows;
+  if (keep) mirror_.narrow(0, 0, saved.rows).copy_(file_->read(0, saved.rows));
+  written_ = saved_ = saved.rows;
 }
 
 Spool& MirroredSpool::file() {

@@ -12,12 +12,14 @@ constexpr std::uint64_t kMostMirrorBytes = std::uint64_t{4} << 30;  // 1 M token
 
 class MirroredSpool {
  public:
-  // Arguments of Spool; device: where rows come from. saved_rows: number of valid rows in the file; 0: the file is new.
+  // Arguments of Spool; device: where rows come from. saved: the valid rows in the file, which are checked; no rows:
+  // the file is new.
   MirroredSpool(const fs::path& path, std::int64_t rows, std::vector<std::int64_t> row, at::ScalarType dtype,
-                at::Device device, std::int64_t saved_rows);
+                at::Device device, const SpoolSum& saved);
 
   void write(std::int64_t first, const at::Tensor& rows);  // in order: each `first` is the end of the last write, or 0
-  at::Tensor read(std::int64_t first, std::int64_t count) const;  // on the device
+  at::Tensor read(std::int64_t first, std::int64_t count) const;      // on the device
+  SpoolSum sum() const { return file_ ? file_->sum() : SpoolSum{}; }  // of the rows in the file
   void sync();  // after this everything written is on disk; EnvironmentError: disk full
 
  private:

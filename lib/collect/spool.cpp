@@ -5,16 +5,21 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <utility>
 
+#include "base/checksum.h"
 #include "base/errors.h"
 #include "base/positioned_io.h"
+#include "base/run_directory.h"
 
 namespace oscar {
 namespace {
+
+constexpr std::int64_t kReadBytes = 16 << 20;  // at once, when a file is checked
 
 [[noreturn]] void fail(const fs::path& path, const char* what) {
   const int code = errno;
@@ -70,7 +75,36 @@ Spool::Spool(Spool&& other) noexcept
       rows_(other.rows_),
       row_bytes_(other.row_bytes_),
       shape_(std::move(other.shape_)),
-      dtype_(other.dtype_) {}
+      dtype_(other.dtype_),
+      sum_(other.sum_) {}
+
+// Rows begin at whole words, so a checksum does not depend on how rows were written.
+std::uint64_t Spool::checksum(std::int64_t first, const at::Tensor& rows) const {
+  const auto* data = static_cast<const std::byte*>(rows.const_data_ptr());
+  const std::uint64_t words = (row_bytes_ + 7) / 8;
+  if (row_bytes_ % 8 == 0) return words_checksum(data, rows.nbytes(), static_cast<std::uint64_t>(first) * words);
+  std::uint64_t sum = 0;
+  for (std::int64_t r = 0; r < rows.size(0); ++r) {
+    sum += words_checksum(data + static_cast<std::uint64_t>(r) * row_bytes_, row_bytes_,
+                          static_cast<std::uint64_t>(first + r) * words);
+  }
+  return sum;
+}
+
+std::uint64_t Spool::checksum_on_disk(std::int64_t rows) const {
+  const std::int64_t each = std::max<std::int64_t>(kReadBytes / static_cast<std::int64_t>(row_bytes_), 1);
+  std::uint64_t sum = 0;
+  for (std::int64_t first = 0; first < rows; first += each) {
+    sum += checksum(first, read(first, std::min(each, rows - first)));
+  }
+  return sum;
+}
+
+void Spool::require(const SpoolSum& saved, std::int64_t rows) {
+  if (saved.rows != rows || rows > rows_) damaged_run(path_.string(), "has other rows than the run's state names");
+  require_checksum(checksum_hex(checksum_on_disk(rows)), checksum_hex(saved.sum), path_.string());
+  sum_ = saved;
+}
 
 void Spool::write(std::int64_t first, const at::Tensor& rows) {
   const at::Tensor flat = rows.to(at::kCPU).contiguous();
@@ -80,6 +114,10 @@ void Spool::write(std::int64_t first, const at::Tensor& rows) {
   if (!write_at(fd_, flat.const_data_ptr(), flat.nbytes(), static_cast<std::uint64_t>(first) * row_bytes_)) {
     fail(path_, "cannot be written");
   }
+  // Rows come in order. Others, which no caller writes, cost a second reading.
+  if (first != sum_.rows) sum_.sum = checksum_on_disk(first);
+  sum_.sum += checksum(first, flat);
+  sum_.rows = first + flat.size(0);
 }
 
 at::Tensor Spool::read(std::int64_t first, std::int64_t count) const {

@@ -12,6 +12,12 @@
 
 namespace oscar {
 
+// The checksum of the first rows of a file, as they were written.
+struct SpoolSum {
+  std::int64_t rows = 0;
+  std::uint64_t sum = 0;
+};
+
 class Spool {
  public:
   // A file of `rows` rows, each of shape `row` and type `dtype`. `keep`: the file must exist with exactly that size
@@ -25,16 +31,23 @@ class Spool {
   void write(std::int64_t first, const at::Tensor& rows);         // [n, row...] of the spool's dtype, any device
   at::Tensor read(std::int64_t first, std::int64_t count) const;  // [count, row...] on the CPU
   void sync();                                                    // after this the rows survive a power cut
-  void rename(const fs::path& path);                              // replaces any file of that name
+  SpoolSum sum() const { return sum_; }                           // of the rows up to the last one written
+  // Reads the rows that a saved state needs. InputError unless they are those that were written; `rows`: their number.
+  void require(const SpoolSum& saved, std::int64_t rows);
+  void rename(const fs::path& path);  // replaces any file of that name
   std::int64_t rows() const { return rows_; }
 
  private:
+  std::uint64_t checksum(std::int64_t first, const at::Tensor& rows) const;
+  std::uint64_t checksum_on_disk(std::int64_t rows) const;
+
   fs::path path_;
   int fd_ = -1;
   std::int64_t rows_ = 0;
   std::uint64_t row_bytes_ = 0;
   std::vector<std::int64_t> shape_;  // of one row
   at::ScalarType dtype_;
+  SpoolSum sum_;
 };
 
 }  // namespace oscar

@@ -10,6 +10,7 @@
 #include "base/errors.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "base/thread_count.h"
 #include "bundle/curve_allocation.h"
 #include "bundle/target_budget.h"
 #include "curves/choose_profiles.h"
@@ -65,15 +66,11 @@ class PointLog {
                                                     {"text", "has another text"},
                                                     {"statistics", "measures other statistics"}},
                                           [](const std::string& name) { return name == kPoints; });
-    if (run_->threads() != at::get_num_threads()) {
-      log_info("using " + std::to_string(run_->threads()) + " threads, as the run was started with");
-      at::set_num_threads(run_->threads());
-    }
-    if (!fs::exists(run_->file(kPoints))) return;
+    use_threads(run_->threads(), kThreadsOfRun);
+    const std::optional<Json> found = run_->load_json(kPoints);
+    if (!found) return;
     const std::string where = run_->file(kPoints).string();
-    const Json found = read_json(run_->file(kPoints));
-    run_->require_own(json_string(found, "run", where), where);
-    for (const Json& batch : json_array(found, "batches", where)) batches_.push_back(read_batch(batch, where));
+    for (const Json& batch : json_array(*found, "batches", where)) batches_.push_back(read_batch(batch, where));
     if (!batches_.empty()) log_info(where + ": " + std::to_string(batches_.size()) + " batches are taken from it");
   }
 
@@ -90,7 +87,7 @@ class PointLog {
     batches_.push_back({round, place, result});
     Json list = Json::array();
     for (const Batch& b : batches_) list.push_back(batch_json(b.round, b.place, b.result));
-    write_file_atomic(run_->file(kPoints), dump_json(Json{{"run", run_->run_id()}, {"batches", std::move(list)}}));
+    run_->save_json(kPoints, Json::object({{"batches", std::move(list)}}));
   }
 
   std::unique_ptr<RunDirectory> take_state() { return std::move(run_); }
@@ -108,19 +105,20 @@ class PointLog {
   static Batch read_batch(const Json& json, const std::string& where) {
     Batch batch{static_cast<std::size_t>(json_int(json, "round", where)),
                 static_cast<std::size_t>(json_int(json, "place", where)),
-                {{}, read_numbers(json_array(json, "rounding", where), where)}};
-    for (const Json& kl : json_array(json, "kl", where)) batch.result.kl.push_back(read_numbers(kl, where));
+                {{}, read_scores(json_array(json, "rounding", where), -kScoreRounding, where)}};
+    for (const Json& kl : json_array(json, "kl", where)) batch.result.kl.push_back(read_scores(kl, 0.0, where));
     return batch;
   }
 
  private:
-  static std::vector<double> read_numbers(const Json& json, const std::string& where) {
-    std::vector<double> numbers;
+  static std::vector<double> read_scores(const Json& json, double least, const std::string& where) {
+    std::vector<double> scores;
     for (const Json& value : json) {
-      if (!value.is_number()) throw InputError(where + ": is damaged; delete the directory to start anew");
-      numbers.push_back(value.get<double>());
+      if (!value.is_number()) damaged_run(where, "a score is no number");
+      scores.push_back(value.get<double>());
+      require_score(scores.back(), least, where);
     }
-    return numbers;
+    return scores;
   }
 
   std::unique_ptr<RunDirectory> run_;  // null: nothing is kept

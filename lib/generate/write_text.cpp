@@ -1,7 +1,6 @@
 #include "generate/write_text.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 
@@ -12,6 +11,7 @@
 #include "base/progress.h"
 #include "base/random.h"
 #include "base/run_directory.h"
+#include "base/thread_count.h"
 #include "generate/sample_token.h"
 #include "registry/registry.h"
 
@@ -82,10 +82,7 @@ class TextWriter {
         progress_("text", static_cast<std::uint64_t>(request.shape.tokens()), "tokens") {}
 
   TextRows write() {
-    if (run_.threads() != at::get_num_threads()) {
-      log_info("using " + std::to_string(run_.threads()) + " threads, as the run was started with");
-      at::set_num_threads(run_.threads());
-    }
+    use_threads(run_.threads(), kThreadsOfRun);
     load();
     const std::int64_t length = request_.shape.row_tokens;
     const std::int64_t most = request_.shape.batch_rows;
@@ -101,23 +98,19 @@ class TextWriter {
   // Loads the tokens of every row up to the last complete block.
   void load() {
     rows_.assign(static_cast<std::size_t>(request_.shape.rows), {});
-    if (!fs::exists(run_.file(kRowsFile))) return;
+    const std::optional<Json> found = run_.load_json(kRowsFile);
+    if (!found) return;
     const std::string where = run_.file(kRowsFile).string();
-    const Json found = read_json(run_.file(kRowsFile));
-    run_.require_own(json_string(found, "run", where), where);
-    const auto damaged = [&](const std::string& what) {
-      return InputError(where + ": " + what + ", so the work directory is damaged; delete it to start anew");
-    };
-    const Json& rows = json_array(found, "rows", where);
+    const Json& rows = json_array(*found, "rows", where);
     if (rows.size() != rows_.size()) {
-      throw damaged("holds " + std::to_string(rows.size()) + " rows, expected " + std::to_string(rows_.size()));
+      damaged_run(where, "holds " + std::to_string(rows.size()) + " rows, expected " + std::to_string(rows_.size()));
     }
     std::uint64_t done = 0;
     for (std::size_t r = 0; r < rows_.size(); ++r) {
-      if (!rows[r].is_array()) throw damaged("row " + std::to_string(r) + " is no list of tokens");
+      if (!rows[r].is_array()) damaged_run(where, "row " + std::to_string(r) + " is no list of tokens");
       for (const Json& id : rows[r]) {
         if (!id.is_number_integer() || id < 0 || id >= decoder_.config().vocabulary) {
-          throw damaged("row " + std::to_string(r) + " holds a token that the model does not know");
+          damaged_run(where, "row " + std::to_string(r) + " holds a token that the model does not know");
         }
         rows_[r].push_back(id.get<std::int32_t>());
       }
@@ -128,7 +121,7 @@ class TextWriter {
       const bool follows = head == 0 || length == 0 || std::ssize(rows_[head - 1]) == whole;
       if (length > whole || (length != whole && length % kBlockTokens != 0) || length != std::ssize(rows_[head]) ||
           !follows) {
-        throw damaged("row " + std::to_string(r) + " has " + std::to_string(length) + " tokens");
+        damaged_run(where, "row " + std::to_string(r) + " has " + std::to_string(length) + " tokens");
       }
       done += static_cast<std::uint64_t>(length);
     }
@@ -137,7 +130,7 @@ class TextWriter {
   }
 
   void save() {
-    write_file_atomic(run_.file(kRowsFile), Json{{"run", run_.run_id()}, {"rows", rows_}}.dump());
+    run_.save_json(kRowsFile, Json::object({{"rows", rows_}}));
     if (request_.after_block) request_.after_block();
   }
 

@@ -88,18 +88,17 @@ at::Tensor ProbedMethod::state() const {
 void ProbedMethod::restore(const at::Tensor& state, std::int64_t kv_heads, const std::string& where) {
   constexpr std::size_t kNumbers = sizeof(HeadErrorSums) / sizeof(double);
   constexpr double kMostCount = 1e15;  // exact in both FP64 and int64
-  if (state.scalar_type() != at::kDouble || state.dim() != 1)
-    damaged_record(where, "sums of a method have another form");
+  if (state.scalar_type() != at::kDouble || state.dim() != 1) damaged_run(where, "sums of a method have another form");
   const at::Tensor flat = state.contiguous();
   const double *at = flat.const_data_ptr<double>(), *end = at + flat.numel();
   const auto take = [&] {
-    if (at == end) damaged_record(where, "sums of a method are too few");
-    if (!std::isfinite(*at)) damaged_record(where, "a sum of a method is NaN or infinite");
+    if (at == end) damaged_run(where, "sums of a method are too few");
+    if (!std::isfinite(*at)) damaged_run(where, "a sum of a method is NaN or infinite");
     return *at++;
   };
   const auto positive = [&](double most) {
     const double value = take();
-    if (value < 0.0 || value > most) damaged_record(where, "a sum of a method is out of range");
+    if (value < 0.0 || value > most) damaged_run(where, "a sum of a method is out of range");
     return value;
   };
   const auto count = [&] { return static_cast<std::int64_t>(positive(kMostCount)); };
@@ -112,20 +111,20 @@ void ProbedMethod::restore(const at::Tensor& state, std::int64_t kv_heads, const
   found.reader_error = positive(kAny);
   found.allocated_bytes = static_cast<std::uint64_t>(count());
   if (found.differing > found.rows || found.misread > found.read)
-    damaged_record(where, "more rows of a cache differ than there are");
+    damaged_run(where, "more rows of a cache differ than there are");
   std::vector<LayerErrorSums> layers(sums.size());
   for (LayerErrorSums& layer : layers) {
     layer.projected_error = positive(kAny);
     layer.projected_energy = positive(kAny);
     const std::int64_t heads = count();
-    if (heads != 0 && heads != kv_heads) damaged_record(where, "sums are of another number of heads");
+    if (heads != 0 && heads != kv_heads) damaged_run(where, "sums are of another number of heads");
     for (std::int64_t h = 0; h < heads; ++h) {
       std::array<double, kNumbers> numbers;
       for (double& x : numbers) x = take();
       layer.heads.push_back(std::bit_cast<HeadErrorSums>(numbers));
     }
   }
-  if (at != end) damaged_record(where, "sums of a method are too many");
+  if (at != end) damaged_run(where, "sums of a method are too many");
   check = found;
   sums = std::move(layers);
   caches.clear();

@@ -177,12 +177,13 @@ class Runner {
     const at::Tensor& numbers = record_tensor(record, where, "null", at::kDouble, {3});
     const double* null = numbers.const_data_ptr<double>();
     const auto null_tokens = is_first() ? layout_.tokens.front() : 0;
-    if (!(null[0] >= 0.0) || null[1] != static_cast<double>(null_tokens) || null[2] != static_cast<double>(tokens)) {
-      damaged_record(where, "the sums are not those of " + std::to_string(tokens) + " scored tokens");
+    require_score(null[0], 0.0, where);
+    if (null[1] != static_cast<double>(null_tokens) || null[2] != static_cast<double>(tokens)) {
+      damaged_run(where, "the sums are not those of " + std::to_string(tokens) + " scored tokens");
     }
     for (std::size_t m = 0; m < probed_.size(); ++m) {
       const auto found = record.find("probe" + std::to_string(m));
-      if (found == record.end()) damaged_record(where, "tensor 'probe" + std::to_string(m) + "' is missing");
+      if (found == record.end()) damaged_run(where, "tensor 'probe" + std::to_string(m) + "' is missing");
       probed_[m].restore(found->second, decoder_.config().kv_heads, where);
     }
     result_.null_kl = null[0];

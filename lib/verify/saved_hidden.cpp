@@ -22,7 +22,7 @@ std::optional<SavedHidden::Found> SavedHidden::load(std::size_t sequence, const 
   const std::string where = work_->file(record_name(sequence, row)).string();
   const at::Tensor hidden = record_tensor(*record, where, "hidden", decoder_.options().dtype,
                                           {std::ssize(set_.sequences[sequence]), decoder_.config().hidden});
-  if (!hidden.isfinite().all().item<bool>()) damaged_record(where, "a hidden state is NaN or infinite");
+  if (!hidden.isfinite().all().item<bool>()) damaged_run(where, "a hidden state is NaN or infinite");
   return Found{hidden.to(decoder_.options().device), std::move(*record), where};
 }
 

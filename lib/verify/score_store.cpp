@@ -40,18 +40,11 @@ std::string field(std::size_t row, const char* name) { return "row" + std::to_st
 
 const char* const kFields[] = {"sizes", "values", "same_top"};
 
-// Negative log-likelihoods are at least 0, except for rounding of FP32 logits.
-constexpr double kRounding = 1e-3;
-
 void require_scores(const at::Tensor& values, std::span<const std::int64_t> tokens, const std::string& where) {
-  if (!values.isfinite().all().item<bool>()) damaged_record(where, "a score is NaN or infinite");
-  std::int64_t at = 0;
+  const double* score = values.const_data_ptr<double>();
   for (const std::int64_t n : tokens) {
-    if (n > 0 && (values.narrow(0, at, 2 * n).min().item<double>() < -kRounding ||
-                  values.narrow(0, at + 2 * n, n).min().item<double>() < 0.0)) {
-      damaged_record(where, "a score is negative");
-    }
-    at += 3 * n;
+    for (const double* end = score + 2 * n; score < end; ++score) require_score(*score, -kScoreRounding, where);
+    for (const double* end = score + n; score < end; ++score) require_score(*score, 0.0, where);
   }
 }
 
@@ -81,11 +74,11 @@ std::vector<SequenceScores> read_scores(const WorkRecord& record, const std::str
   const auto* size = sizes.const_data_ptr<std::int64_t>();
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     if (size[2 * i] != first_position || size[2 * i + 1] != tokens[i]) {
-      damaged_record(where, "row " + std::to_string(row) + " holds other positions than the run scores");
+      damaged_run(where, "row " + std::to_string(row) + " holds other positions than the run scores");
     }
   }
   require_scores(values, tokens, where);
-  if (total > 0 && same.max().item<std::int64_t>() > 1) damaged_record(where, "an agreement is neither 0 nor 1");
+  if (total > 0 && same.max().item<std::int64_t>() > 1) damaged_run(where, "an agreement is neither 0 nor 1");
   std::vector<SequenceScores> scores;
   const double* v = values.const_data_ptr<double>();
   const auto* t = same.const_data_ptr<std::uint8_t>();

@@ -62,11 +62,11 @@ struct TaskState {
     const auto solved_prompts = record_tensor(*record, where, "prompts", at::kLong, {1}).item<std::int64_t>();
     const at::Tensor& found = record_tensor(*record, where, "found", at::kByte, {count * std::ssize(all())});
     if (solved_prompts < 0 || solved_prompts > std::ssize(own_prompts())) {
-      damaged_record(where,
-                     std::to_string(solved_prompts) + " prompts are no part of " + std::to_string(set.prompts.size()));
+      damaged_run(where,
+                  std::to_string(solved_prompts) + " prompts are no part of " + std::to_string(set.prompts.size()));
     }
     if (found.numel() > 0 && found.max().item<std::int64_t>() > 1) {
-      damaged_record(where, "an answer is neither found nor not found");
+      damaged_run(where, "an answer is neither found nor not found");
     }
     done = static_cast<std::size_t>(solved_prompts);
     add(found.const_data_ptr<std::uint8_t>());

@@ -8,6 +8,7 @@
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/thread_count.h"
 #include "model/device_settle.h"
 #include "registry/registry.h"
 #include "report/number_text.h"
@@ -334,17 +335,14 @@ VerifyReport Verification::run() {
   fs::path folder = request_.work_dir;
   if (Ranks* ranks = request_.ranks; ranks != nullptr) {
     // GEMM rounding depends on the number of threads.
-    at::set_num_threads(std::stoi(ranks->broadcast(std::to_string(at::get_num_threads()))));
+    use_threads(std::stoi(ranks->broadcast(std::to_string(at::get_num_threads()))), "rank 0 was started with");
     folder /= "rank-" + std::to_string(ranks->rank());
   }
   {
     const Timeline::Phase opening(request_.timeline, verify_phase::kSaving);
     work_ = std::make_unique<VerifyWork>(folder, run_identity(), request_.resume);
   }
-  if (work_->threads() != at::get_num_threads()) {
-    log_info("using " + std::to_string(work_->threads()) + " threads, as the run was started with");
-    at::set_num_threads(work_->threads());
-  }
+  use_threads(work_->threads(), kThreadsOfRun);
   try {
     return measure();
   } catch (const InterruptedError&) {

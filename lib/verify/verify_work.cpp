@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "base/errors.h"
-#include "checkpoint/safetensors.h"
+#include "checkpoint/run_tensors.h"
 
 namespace oscar {
 namespace {
@@ -38,14 +38,6 @@ bool is_run_file(const std::string& name) {
   return length > 5 && length != std::string_view::npos && all_digits(rest.substr(length + 1));
 }
 
-}  // namespace
-
-void damaged_record(const std::string& where, const std::string& what) {
-  throw InputError(where + ": " + what + ", so the work directory is damaged; delete it to start anew");
-}
-
-namespace {
-
 at::Tensor tensor_of(const TensorView& view, const std::string& where) {
   for (const auto& [type, stored] : kTypes) {
     if (stored != view.dtype) continue;
@@ -53,11 +45,11 @@ at::Tensor tensor_of(const TensorView& view, const std::string& where) {
     if (!view.data.empty()) std::memcpy(t.mutable_data_ptr(), view.data.data(), view.data.size());
     return t;
   }
-  damaged_record(where, "tensor '" + view.name + "' is " + view.type_text());
+  damaged_run(where, "tensor '" + view.name + "' is " + view.type_text());
 }
 
 SafetensorsFile open_own(const fs::path& path, const RunDirectory& run) {
-  SafetensorsFile file = SafetensorsFile::open(path);
+  SafetensorsFile file = open_run_tensors(path);
   const auto owner = file.metadata().find("run");
   run.require_own(owner == file.metadata().end() ? "" : owner->second, path);
   return file;
@@ -109,7 +101,7 @@ void VerifyWork::save(const std::string& name, const WorkRecord& record) const {
     }
     views.push_back({key, dtype, t.sizes().vec(), {static_cast<const std::byte*>(t.const_data_ptr()), t.nbytes()}});
   }
-  write_safetensors(file(name), views, {{"run", run_.run_id()}});
+  save_run_tensors(file(name), views, {{"run", run_.run_id()}});
 }
 
 void VerifyWork::erase(const std::string& name) const {
@@ -120,10 +112,10 @@ void VerifyWork::erase(const std::string& name) const {
 const at::Tensor& record_tensor(const WorkRecord& record, const std::string& where, const std::string& name,
                                 at::ScalarType type, at::IntArrayRef shape) {
   const auto found = record.find(name);
-  if (found == record.end()) damaged_record(where, "tensor '" + name + "' is missing");
+  if (found == record.end()) damaged_run(where, "tensor '" + name + "' is missing");
   const at::Tensor& t = found->second;
   if (t.scalar_type() != type || t.sizes() != shape) {
-    damaged_record(where, "tensor '" + name + "' is not of the form that the run has");
+    damaged_run(where, "tensor '" + name + "' is not of the form that the run has");
   }
   return t;
 }

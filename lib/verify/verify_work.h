@@ -46,7 +46,4 @@ WorkRecord work_record(const SafetensorsFile& file);  // InputError for an unsup
 const at::Tensor& record_tensor(const WorkRecord& record, const std::string& where, const std::string& name,
                                 at::ScalarType type, at::IntArrayRef shape);
 
-// InputError: "WHERE: WHAT, so the work directory is damaged; delete it to start anew".
-[[noreturn]] void damaged_record(const std::string& where, const std::string& what);
-
 }  // namespace oscar

@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "base/errors.h"
+#include "support/message_of.h"
 #include "support/temp_directory.h"
 
 namespace oscar {
@@ -89,6 +90,41 @@ TEST(RunDirectory, RefusesRunsOfAnotherForm) {
     write_file_atomic(dir / "run.json", text);
     EXPECT_THROW(open(dir.path(), true), UsageError) << text;
   }
+}
+
+// A file of a run with a changed character, of another run or behind a link is refused, and its target is not read.
+TEST(RunDirectory, RefusesDamagedStateAndLinks) {
+  const TempDirectory dir;
+  const fs::path work = dir / "work", file = work / "point";
+  const Json content = {{"values", {0.25, 1e-300, 3}}, {"text", "a\u202e"}};
+  std::string good;
+  {
+    const RunDirectory run = open(work, false);
+    EXPECT_EQ(run.load_json("point"), std::nullopt);
+    run.save_json("point", content);
+    good = read_file(file);
+    const Json found = run.load_json("point").value();
+    EXPECT_EQ(found["values"], content["values"]);
+    EXPECT_EQ(found["text"], content["text"]);
+    for (std::size_t at = 0; at < good.size(); ++at) {
+      std::string bad = good;
+      bad[at] = static_cast<char>(bad[at] ^ 1);
+      write_file_atomic(file, bad);
+      EXPECT_THROW(run.load_json("point"), InputError) << bad;
+    }
+    fs::remove(file);
+    write_file_atomic(dir / "secret", good);
+    fs::create_symlink(dir / "secret", file);
+    EXPECT_THROW(run.load_json("point"), InputError);
+  }
+  const auto refusal = [&] { return message_of<InputError>([&] { open(work, true); }); };
+  EXPECT_NE(refusal().find("point: is a link, which is not followed; remove it"), std::string::npos) << refusal();
+  fs::remove(file);
+  fs::rename(work / "run.json", dir / "run.json");
+  fs::create_symlink(dir / "run.json", work / "run.json");
+  EXPECT_NE(refusal().find("run.json: is a link"), std::string::npos) << refusal();
+  write_file_atomic(dir / "run.json", "precious");
+  EXPECT_EQ(refusal().find("precious"), std::string::npos) << refusal();
 }
 
 }  // namespace

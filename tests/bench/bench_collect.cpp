@@ -62,7 +62,7 @@ template <typename Forward>
 void compare(benchmark::State& state, const ModelConfig& config, std::int64_t tokens, Forward forward) {
   const c10::InferenceMode no_gradients;
   TempDirectory directory;
-  MirroredSpool spool(directory / "kv.bin", tokens, {2 * config.kv_heads, config.head_dim}, at::kFloat, at::kCPU, 0);
+  MirroredSpool spool(directory / "kv.bin", tokens, {2 * config.kv_heads, config.head_dim}, at::kFloat, at::kCPU, {});
   PromptSet prompts;
   prompts.prompts.push_back({"bench", "input_ids", std::vector<std::int32_t>(static_cast<std::size_t>(tokens), 7)});
   const TokenPlan plan = make_token_plan(prompts, tokens, tokens);

@@ -291,6 +291,23 @@ TEST_F(Collect, DamagedStateIsRefused) {
   for (const char* name : {"layer-0000.safetensors", "hidden-2.bin"}) {
     damaged(name, [](const fs::path& p) { fs::remove(p); });
   }
+  // Blocks that a power failure lost, one bit, and a link: none of them changes the result in silence.
+  for (const char* name : {"point.safetensors", "layer-0000.safetensors", "hidden-1.bin", "hidden-2.bin", "kv.bin"}) {
+    const auto with = [&](const std::function<void(std::string&)>& change) {
+      damaged(name, [&](const fs::path& p) {
+        std::string bytes = read_file(p);
+        change(bytes);
+        write_file_atomic(p, bytes);
+      });
+    };
+    with([](std::string& bytes) { std::fill(bytes.begin() + std::ssize(bytes) / 2, bytes.end(), '\0'); });
+    with([](std::string& bytes) { bytes[bytes.size() / 3] = static_cast<char>(bytes[bytes.size() / 3] ^ 4); });
+    const fs::path path = dir_ / "work" / name;
+    fs::rename(path, dir_ / "elsewhere");
+    fs::create_symlink(dir_ / "elsewhere", path);
+    EXPECT_NE(refusal<InputError>("out"), "not refused") << name;
+    fs::rename(dir_ / "elsewhere", path);
+  }
   damaged("run.json", [](const fs::path& p) { std::ofstream(p) << "{}"; });
   damaged("layer-0000.safetensors", [&](const fs::path& p) {
     fs::copy_file(dir_ / "work" / "point.safetensors", p, fs::copy_options::overwrite_existing);

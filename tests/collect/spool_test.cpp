@@ -36,6 +36,43 @@ TEST(Spool, KeepsItsContentWhenReopened) {
   EXPECT_THROW(Spool(dir / "none.bin", 8, {4}, at::kFloat, true), InputError);  // missing
 }
 
+// Rows of 6 bytes, written in any pieces: the same checksum. A bit or a block that has changed since shows.
+TEST(Spool, ShowsDamageOfSavedRows) {
+  const TempDirectory dir;
+  const at::Tensor rows = at::randn({8, 3}).to(at::kBFloat16);
+  SpoolSum saved;
+  {
+    Spool spool(dir / "s.bin", 8, {3}, at::kBFloat16, false), other(dir / "o.bin", 8, {3}, at::kBFloat16, false);
+    spool.write(0, rows.narrow(0, 0, 5));
+    other.write(0, rows.narrow(0, 0, 2));
+    other.write(2, rows.narrow(0, 2, 3));
+    saved = spool.sum();
+    EXPECT_EQ(saved.rows, 5);
+    EXPECT_EQ(saved.sum, other.sum().sum);
+    other.write(4, rows.narrow(0, 4, 1));  // again
+    EXPECT_EQ(saved.sum, other.sum().sum);
+    spool.write(5, rows.narrow(0, 5, 3));  // after the state was saved
+  }
+  const std::string good = read_file(dir / "s.bin");
+  const auto require = [&](const std::string& content, std::int64_t count) {
+    write_file_atomic(dir / "s.bin", content);
+    Spool(dir / "s.bin", 8, {3}, at::kBFloat16, true).require(saved, count);
+  };
+  EXPECT_NO_THROW(require(good, 5));
+  EXPECT_THROW(require(good, 6), InputError);
+  for (std::size_t at = 0; at < good.size(); ++at) {
+    std::string damaged = good;
+    damaged[at] = static_cast<char>(damaged[at] ^ 1);
+    if (at < 5 * 6) {
+      EXPECT_THROW(require(damaged, 5), InputError) << at;
+    } else {
+      EXPECT_NO_THROW(require(damaged, 5)) << at;
+    }
+  }
+  EXPECT_THROW(require(std::string(24, '\0') + good.substr(24), 5), InputError);
+  EXPECT_THROW(require(good.substr(6, 6) + good.substr(0, 6) + good.substr(12), 5), InputError);
+}
+
 TEST(Spool, RefusesWhatItCannotReserve) {
   TempDirectory dir;
   // 2^60 bytes: more than any file system holds.
@@ -56,16 +93,19 @@ TEST(Spool, RefusesRowsThatDoNotFit) {
 void expect_mirror(at::Device device) {
   const TempDirectory dir;
   const at::Tensor rows = at::randn({10, 4}), next = at::randn({10, 4});
+  SpoolSum saved;
   {
-    MirroredSpool spool(dir / "s.bin", 10, {4}, at::kFloat, device, 0);
+    MirroredSpool spool(dir / "s.bin", 10, {4}, at::kFloat, device, {});
     spool.write(0, rows.to(device));
     spool.sync();
     spool.write(0, next.narrow(0, 0, 3).to(device));  // a new layer
     spool.write(3, next.narrow(0, 3, 4).to(device));
     EXPECT_TRUE(spool.read(0, 7).cpu().equal(next.narrow(0, 0, 7)));
     spool.sync();
+    saved = spool.sum();
+    EXPECT_EQ(saved.rows, 7);
   }
-  MirroredSpool again(dir / "s.bin", 10, {4}, at::kFloat, device, 7);
+  MirroredSpool again(dir / "s.bin", 10, {4}, at::kFloat, device, saved);
   again.write(7, next.narrow(0, 7, 3).to(device));
   EXPECT_TRUE(again.read(0, 10).cpu().equal(next));
   again.sync();
@@ -92,7 +132,7 @@ void run_states(const WorkDirectory& work, HiddenStates& states, std::int64_t fi
     if (saved || layer == killed) states.save(layer);
     if (layer == killed) return;
     if (saved) {
-      work.save_point({layer, 0, {}, {}, {}});
+      work.save_point({layer, 0, {}, {}, states.saved_sum(layer), {}, {}});
       states.saved_state(layer);
     }
     states.begin(layer + 1);
@@ -106,13 +146,13 @@ class HiddenStatesOfRuns : public testing::Test {
   // Expects that the run goes on in `layer` with states that the kill did not touch, in two files.
   void expect_resume(const WorkDirectory& work, const HiddenStates::Shape& shape, std::int64_t layer) {
     ASSERT_EQ(work.load_point()->layer, layer);
-    HiddenStates again(work, shape, layer, 0);
+    HiddenStates again(work, shape, *work.load_point(), 0);
     EXPECT_TRUE(again.read(layer, 0, kRows).equal(states_of(layer))) << layer;
     // lock, run, point, and two files; where states are held, the second only once a state needs it
     EXPECT_EQ(std::distance(fs::directory_iterator(work.path()), {}), shape.held ? 4 : 5) << layer;
     run_states(work, again, layer, {layer + 2, layer + 3}, layer + 4);
     EXPECT_TRUE(again.read(layer + 4, 0, kRows).equal(states_of(layer + 4)));
-    HiddenStates later(work, shape, layer + 3, 0);
+    HiddenStates later(work, shape, *work.load_point(), 0);
     EXPECT_TRUE(later.read(layer + 3, 0, kRows).equal(states_of(layer + 3)));
   }
   TempDirectory dir_;
@@ -140,6 +180,8 @@ TEST_F(HiddenStatesOfRuns, KilledWhileSavingTheyGoOnFromThePoint) {
 TEST_F(HiddenStatesOfRuns, APartOfTheNextStatesIsKept) {
   const HiddenStates::Shape shape{kRows, 4, at::kFloat, at::kCPU, true};
   const WorkDirectory work(dir_ / "work", run_, false);
+  ResumePoint point;
+  point.layer = 3;
   {
     HiddenStates states(work, shape);
     states.begin(0);
@@ -149,8 +191,9 @@ TEST_F(HiddenStatesOfRuns, APartOfTheNextStatesIsKept) {
     states.begin(4);
     states.write(4, 0, states_of(4).narrow(0, 0, 6));
     states.save(4);
+    point.entering = states.saved_sum(3), point.leaving = states.saved_sum(4);
   }
-  HiddenStates again(work, shape, 3, 6);
+  HiddenStates again(work, shape, point, 6);
   again.write(4, 6, again.read(3, 6, 4) + 1);
   EXPECT_TRUE(again.read(4, 0, kRows).equal(states_of(4)));
   EXPECT_ANY_THROW(again.read(5, 0, 1));

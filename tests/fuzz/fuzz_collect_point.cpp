@@ -49,13 +49,18 @@ std::vector<std::string> seeds() {
   good.add("attention_gain", "F64", std::vector<double>{7, 2, 5, 1}, "[2,2]");
   good.add("residual_energy", "F64", std::vector<double>{7, 3});
   good.add("embedding_energy", "F64", std::vector<double>{7, 3});
-  return {good.str(R"({"state":"{\"run\":\"0123\",\"layer\":1,\"step\":2}"})")};
+  Json state = {{"run", "0123"}, {"layer", 1}, {"step", 2}};
+  for (const char* name : {"entering", "leaving", "keys_values"}) {
+    state[name] = {{"rows", 3}, {"checksum", "0123456789abcdef"}};
+  }
+  return {good.str(Json{{"state", state.dump()}, {"file", "point.safetensors"}}.dump())};
 }
 
 void read_input(std::string_view bytes) {
   const SafetensorsFile file = SafetensorsFile::parse(std::as_bytes(std::span(bytes)), "point.safetensors");
   const ResumePoint point = read_point(file);
   require(point.layer >= 0 && point.step >= 0, "a point is not before the beginning");
+  require(point.entering.rows >= 0 && point.keys_values.rows >= 0, "no file has fewer rows than none");
   check_energy_sum(point.embedding_energy, facts(), "point.safetensors", "embedding_energy");
   check_running_sums(point.sums, facts(), "point.safetensors");
   require(point.sums.q_gram.numel() == 4 && point.sums.rows_q.numel() == 8, "sums have the shapes of the run");

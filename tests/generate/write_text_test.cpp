@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "base/errors.h"
+#include "base/run_directory.h"
 #include "generate/text_file.h"
 #include "support/message_of.h"
 #include "support/paths.h"
@@ -138,7 +139,7 @@ TEST(WriteText, ADamagedStateIsRefused) {
   const auto refusal = [&](const std::function<void(Json&)>& change) {
     Json bad = good;
     change(bad);
-    write_file_atomic(file, bad.dump());
+    write_file_atomic(file, with_checksum(bad).dump());
     return message_of([&] { writing.write(); });
   };
   EXPECT_THAT(refusal([](Json& j) { j["rows"].erase(0); }), HasSubstr("holds 1 rows, expected 2"));
@@ -148,6 +149,10 @@ TEST(WriteText, ADamagedStateIsRefused) {
   EXPECT_THAT(refusal([](Json& j) { j["rows"][1].erase(0); }), HasSubstr("row 1 has 255 tokens"));
   EXPECT_THAT(refusal([](Json& j) { j["rows"][0] = 5; }), HasSubstr("no list"));
   EXPECT_THAT(refusal([](Json& j) { j["run"] = "x"; }), HasSubstr("another run"));
+  Json bad = good;  // with the checksum of the good rows
+  bad["rows"][1][3] = good["rows"][1][3].get<int>() == 7 ? 8 : 7;
+  write_file_atomic(file, bad.dump());
+  EXPECT_THAT(message_of([&] { writing.write(); }), HasSubstr("checksum differs"));
   write_file_atomic(file, good.dump());
   EXPECT_EQ(std::ssize(writing.write()[1]), kBlockTokens + 4);
 }

@@ -17,6 +17,7 @@ SCHEMAS = pathlib.Path(__file__).parents[2] / "schemas"
 ROOT = pathlib.Path(__file__).parents[2] / "sample_data"
 MODEL = ROOT / "tiny-qwen3-outliers"
 SHORT = ["--curve-context", 128, "--curve-sequences", 2]
+MASK = 2 ** 64 - 1
 FILES = ("curves.json", "calibration_hashes.json", "rotations.safetensors", "oscar_bundle.json")
 
 
@@ -188,6 +189,21 @@ def wait_for(condition, process):
         time.sleep(0.005)
 
 
+def checked(content):
+    """The text of a run's file, with the checksum of lib/base/checksum.h."""
+    def mixed(word, place):
+        x = ((word ^ place * 0xd1b54a32d192ed03 & MASK) + 0x9e3779b97f4a7c15) & MASK
+        x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9 & MASK
+        x = (x ^ x >> 27) * 0x94d049bb133111eb & MASK
+        return x ^ x >> 31
+
+    text = json.dumps(content, separators=(",", ":")).encode()
+    padded = len(text).to_bytes(8, "little") + text + bytes(-len(text) % 8)
+    words = [int.from_bytes(padded[i:i + 8], "little") for i in range(0, len(padded), 8)]
+    checksum = sum(mixed(word, place) for place, word in enumerate(words)) & MASK
+    return json.dumps({**content, "checksum": f"{checksum:016x}"}, separators=(",", ":"))
+
+
 def test_kill_and_resume(folder, bundle, tool):
     """Killed twice when batches are in the work directory, interrupted once: the same bytes as in one go."""
     directory, _ = bundle
@@ -211,6 +227,16 @@ def test_kill_and_resume(folder, bundle, tool):
     assert "Resume with: " in errors and "--resume" in errors and not (folder / "killed").exists()
     refused = subprocess.run([a for a in command if a != "--resume"], capture_output=True, text=True)
     assert refused.returncode == 2 and "--resume" in refused.stderr
+    # Damage, and numbers that no run measures, as one who forges the checksum would write them.
+    points = work / "points.json"
+    good = points.read_text()
+    points.write_text(good.replace('"place":0', '"place":1', 1))
+    assert "points.json: its content is not what the run wrote (the checksum differs)" in tool("oscar-fit", *command[1:], code=3)
+    for number in (-1.0, 2000000.0):
+        batches = [{"round": 0, "place": 0, "kl": [[number]], "rounding": [0.0]}]
+        points.write_text(checked({"batches": batches, "run": json.loads(good)["run"]}))
+        assert f"points.json: a score is {number:g}, expected 0 to a million" in tool("oscar-fit", *command[1:], code=3)
+    points.write_text(good)
     tool("oscar-fit", *command[1:])
     for name in FILES:
         assert (folder / "killed" / name).read_bytes() == (directory / name).read_bytes()

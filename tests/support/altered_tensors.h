@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/files.h"
-#include "checkpoint/safetensors.h"
+#include "checkpoint/run_tensors.h"
 
 namespace oscar {
 
@@ -20,7 +20,8 @@ struct OwnedTensor {
   std::vector<std::byte> data;
 };
 
-// Writes the file again with its tensors changed by `change`; the metadata stay.
+// Writes the file again with its tensors changed by `change`; the metadata stay. A file of a run gets the checksum of
+// its new content, as one who forges it would write.
 inline void rewrite_tensors(const fs::path& path, const std::function<void(std::vector<OwnedTensor>&)>& change) {
   std::vector<OwnedTensor> tensors;
   std::map<std::string, std::string> metadata;
@@ -34,7 +35,7 @@ inline void rewrite_tensors(const fs::path& path, const std::function<void(std::
   change(tensors);
   std::vector<TensorView> views;
   for (const OwnedTensor& t : tensors) views.push_back({t.name, t.dtype, t.shape, t.data});
-  write_safetensors(path, views, metadata);
+  metadata.contains("checksum") ? save_run_tensors(path, views, metadata) : write_safetensors(path, views, metadata);
 }
 
 // The ways in which one tensor of a record can be wrong without the file being damaged as a file.

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <random>
 
@@ -254,6 +255,34 @@ TEST(Runner, GoesOnFromEveryRecord) {
   options.work = &work;
   std::ofstream(path / "group-00001.safetensors", std::ios::trunc) << "short";
   EXPECT_THROW(run(plain(), methods, set, options), InputError);
+}
+
+// Zeros, one bit, and another record of the same run: none of them becomes a score.
+TEST(VerifyWork, RefusesDamagedAndExchangedRecords) {
+  const Json identity = {{"tool_version", "1"}, {"threads", 1}, {"options", Json::object()}};
+  const TempDirectory directory;
+  const VerifyWork work(directory.path() / "work", identity, false);
+  work.save("hidden-00000-base", {{"hidden", at::randn({40, 8})}});
+  work.save("hidden-00000-0", {{"hidden", at::randn({40, 8})}});
+  const fs::path file = work.file("hidden-00000-0");
+  const std::string good = read_file(file);
+  const auto refusal = [&](std::string bytes) {
+    write_file_atomic(file, bytes);
+    const std::string message = message_of<InputError>([&] { work.load("hidden-00000-0"); });
+    EXPECT_EQ(message, message_of<InputError>([&] { work.load_tensors("hidden-00000-0", {"hidden"}); }));
+    return message;
+  };
+  std::string zeros = good, bit = good;
+  std::fill(zeros.begin() + std::ssize(zeros) / 2, zeros.end(), '\0');
+  bit[bit.size() * 2 / 3] = static_cast<char>(bit[bit.size() * 2 / 3] ^ 16);
+  EXPECT_NE(refusal(zeros).find("checksum differs"), std::string::npos);
+  EXPECT_NE(refusal(bit).find("checksum differs"), std::string::npos);
+  EXPECT_NE(refusal(read_file(work.file("hidden-00000-base"))).find("is another file of a run"), std::string::npos);
+  write_file_atomic(file, good);
+  EXPECT_TRUE(work.load("hidden-00000-0").has_value());
+  fs::rename(file, directory.path() / "elsewhere");
+  fs::create_symlink(directory.path() / "elsewhere", file);
+  EXPECT_NE(message_of<InputError>([&] { work.load("hidden-00000-0"); }).find("is a link"), std::string::npos);
 }
 
 // Every tensor of every kind of record, wrong in every way: refused in a sentence that names the record.

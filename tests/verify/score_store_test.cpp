@@ -84,7 +84,8 @@ TEST(ScoreStore, ReadsOnlyScoresOfTheRun) {
   refused("a negative size", sizes({320, -5, 320, 17}));
   refused("another position", sizes({320, 5, 0, 7}));
   refused("a negative position", sizes({320, 5, -320, 7}));
-  for (const double value : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(), -1.0}) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const double value : {std::numeric_limits<double>::quiet_NaN(), kInfinity, -1.0, 1e300, 2e6}) {
     for (const std::int64_t at : {0, 6, 14, 35}) {
       refused("a value", [&](WorkRecord& r) { r["row1.values"][at] = value; });
     }
