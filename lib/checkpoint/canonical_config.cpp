@@ -32,10 +32,11 @@ constexpr std::string_view kVolatile[] = {"_attn_implementation",
 
 Json without_volatile(const Json& config) {
   Json out = Json::object();
+  auto& members = out.get_ref<Json::object_t&>();  // appended: operator[] looks through all keys each time
   for (const auto& [key, value] : config.items()) {
     if (std::find(std::begin(kVolatile), std::end(kVolatile), key) != std::end(kVolatile)) continue;
     const bool part = value.is_object() && key.ends_with("_config") && key != "quantization_config";
-    out[key] = part ? without_volatile(value) : value;
+    members.emplace_back(key, part ? without_volatile(value) : value);
   }
   return out;
 }

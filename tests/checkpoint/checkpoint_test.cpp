@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <ctime>
 #include <fstream>
 #include <string>
 #include <utility>
@@ -75,6 +76,20 @@ TEST_F(CheckpointTest, ShardsMeanTheSameAsOneFile) {
   const Checkpoint moved = std::move(shards);  // the table points into the shards, which move along
   EXPECT_EQ(moved.at("b").data.size(), 20u);
   EXPECT_EQ(moved.fingerprint(), whole);
+}
+
+// Seconds, where a search through all keys for each takes minutes.
+TEST_F(CheckpointTest, ManyUnreadKeysTakeSeconds) {
+  std::string keys;
+  for (int i = 0; i < 200'000; ++i) keys += "\"k" + std::to_string(i) + "\": 0,";
+  for (const char* before : {"{", R"({"text_config": {)"}) {
+    const std::string rest = std::string(kConfig).substr(1);
+    write_file_atomic(dir_ / "config.json", before + keys + (before[1] == '\0' ? rest : "\"z\": 0}," + rest));
+    write("model.safetensors", {tensor("a", 10)});
+    const std::clock_t begin = std::clock();
+    open();
+    EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, 5.0) << before;
+  }
 }
 
 // What the shards hold counts, as in transformers: an index may name what they lack, and lack what they hold.
