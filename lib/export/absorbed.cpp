@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 
@@ -99,6 +100,14 @@ bool is_weight_file(const fs::path& path) {
   return endings.contains(path.extension().string()) || path.filename().string().ends_with(".index.json");
 }
 
+// As the other files, not with the mode of the source.
+void copy_whole(const fs::path& from, const fs::path& to) {
+  const MappedFile file(from);
+  AtomicFile out(to);
+  out.write(std::array{file.bytes()});
+  out.commit();
+}
+
 at::Tensor stored(const at::Tensor& value, DType dtype) {
   return value.to(dtype == DType::kBF16 ? at::kBFloat16 : at::kFloat).contiguous();
 }
@@ -165,7 +174,7 @@ class Writer {
       names.insert(file);
       fs::create_directories((directory_ / file).parent_path());
       if (of_layers.empty() && !with_dropped.contains(file)) {
-        fs::copy_file(source_.location().directory / file, directory_ / file);
+        copy_whole(source_.location().directory / file, directory_ / file);
         continue;
       }
       std::vector<const NewTensor*> changed;
@@ -222,6 +231,7 @@ class Writer {
 Bundle remaining_bundle(const Bundle& bundle, const std::string& fingerprint) {
   Bundle rest = bundle;
   rest.model_fingerprint = fingerprint;
+  rest.calibration_hashes = {};  // exports are shared
   for (LayerTransform& layer : rest.layers) {
     SideTransform& value = layer.value;
     value.forward = at::eye(layer.head_dim, at::kFloat).expand(value.forward.sizes()).contiguous();
@@ -310,7 +320,7 @@ std::vector<std::string> write_absorbed(const ExportFormat& format, const Served
   const std::vector<fs::path> others = other_files(source.location().directory);
   std::set<std::string> names = Writer(source, bundle, modules, target.path(), dtype).write();
   for (const fs::path& file : others) {
-    fs::copy_file(file, target.path() / file.filename());
+    copy_whole(file, target.path() / file.filename());
     names.insert(file.filename().string());
   }
   Json config = needs_new_biases(source, bundle) ? config_with_biases(source) : raw_config(source);

@@ -3,6 +3,7 @@ original, sharding and untouched tensors are kept, and its values come out trans
 import hashlib
 import json
 import pathlib
+import subprocess
 
 import pytest
 
@@ -10,6 +11,8 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 st = pytest.importorskip("safetensors.torch")
 jsonschema = pytest.importorskip("jsonschema")
+
+from conftest import BUILD_DIR  # noqa: E402
 
 torch.set_num_threads(1)
 SCHEMAS = pathlib.Path(__file__).parents[2] / "schemas"
@@ -122,6 +125,33 @@ def test_files(case):
     for file, hash in record["sha256"].items():
         assert hashlib.sha256((absorbed / file).read_bytes()).hexdigest() == hash
     assert (absorbed / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
+
+
+@pytest.mark.parametrize("form", ["absorbed", "transformers", "vllm", "sglang", "sglang-branch", "sglang-branch-v2", "sglang-branch-v3"])
+def test_nothing_tells_of_the_calibration_text(form, case, tool, tmp_path):
+    """An export holds no hash of a document or a passage, which would show that a text was used."""
+    name, source, bundle, _ = case
+    if name != "sample":
+        pytest.skip("once is enough")
+    tool("oscar-fit", bundle.parent / "s", "-o", tmp_path / "b", "--for", form, "-q")
+    parts = json.loads((tmp_path / "b" / "calibration_hashes.json").read_text())["parts"]
+    secret = [text for part in parts for kind in ("documents", "passages") for text in part["prompts"].get(kind, ())]
+    assert len(secret) >= 3
+    tool("oscar-export", tmp_path / "b", "--format", form, "--model", source, "-o", tmp_path / "out")
+    files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert files and "calibration_hashes.json" not in {path.name for path in files}
+    content = b"".join(path.read_bytes() for path in files)
+    assert not [text for text in secret if str(text).encode() in content]
+
+
+def test_copied_files_have_the_mode_of_the_others(case, tmp_path):
+    name, source, bundle, _ = case
+    if name != "shards":
+        pytest.skip("a shard is copied, too")
+    command = [BUILD_DIR / "bin" / "oscar-export", bundle, "--format", "absorbed", "--model", source, "-o", tmp_path / "out"]
+    subprocess.run(["sh", "-c", 'umask 077; exec "$@"', "sh", *map(str, command)], check=True, capture_output=True)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    assert len(modes) > 5 and set(modes.values()) == {0o600}, modes
 
 
 def test_its_bundle_measures_the_same(case, tool, tmp_path):
