@@ -46,7 +46,8 @@ std::string gunzip(std::string_view bytes, const std::string& where, std::uint64
     const std::size_t made = block.size() - in.avail_out;
     Budget::spend(1000 + 4 * made);
     if (made > max_bytes - content.size()) {
-      throw InputError(where + ": expands to more than " + format_bytes(max_bytes) + "; split it into several files");
+      throw InputError(where + ": expands to more than " + format_bytes(max_bytes) +
+                       "; decompress it first (gunzip), or split it into several files");
     }
     content.append(block, 0, made);
     if (rc == Z_STREAM_END) {

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cerrno>
 #include <cstring>
@@ -18,6 +19,12 @@ namespace oscar {
 namespace {
 
 constexpr std::uint64_t kMaxPlain = std::uint64_t{1} << 32, kMaxExpanded = std::uint64_t{1} << 30;
+// Text takes a third to a thirtieth of its size. A file that expands further is not text, except a small one.
+constexpr std::uint64_t kMostTimes = 100, kSmall = std::uint64_t{64} << 20;
+
+std::string expanded(const std::string& content, const std::string& where) {
+  return gunzip(content, where, std::clamp(kMostTimes * content.size(), kSmall, kMaxExpanded));
+}
 
 std::string read_standard_input() {
   std::string content, block(1 << 16, '\0');
@@ -82,7 +89,7 @@ PromptFile::Kind prompt_file_kind(const fs::path& file) {
 PromptFile read_prompt_file(const fs::path& file) {
   if (file == "-") {
     std::string content = read_standard_input();
-    if (is_gzip(content)) content = gunzip(content, "stdin", kMaxExpanded);
+    if (is_gzip(content)) content = expanded(content, "stdin");
     return {"stdin", "stdin", PromptFile::Kind::kLines, without_mark(std::move(content), "stdin")};
   }
   const PromptFile::Kind kind = prompt_file_kind(file);
@@ -91,7 +98,7 @@ PromptFile read_prompt_file(const fs::path& file) {
 
 std::string read_document(const fs::path& file) {
   std::string content = read_file(file, kMaxPlain);
-  if (suffix_of(file) == ".gz") content = gunzip(content, file.string(), kMaxExpanded);
+  if (suffix_of(file) == ".gz") content = expanded(content, file.string());
   return without_mark(std::move(content), file.string());
 }
 

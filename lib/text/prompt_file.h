@@ -25,7 +25,8 @@ struct PromptFile {
 PromptFile::Kind prompt_file_kind(const fs::path& file);
 
 // Reads such a file without its byte order mark, or "-" for lines of standard input (which may also be compressed).
-// InputError if the file has another kind, is unreadable, damaged, or larger than 4 GiB (1 GiB decompressed).
+// InputError if the file has another kind, is unreadable, damaged, or larger than 4 GiB. Decompressed: than 1 GiB, or
+// than both 64 MiB and 100 times the file.
 PromptFile read_prompt_file(const fs::path& file);
 
 // A document with any name, decompressed if the name ends in .gz.

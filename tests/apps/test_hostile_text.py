@@ -150,6 +150,12 @@ def test_compressed_rows_and_rows_on_stdin_are_those_of_the_file(model, tmp_path
     assert code == BAD_INPUT and "error: stdin:2: is not valid JSON: column 2: found '''" in err, err
 
 
+def test_compressed_rows_that_expand_without_measure_are_refused(model, tmp_path):
+    """In seconds and with little memory: 68 MB of rows of 70 kB compressed."""
+    (tmp_path / "p.jsonl.gz").write_bytes(gzip.compress(b'{"text": "a"}   \n' * (1 << 22)))
+    refuse(BAD_INPUT, "collect", "--model", model, "--prompts", tmp_path / "p.jsonl.gz", "-o", tmp_path / "s", names="expands to more than 64.0 MiB")
+
+
 def test_one_file_given_twice_is_noticed(model, tmp_path):
     (tmp_path / "p.jsonl").write_text(GOOD)
     (tmp_path / "q.jsonl").symlink_to("p.jsonl")
