@@ -9,6 +9,7 @@ from test_ops import (append_arguments, chunk_arguments, decode_arguments, dequa
                       leaving_arguments, quantize_arguments, step_arguments)
 
 MANY = 10 ** 6
+BLOCKS = [1, 32, 0, 0, 4, 4, 2, 2]  # RowCode.numbers() of more bits than the cache has
 NEW = lambda cache: chunk_arguments(cache, False)  # noqa: E731
 PAST = lambda cache: chunk_arguments(cache, True)  # noqa: E731
 
@@ -76,6 +77,12 @@ CASES = {
     "windows, page -1": ("quantize_windows", leaving_arguments, 3, put(0, 2, -1), "page 0 of run 0 is -1"),
     "windows, row": ("quantize_windows", leaving_arguments, 3, put(0, 0, MANY), "from 1000000 on"),
     "windows, row below zero": ("quantize_windows", leaving_arguments, 3, put(0, 0, -1), "from -1 on"),
+    "decode, window below zero": ("decode_attention", decode_arguments, 16, lambda n: -1, "window is -1, expected 0 or more"),
+    "decode, lengths of floats": ("decode_attention", decode_arguments, 5, lambda t: t.float(), "lengths is torch.float32, expected torch.int32"),
+    "rows, runs of floats": ("quantize_rows", quantize_arguments, 3, lambda t: t.float(), "runs is torch.float32, expected torch.int32"),
+    "pages, runs of floats": ("dequantize_pages", dequantize_arguments, 1, lambda t: t.double(), "runs is torch.float64"),
+    "pages, shorter pages": ("dequantize_pages", dequantize_arguments, 0, lambda t: t[..., :-1], "expected bytes in pages of"),
+    "pages, code of other pages": ("dequantize_pages", dequantize_arguments, 4, lambda numbers: BLOCKS, "expected bytes in pages of"),
     "windows, window page -1": ("quantize_windows", leaving_arguments, 2, lambda t: t * 0 - 1, "of run 0 is -1"),
 }
 

@@ -86,6 +86,7 @@ void launch_decode(const Arguments& arguments, const Tensor& query, std::int64_t
   p.sink = arguments.int32(sink, "sink"), p.recent = arguments.int32(recent, "recent");
   p.flush = arguments.int32(flush, "flush"), p.sliding_window = arguments.int32(window, "window");
   if (flush < 1) arguments.refuse("flush is " + std::to_string(flush) + ", expected 1 or more");
+  if (window < 0) arguments.refuse("window is " + std::to_string(window) + ", expected 0 or more");
   require_ring(arguments, held.ring_pages, recent + flush - 1);  // the newest token is still in the ring
   oscar::kernels::StepTables step = held.step(arguments, p.lengths, windows);
   step.table = p.page_table, step.max_pages = p.max_pages, step.pages = arguments.int32(pool.size(0), "pages");

@@ -12,7 +12,7 @@ import torch
 
 from ..format.codec import code_of
 from ..format.page_layout import PAGE_TOKENS
-from . import chunk_reference, reference
+from . import chunk_reference, reference, table_checks
 from .view import StepView
 
 NO_FAULT = 2 ** 31 - 1  # of `bad`
@@ -31,7 +31,12 @@ def _declare(name: str, schema: str, implementation: Reference, fake: Reference)
     def flat(function: Reference) -> Callable[..., Any]:
         return lambda *given: function(StepView(**dict(zip(names, given, strict=True))))
 
-    _library.impl(name, flat(implementation), "CompositeExplicitAutograd")
+    def checked(a: StepView) -> Any:
+        if table_checks.enabled():
+            table_checks.check_call(name, a)
+        return implementation(a)
+
+    _library.impl(name, flat(checked), "CompositeExplicitAutograd")
     torch.library.register_fake(f"oscar_kv::{name}", flat(fake), lib=_library)
     _arguments[operator] = names
     return operator

@@ -11,9 +11,11 @@ from typing import NoReturn
 
 import torch
 
-from ..format.page_layout import PAGE_TOKENS
+from ..format.codec import code_of
+from ..format.page_layout import PAGE_TOKENS, PageLayout
 from ..format.windows import quantized_end, sink_pages
 from .tables import CODES, NEW
+from .view import StepView
 
 VARIABLE = "OSCAR_KV_CHECK_TABLES"
 Fault = tuple[torch.Tensor, Callable[[int], str]]  # mask [N], sentence of an item
@@ -25,6 +27,23 @@ def enabled() -> bool:
 
 def _refuse(op: str, sentence: str) -> NoReturn:
     raise RuntimeError(f"oscar_kv::{op}: {sentence}")
+
+
+def check_call(op: str, a: StepView) -> None:
+    """Of every call, as the CUDA operators do: tables of int32, a pool of the codes' pages, no window below zero."""
+    given = vars(a)
+    for name in ("lengths", "table", "window_table", "runs", "tiles"):
+        tensor = given.get(name)
+        if tensor is not None and tensor.dtype != torch.int32:
+            _refuse(op, f"{name} is {tensor.dtype}, expected torch.int32")
+    if given.get("window", 0) < 0:
+        _refuse(op, f"window is {a.window}, expected 0 or more")
+    pool = given.get("pool")
+    if pool is None:
+        return
+    size = PageLayout(code_of(a.key_code), code_of(a.value_code)).bytes
+    if pool.dtype != torch.uint8 or pool.dim() != 3 or pool.shape[2] != size:
+        _refuse(op, f"pool is {pool.dtype} {list(pool.shape)}, expected bytes in pages of {size} for these codes")
 
 
 def _first_fault(op: str, faults: Sequence[Fault]) -> None:
