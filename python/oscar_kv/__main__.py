@@ -12,6 +12,7 @@ from .files.errors import EnvironmentFault, NumericalError, quoted
 from .files.exits import Parser, ended
 from .files.fingerprint import checkpoint_fingerprint
 from .files.foreign_files import is_folder, read_file
+from .format.bundle import check_fingerprint
 
 MOST_PROMPT = 64 << 20  # bytes
 
@@ -99,7 +100,8 @@ def run(options: argparse.Namespace) -> None:
     check_device(options.device)
     text, bundle = prompt_text(options), load_bundle(options.bundle)
     if is_folder(options.model):
-        checkpoint_fingerprint(options.model)  # damaged files give a clear error before transformers opens them
+        # Damaged and other checkpoints give a clear error before transformers opens them.
+        check_fingerprint(bundle, checkpoint_fingerprint(options.model))
     tokenizer = of_transformers(options.model, lambda: AutoTokenizer.from_pretrained(options.model))
     loaded = functools.partial(AutoModelForCausalLM.from_pretrained, options.model, dtype=torch.bfloat16)
     tell(f"reading {quoted(options.model)}")

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .engines.names import BUNDLE_VARIABLE, CACHE_DTYPE, VLLM_BACKEND
-from .files.errors import InputError, quoted
+from .files.errors import InputError, escaped, quoted
 from .files.exits import Parser, ended
 from .files.foreign_files import read_file
 
@@ -81,8 +81,16 @@ def plan(options: argparse.Namespace) -> list[tuple[str, str, list[str], dict[st
     return steps
 
 
+def shell_word(text: str) -> str:
+    """For a shell, and for a terminal: bytes that are no plain text become \\xNN, as in the commands."""
+    if text.isprintable():
+        return shlex.quote(text)
+    return "$'" + "".join(chr(b) if 0x20 <= b < 0x7F and b not in b"'\\" else f"\\x{b:02x}"
+                          for b in os.fsencode(text)) + "'"
+
+
 def shown(command: Sequence[str], environment: Mapping[str, str]) -> str:
-    return " ".join([*(f"{k}={shlex.quote(v)}" for k, v in environment.items()), shlex.join(command)])
+    return " ".join([*(f"{k}={shell_word(v)}" for k, v in environment.items()), *map(shell_word, command)])
 
 
 def _json(path: pathlib.Path) -> Any:
@@ -112,7 +120,7 @@ def read_result(measurement: str, place: pathlib.Path) -> float:
 
 def table(results: Mapping[tuple[str, str], float], options: argparse.Namespace) -> str:
     """Markdown; results: {(cache, measurement): number}."""
-    lines = [f"| {options.model} | BF16 cache | {CACHE_DTYPE} | |", "|---|---:|---:|---:|"]
+    lines = [f"| {escaped(options.model)} | BF16 cache | {CACHE_DTYPE} | |", "|---|---:|---:|---:|"]
     base, ours = (results[cache, "gsm8k"] for cache in ("bf16", CACHE_DTYPE))
     lines.append(f"| gsm8k, strict match, % | {base:.1f} | {ours:.1f} | {ours - base:+.1f} points |")
     for batch in BATCHES:

@@ -1,4 +1,5 @@
 """python -m oscar_kv: what it says about bad input holds nothing that a terminal obeys."""
+import json
 import os
 import subprocess
 import sys
@@ -7,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from conftest import PACKAGE_PATH  # noqa: E402
+from conftest import GOLDEN, PACKAGE_PATH, SAMPLES  # noqa: E402
 from oscar_kv import InputError, __main__ as command  # noqa: E402
 from oscar_kv.files.errors import NumericalError, escaped  # noqa: E402
 
@@ -52,6 +53,20 @@ def test_lm_eval_that_is_not_installed():
 def test_a_byte_order_mark_of_a_prompt_is_no_text(tmp_path):
     (tmp_path / "p.txt").write_bytes(b"\xef\xbb\xbfa")
     assert command.prompt_text(command.parse(["m", "b", "--prompt-file", str(tmp_path / "p.txt")])) == "a"
+
+
+def test_a_checkpoint_of_another_bundle_is_not_given_to_transformers(tmp_path, monkeypatch, capsys):
+    """Which would make as many layers as it names."""
+    model = tmp_path / "model"
+    model.mkdir()
+    for path in (SAMPLES / "tiny-qwen3").iterdir():
+        (model / path.name).symlink_to(path)
+    (model / "config.json").unlink()
+    config = json.loads((SAMPLES / "tiny-qwen3" / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 10 ** 9}))
+    monkeypatch.setattr(command, "of_transformers", lambda *_: pytest.fail("transformers was called"))
+    assert command.main([str(model), str(GOLDEN / "bundle"), "--prompt", "x"]) == 3
+    assert "the bundle was fitted on another model" in capsys.readouterr().err
 
 
 def test_usage_errors_are_escaped(capsys):

@@ -50,6 +50,25 @@ def test_plugins_without_ours_are_told(capsys, monkeypatch):
         assert ("leaves out oscar_kv" in capsys.readouterr().err) == bool(code)
 
 
+def test_commands_hold_nothing_that_a_terminal_obeys(tmp_path, capsys):
+    """And a shell reads the same words from them."""
+    bundle = tmp_path / "b\x1b[31m\udcff'\\"
+    bundle.mkdir()
+    (bundle / "oscar_bundle.json").write_text("{}")
+    model = "\x1b[31mx\ny"
+    assert serve_check.main([model, str(bundle), "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert all(line.isprintable() for line in said.splitlines()) and len(said.splitlines()) == 8
+    line = said.splitlines()[-1].split(" ", 1)
+    read = subprocess.run(["bash", "-c", f"{line[0]} env | grep -za ^OSCAR_KV_BUNDLE=; printf '%s\\0' {line[1]}".replace("env |", "env -0 |")],
+                          capture_output=True, check=True).stdout.split(b"\0")
+    import os
+    assert read[0] == b"OSCAR_KV_BUNDLE=" + os.fsencode(bundle) and model.encode() in read
+    options = serve_check.parse([model, str(bundle)])
+    results = {(cache, name): 1.0 for cache in ("bf16", "oscar") for name in ("gsm8k", *(f"batch {b}" for b in serve_check.BATCHES))}
+    assert all(line.isprintable() for line in serve_check.table(results, options).splitlines())
+
+
 def test_prefix_caching_is_of_both_caches(capsys):
     assert serve_check.main(["org/model", BUNDLE, "--dry-run", "--prefix-caching"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -243,6 +243,13 @@ def test_a_bundle_of_another_model(serve, monkeypatch):
     for changed, sentence in (({"model": SAMPLES / "tiny-llama"}, "another model"), ({"model": "nobody/nothing"}, "OSCAR_KV_CHECKPOINT")):
         with pytest.raises(InputError, match=sentence):
             sglang_serving.Serving(configurator([attention(i, 4, 2, 64) for i in range(2)], d=32, **changed))
+    for name, value, sentence in (("OSCAR_KV_CHECKPOINT", "/dev/zero", "OSCAR_KV_CHECKPOINT is '/dev/zero', which is no folder"),
+                                  ("OSCAR_KV_CHECKPOINT", " ", "expected the name of a folder"),
+                                  ("OSCAR_KV_BUNDLE", " ", "OSCAR_KV_BUNDLE is ' ', expected the name of a folder"),
+                                  ("OSCAR_KV_BUNDEL", "b", "the environment has 'OSCAR_KV_BUNDEL', which oscar-kv does not know")):
+        with monkeypatch.context() as changed, pytest.raises(InputError, match=sentence):
+            changed.setenv(name, value)
+            sglang_serving.Serving(configurator([attention(i, 4, 2, 64) for i in range(2)], d=32))
     monkeypatch.delenv("OSCAR_KV_BUNDLE")
     with pytest.raises(InputError, match="OSCAR_KV_BUNDLE"):
         sglang_serving.Serving(configurator([]))

@@ -1,5 +1,6 @@
 """attach(): a model of transformers generates with the 2-bit cache. Sample models on the CPU in FP32."""
 import json
+import math
 import warnings
 
 import pytest
@@ -369,6 +370,11 @@ class TestRefusals:
                      lambda: cache.batch_repeat_interleave(2), lambda: cache.layers[0].offload()):
             with pytest.raises(InputError, match="a 2-bit cache cannot copy sequences"):
                 call()
+
+    @pytest.mark.parametrize("most", [-1, 0, 1.5, True, math.nan, "128", 2 ** 31, 10 ** 18])
+    def test_page_tables_of_no_length(self, model, fit, most):
+        with pytest.raises(InputError, match="max_tokens is .*, expected a whole number from 1 to 2,147,483,647"):
+            oscar_kv.attach(model, fit("tiny-qwen3"), max_tokens=most)
 
     def test_lengths_beyond_the_page_table(self, model, ids, fit):
         oscar_kv.attach(model, fit("tiny-qwen3"), max_tokens=128)

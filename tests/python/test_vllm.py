@@ -289,6 +289,29 @@ def test_the_bundle_is_named_by_option_or_environment(monkeypatch):
     assert vllm_serving.bundle_path(config(additional_config={})) == (SAMPLES / "tiny-qwen3", "--additional-config '{\"oscar_bundle\": \"DIR\"}'")
 
 
+@pytest.mark.parametrize("value", [7, True, [], {}, 1e308, float("nan"), "", " ", "a\0b"])
+@pytest.mark.parametrize("name", ["oscar_bundle", "oscar_checkpoint"])
+def test_options_that_name_no_folder_are_refused(name, value, monkeypatch):
+    """Not another bundle in its place: the environment names one."""
+    monkeypatch.setenv("OSCAR_KV_BUNDLE", str(GOLDEN / "bundle"))
+    with pytest.raises(InputError, match=f"'{name}' of --additional-config is .*, expected the name of a folder"):
+        vllm_serving.Serving(config(additional_config={name: value}))
+
+
+@pytest.mark.parametrize("value", ["\x1b[31m", "/dev/zero", __file__, "../" * 1000 + "x" * 5000, "\udcff"])
+def test_a_checkpoint_that_is_no_folder_is_refused(value):
+    with pytest.raises(InputError, match="'oscar_checkpoint' of --additional-config is .*, which is no folder") as refused:
+        vllm_serving.Serving(config(additional_config={"oscar_bundle": str(GOLDEN / "bundle"), "oscar_checkpoint": value}))
+    assert str(refused.value).isprintable() and len(str(refused.value)) < 500
+
+
+def test_misspelled_options_are_refused(monkeypatch):
+    monkeypatch.setenv("OSCAR_KV_BUNDLE", str(GOLDEN / "bundle"))
+    with pytest.raises(InputError, match="--additional-config has 'oscar_bundel', which .* knows oscar_bundle, oscar_checkpoint"):
+        vllm_serving.bundle_path(config(additional_config={"oscar_bundel": "/elsewhere"}))
+    assert vllm_serving.bundle_path(config(additional_config={"of_others": 7})) == GOLDEN / "bundle"
+
+
 def test_a_bundle_calibrated_on_shorter_contexts_warns(serve, recwarn):
     bundle = random_bundle(1, d=64)
     vllm_serving.Serving(serve(bundle))  # not recorded

@@ -178,6 +178,11 @@ def check_geometry(bundle: Bundle, layers: int, kv_heads: int, head_dim: int, fi
     missing = next((i for i in range(layers) if i not in present), None)
     if missing is not None:
         raise InputError(f"{bundle.path}: the bundle lacks layer {missing} of the model's {layers}; fit all layers")
+    check_fingerprint(bundle, fingerprint)
+
+
+def check_fingerprint(bundle: Bundle, fingerprint: str | None) -> None:
+    """InputError if both have a fingerprint and they differ."""
     if bundle.fingerprint.startswith(VERSION_1) and fingerprint:
         raise InputError(f"{bundle.path}: the bundle has a fingerprint of version 1, which only the commands can "
                          "compare with a checkpoint (oscar-verify --check-only --model DIR); collect and fit again "

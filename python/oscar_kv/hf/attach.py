@@ -2,6 +2,7 @@
 attention function and mask, a custom Cache, and the instance's own method for preparing a cache for generate()."""
 import contextlib
 import dataclasses
+import numbers
 import pathlib
 import sys
 import types
@@ -18,7 +19,7 @@ from ..cache.layer_code import LayerCode
 from ..cache.shared import Shared
 from ..cache.transform import Phases
 from ..files.checkpoint import checkpoint_of, snapshots
-from ..files.errors import InputError
+from ..files.errors import InputError, quoted
 from ..files.fingerprint import checkpoint_fingerprint
 from ..files.foreign_files import FileName, is_folder
 from ..files.rope_settings import check_rope
@@ -36,6 +37,7 @@ from .unwrap import unwrapped
 from .weights import COMPUTED_IN, check_weights, computed_in, device_of_keys, key_projection, projection_of
 
 NAME, ATTRIBUTE, ASSISTED = "oscar", "_oscar_attached", "assisted_generation"
+MOST_TOKENS = 2 ** 31 - 1  # positions in tables are int32
 GEMMA4 = ("gemma4_text", "gemma4_unified_text")
 # A flash attention mask function returns None or [B, keys], which is sufficient for padding here.
 AttentionInterface.register(NAME, attention)
@@ -254,6 +256,9 @@ def prepare(model: Any, bundle: Bundle | FileName, *, checkpoint: FileName | Non
     model = unwrapped(model)
     if not (isinstance(flush, int) and 1 <= flush <= PAGE_TOKENS):
         raise InputError(f"flush is {flush!r}, expected 1 to {PAGE_TOKENS}")
+    if max_tokens is not None and (isinstance(max_tokens, bool) or not isinstance(max_tokens, numbers.Integral)
+                                   or not 1 <= max_tokens <= MOST_TOKENS):
+        raise InputError(f"max_tokens is {quoted(repr(max_tokens))}, expected a whole number from 1 to {MOST_TOKENS:,}")
     bundle = bundle if isinstance(bundle, Bundle) else load_bundle(bundle)
     modules = _attention_modules(model)
     check_adapters(modules)

@@ -16,12 +16,11 @@ from ...format.bundle import load_bundle
 from ...format.limits import HEAD_SIZES, MOST_GROUP
 from ...format.page_layout import PAGE_TOKENS
 from .. import bundles
-from ..names import BUNDLE_VARIABLE
+from ..names import BUNDLE_VARIABLE, CHECKPOINT_VARIABLE, VARIABLES, existing_folder, folder_name, known_names
 from ..port import Settings
 from ..serving import EngineServing, adapter_refusal, is_set, layers_by_reason, plain_torch, unserved
 from .limits import IN_BF16, LAYERS, MODEL
 
-CHECKPOINT_VARIABLE = "OSCAR_KV_CHECKPOINT"  # the folder of a checkpoint that SGLang gets under another name
 PLAIN_TYPES = ("auto", "bf16", "bfloat16")
 
 
@@ -137,14 +136,15 @@ def bf16_reason(layer: Any) -> str | None:
 
 
 def bundle_path() -> pathlib.Path:
-    path = os.environ.get(BUNDLE_VARIABLE)
-    if not path:
+    known_names(os.environ, VARIABLES, "the environment")
+    path = folder_name(os.environ.get(BUNDLE_VARIABLE) or None, BUNDLE_VARIABLE)
+    if path is None:
         raise InputError(f"the attention backend needs a bundle of oscar-fit; name its folder in {BUNDLE_VARIABLE}")
     return bundles.named(path)
 
 
 def _checkpoint(model: Any) -> pathlib.Path:
-    named = os.environ.get(CHECKPOINT_VARIABLE) or model.model_path
+    named = existing_folder(os.environ.get(CHECKPOINT_VARIABLE) or None, CHECKPOINT_VARIABLE) or model.model_path
     return checkpoint_of(named, model.revision, f"name its folder in {CHECKPOINT_VARIABLE}")
 
 

@@ -16,7 +16,7 @@ from ...format.bundle import load_bundle
 from ...format.limits import HEAD_SIZES, MOST_GROUP
 from ...format.page_layout import PAGE_TOKENS
 from .. import bundles
-from ..names import BUNDLE_VARIABLE
+from ..names import BUNDLE_VARIABLE, existing_folder, folder_name, known_names
 from ..port import Settings, Table
 from ..serving import EngineServing, adapter_refusal, is_set, layer_numbers, layers_by_reason, plain_torch, unserved
 from .limits import IN_BF16, LAYERS, MODEL
@@ -26,14 +26,17 @@ SPECULATION = ("ngram", "ngram_gpu", "draft_model")  # methods of speculative de
 BUNDLE_OPTION, CHECKPOINT_OPTION = "oscar_bundle", "oscar_checkpoint"  # of --additional-config
 
 
-def _options(config: Any) -> dict[str, Any]:
-    return config.additional_config if isinstance(config.additional_config, dict) else {}
+def _option(config: Any, name: str, read: Callable[[Any, str], str | None]) -> str | None:
+    """An option of --additional-config, None if it is not given. read: folder_name or existing_folder."""
+    options = config.additional_config if isinstance(config.additional_config, dict) else {}
+    known_names(options, (BUNDLE_OPTION, CHECKPOINT_OPTION), "--additional-config")
+    return read(options.get(name), f"'{name}' of --additional-config")
 
 
 def bundle_path(config: Any) -> pathlib.Path:
     """--additional-config '{"oscar_bundle": DIR}' or the environment; the option takes precedence. Without both, the
     bundle of the checkpoint on this machine."""
-    name = _options(config).get(BUNDLE_OPTION) or os.environ.get(BUNDLE_VARIABLE)
+    name = _option(config, BUNDLE_OPTION, folder_name) or os.environ.get(BUNDLE_VARIABLE)
     if name:
         return bundles.named(name)
     return bundles.of_checkpoint(_checkpoint(config), f"--additional-config '{{\"{BUNDLE_OPTION}\": \"DIR\"}}'")
@@ -105,7 +108,7 @@ def model_refusal(text_config: Any) -> str | None:
 
 
 def _checkpoint(config: Any) -> pathlib.Path:
-    named = _options(config).get(CHECKPOINT_OPTION) or config.model_config.model
+    named = _option(config, CHECKPOINT_OPTION, existing_folder) or config.model_config.model
     return checkpoint_of(named, config.model_config.revision,
                          f"pass --additional-config '{{\"{CHECKPOINT_OPTION}\": \"DIR\"}}'")
 
