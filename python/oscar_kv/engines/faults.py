@@ -33,7 +33,7 @@ class Faults:
             if notes.is_cuda:
                 if torch.cuda.is_current_stream_capturing():
                     return
-                device, notes = notes, torch.empty(notes.shape, dtype=notes.dtype, pin_memory=True)
+                device, notes = notes, torch.empty(notes.shape, dtype=notes.dtype, device="cpu", pin_memory=True)
                 notes.copy_(device, non_blocking=True)
                 copied = torch.cuda.Event()
                 copied.record()
