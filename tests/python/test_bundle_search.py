@@ -46,7 +46,7 @@ def test_the_bundle_of_the_checkpoint(places):
     (store / "broken" / "oscar_bundle.json").write_text("{")
     (store / "list").mkdir()
     (store / "list" / "oscar_bundle.json").write_text("[]")
-    with pytest.raises(InputError, match="no bundle of the model .*tiny-qwen3.*oscar-fit --model .* -o .*store/tiny-qwen3, and"):
+    with pytest.raises(InputError, match="no bundle of the model .*tiny-qwen3.*oscar-fit --model .* -o .*store/tiny-qwen3; evaluate it"):
         bundles.of_checkpoint(MODEL, "--option")
     cached = repository(cache, "org/kv")
     assert bundles.of_checkpoint(MODEL, "--option") == cached

@@ -60,7 +60,7 @@ def of_checkpoint(checkpoint: pathlib.Path, option: str) -> pathlib.Path:
             return next(iter(found.values()))
     place = store() / checkpoint.resolve().name
     raise InputError(f"no bundle of the model {quoted(str(checkpoint))} is in {store()} or in the Hugging Face cache; "
-                     f"fit one with: oscar-fit --model {checkpoint} --prompts PROMPTS.jsonl -o {place}, and evaluate it "
+                     f"fit one with: oscar-fit --model {checkpoint} --prompts PROMPTS.jsonl -o {place}; evaluate it "
                      f"with: oscar-verify --model {checkpoint} --bundle {place} --text TEXT; or name one with {option} "
                      f"or {BUNDLE_VARIABLE}")
 
