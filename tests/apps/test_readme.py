@@ -243,8 +243,8 @@ def test_every_option_that_is_named_exists(page):
 
 
 FOREIGN = {"--attention-backend", "--context-length", "--decode-attention-backend", "--disable-prefill-cuda-graph", "--disable-radix-cache",
-           "--kv-cache-dtype", "--kv-cache-quant-group-size", "--logprobs-mode", "--max-model-len", "--max-running-requests", "--model-path", "--nnodes",
-           "--no-enable-prefix-caching", "--no-python", "--nproc-per-node", "--page-size", "--prefill-attention-backend",
+           "--kv-cache-dtype", "--kv-cache-quant-group-size", "--logprobs-mode", "--max-model-len", "--max-running-requests", "--model-path",
+           "--nnodes", "--no-enable-prefix-caching", "--no-python", "--nproc-per-node", "--page-size", "--prefill-attention-backend",
            "--tensor-parallel-size", "--tp-size"}
 STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 
