@@ -108,11 +108,12 @@ def read_result(measurement: str, place: pathlib.Path) -> float:
         if not found:
             raise InputError(f"{place}: holds no results_*.json of lm-evaluation-harness; look at the output of its "
                              "command")
-        results, path, name = _json(found[-1]).get("results", {}).get("gsm8k",
-                                                                      {}), found[-1], "exact_match,strict-match"
+        path, names = found[-1], ["results", "gsm8k", "exact_match,strict-match"]
     else:
-        results, path, name = _json(place), place, "requests_per_second"  # its tokens per second include prompts
-    value = results.get(name) if isinstance(results, dict) else None
+        path, names = place, ["requests_per_second"]  # its tokens per second include prompts
+    value, name = _json(path), names[-1]
+    for one in names:
+        value = value.get(one) if isinstance(value, dict) else None
     if not isinstance(value, (int, float)):
         raise InputError(f"{path}: has no number '{name}', which this release of oscar-kv looks for")
     return 100.0 * value if measurement == "gsm8k" else float(value)

@@ -9,6 +9,7 @@ pytest.importorskip("torch")
 
 from conftest import GOLDEN  # noqa: E402
 from oscar_kv import serve_check  # noqa: E402
+from oscar_kv.files.errors import InputError  # noqa: E402
 
 BUNDLE = str(GOLDEN / "bundle")
 
@@ -106,3 +107,10 @@ def test_bad_arguments(tmp_path, capsys):
         with pytest.raises(SystemExit) as end:
             serve_check.main(["org/model", BUNDLE, *arguments])
         assert end.value.code == 2
+
+
+@pytest.mark.parametrize("text", ["[]", "3", '{"results": []}', '{"results": {"gsm8k": [1]}}', '{"results": {"gsm8k": {"exact_match,strict-match": "1"}}}'])
+def test_results_of_another_form(text, tmp_path):
+    (tmp_path / "results_1.json").write_text(text)
+    with pytest.raises(InputError, match="has no number 'exact_match,strict-match'"):
+        serve_check.read_result("gsm8k", tmp_path)
