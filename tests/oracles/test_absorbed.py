@@ -127,12 +127,11 @@ def test_files(case):
     assert (absorbed / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
 
 
+@pytest.mark.parametrize("case", ["sample"], indirect=True)
 @pytest.mark.parametrize("form", ["absorbed", "transformers", "vllm", "sglang", "sglang-branch", "sglang-branch-v2", "sglang-branch-v3"])
 def test_nothing_tells_of_the_calibration_text(form, case, tool, tmp_path):
     """An export holds no hash of a document or a passage, which would show that a text was used."""
-    name, source, bundle, _ = case
-    if name != "sample":
-        pytest.skip("once is enough")
+    _, source, bundle, _ = case
     tool("oscar-fit", bundle.parent / "s", "-o", tmp_path / "b", "--for", form, "-q")
     parts = json.loads((tmp_path / "b" / "calibration_hashes.json").read_text())["parts"]
     secret = [text for part in parts for kind in ("documents", "passages") for text in part["prompts"].get(kind, ())]
@@ -144,20 +143,18 @@ def test_nothing_tells_of_the_calibration_text(form, case, tool, tmp_path):
     assert not [text for text in secret if str(text).encode() in content]
 
 
+@pytest.mark.parametrize("case", ["shards"], indirect=True)  # a shard is copied, too
 def test_copied_files_have_the_mode_of_the_others(case, tmp_path):
-    name, source, bundle, _ = case
-    if name != "shards":
-        pytest.skip("a shard is copied, too")
+    _, source, bundle, _ = case
     command = [BUILD_DIR / "bin" / "oscar-export", bundle, "--format", "absorbed", "--model", source, "-o", tmp_path / "out"]
     subprocess.run(["sh", "-c", 'umask 077; exec "$@"', "sh", *map(str, command)], check=True, capture_output=True)
     modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "out").rglob("*") if path.is_file()}
     assert len(modes) > 5 and set(modes.values()) == {0o600}, modes
 
 
+@pytest.mark.parametrize("case", ["sample"], indirect=True)
 def test_its_bundle_measures_the_same(case, tool, tmp_path):
-    name, source, bundle, absorbed = case
-    if name != "sample":
-        pytest.skip("once is enough")
+    _, source, bundle, absorbed = case
     text = tmp_path / "text.txt"
     text.write_text((SAMPLE.parent / "heldout.txt").read_text()[:3000])
     kl = {}
