@@ -12,7 +12,7 @@ import torch
 from ..files.errors import InputError
 from ..format.page_layout import PAGE_TOKENS
 from .chunk_plan import Chunk
-from .rows import Overlay, Rows
+from .rows import Batch, Overlay, Rows
 from .slot_kv import SlotTable
 from .step_rows import sent
 
@@ -140,14 +140,20 @@ class OverlayTable(SlotTable):
              new: Sequence[bool] | None = None) -> Rows:
         made, batch = self._requests(slots, starts, counts, lengths, table, slot_mapping)
         count, table = lengths.shape[0], made.table
-        if self._goes_on(slots, starts, counts, new, table):
-            whole, behind = self._tables(table)
-            made.overlay = Overlay(whole, self._ring[:count], self._before[:count])
-            made.table, made.window_table = behind, self._entries[:count]
-            return self._with_steps(made, batch, slot_mapping)
+        whole, behind = self._tables(table)
+        made.overlay = Overlay(whole, self._ring[:count], self._before[:count])
+        if not self._goes_on(slots, starts, counts, new, table):
+            self._find_entries(made, batch, slots, starts, counts, new)
+        made.table, made.window_table = behind, self._entries[:count]
+        return self._with_steps(made, batch, slot_mapping)
+
+    def _find_entries(self, made: Rows, batch: Batch, slots: Sequence[int] | torch.Tensor, starts: Sequence[int],
+                      counts: Sequence[int], new: Sequence[bool] | None) -> None:
+        """The entries of all windows, before and after the new tokens of chunks. Sets made.overlay.fills."""
+        table, count, overlay = made.table, made.lengths.shape[0], made.overlay
+        assert overlay is not None
         if not self._known:
             self._grow(int(table.max()) + 1)
-        whole, behind = self._tables(table)
         device = table.device
         slot, *_ = self._slots_of(slots, [1] * len(slots) + [0] * (count - len(slots)))
         chunk = {c.row: c for c in made.chunks}
@@ -158,7 +164,6 @@ class OverlayTable(SlotTable):
         start = torch.where(known >= 0, known, (made.lengths - few).clamp(min=0))
         blocks, number = self._of_window(until, table, start)
         found, fresh = self._assign(slot, blocks)
-        overlay = Overlay(whole, self._ring[:count], self._before[:count])
         read = fresh & (number * PAGE_TOKENS < start[:, None])  # they hold tokens and had no entry
         exchanged, self.exchanged = self.exchanged, False
         old = {b: s for b, (s, c) in enumerate(zip(starts, counts))
@@ -181,8 +186,6 @@ class OverlayTable(SlotTable):
             found, _ = self._assign(slot, self._of_window(made.lengths, table, start)[0])
         self._entries[:count] = found
         self._ring[:count] = found[:, self.sink_pages:]
-        made.table, made.window_table, made.overlay = behind, self._entries[:count], overlay
-        return self._with_steps(made, batch, slot_mapping)
 
     def _goes_on(self, slots: Sequence[int] | torch.Tensor, starts: Sequence[int], counts: Sequence[int],
                  new: Sequence[bool] | None, table: torch.Tensor) -> bool:
@@ -193,8 +196,8 @@ class OverlayTable(SlotTable):
                 or any(c != 1 for c in counts)):
             return False
         self._last = list(slots), [s + 1 for s in starts], tuple(table.shape)
-        return (last is not None and last[0] == self._last[0] and last[1] == list(starts) and last[2] == self._last[2]
-                and not self.exchanged and all(s % PAGE_TOKENS for s in starts))
+        return (last == (list(slots), list(starts), tuple(table.shape)) and not self.exchanged
+                and all(s % PAGE_TOKENS for s in starts))
 
     def _tables(self, table: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Copies of the block table at fixed addresses: the full table, and the part from the first block after the
