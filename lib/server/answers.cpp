@@ -12,6 +12,8 @@
 namespace oscar {
 namespace {
 
+using Logprobs = std::vector<std::pair<std::int32_t, double>>;  // of token ids
+
 constexpr double kLeastLogprob = -9999.0;  // vLLM's stand-in for no probability; of SGLang null
 constexpr double kMostLogprob = 1e-3;      // rounding may bring a probability above one
 constexpr double kMostSum = 1.01;          // of the probabilities at one place
@@ -46,8 +48,7 @@ std::int32_t token_of(const Json& value, const std::string& where) {
 }
 
 // Sorted, each token once, the token itself included.
-ServedToken place(std::int32_t token, std::optional<double> logprob, std::vector<std::pair<std::int32_t, double>> top,
-                  const std::string& where) {
+ServedToken place(std::int32_t token, std::optional<double> logprob, Logprobs top, const std::string& where) {
   const auto itself = std::find_if(top.begin(), top.end(), [&](const auto& t) { return t.first == token; });
   if (itself != top.end()) {
     if (!logprob) logprob = itself->second;
@@ -79,24 +80,26 @@ void require_count(std::size_t found, std::size_t expected, const char* what, co
   refuse(where, "has " + std::to_string(found) + " " + what + ", expected " + std::to_string(expected));
 }
 
-// {"12": {"logprob": -0.1, ...}, ...}
-std::vector<std::pair<std::int32_t, double>> vllm_top(const Json& entry, const std::string& where) {
-  if (!entry.is_object()) refuse(where, "has no log-probabilities at a place of the prompt");
-  std::vector<std::pair<std::int32_t, double>> top;
+// {"12": {"logprob": -0.1, ...}, ...} with that member, {"token_id:12": -0.1, ...} without one. entry: an object.
+Logprobs vllm_top(const Json& entry, const char* member, const std::string& where) {
+  Logprobs top;
   for (const auto& [name, value] : entry.items()) {
-    top.emplace_back(token_of(std::string_view(name), where), logprob_of(json_member(value, "logprob"), where));
+    top.emplace_back(token_of(std::string_view(name), where),
+                     logprob_of(member != nullptr ? json_member(value, member) : value, where));
   }
   return top;
 }
 
-// [[logprob, token, text], ...]
-std::vector<std::pair<std::int32_t, double>> sglang_top(const Json& entry, const std::string& where) {
-  std::vector<std::pair<std::int32_t, double>> top;
+// [logprob, token, text]
+std::pair<std::int32_t, double> sglang_pair(const Json& pair, const std::string& where) {
+  if (!pair.is_array() || pair.size() < 2) refuse(where, "a log-probability is not a pair with its token");
+  return {token_of(pair[1], where), logprob_of(pair[0], where)};
+}
+
+Logprobs sglang_top(const Json& entry, const std::string& where) {
+  Logprobs top;
   if (!entry.is_array()) refuse(where, "has no most probable tokens at a place");
-  for (const Json& pair : entry) {
-    if (!pair.is_array() || pair.size() < 2) refuse(where, "a log-probability is not a pair with its token");
-    top.emplace_back(token_of(pair[1], where), logprob_of(pair[0], where));
-  }
+  for (const Json& pair : entry) top.push_back(sglang_pair(pair, where));
   return top;
 }
 
@@ -134,7 +137,8 @@ ServedAnswer read_vllm_answer(const Json& answer, const ServedRequest& request, 
     if (!places.is_array()) refuse(where, "has no prompt_logprobs");
     require_count(places.size(), request.prompt.size(), "prompt_logprobs", where);
     for (std::size_t t = 1; t < request.prompt.size(); ++t) {
-      out.prompt.push_back(place(request.prompt[t], std::nullopt, vllm_top(places[t], where), where));
+      if (!places[t].is_object()) refuse(where, "has no log-probabilities at a place of the prompt");
+      out.prompt.push_back(place(request.prompt[t], std::nullopt, vllm_top(places[t], "logprob", where), where));
     }
   }
   if (request.generate == 0) return out;
@@ -146,12 +150,8 @@ ServedAnswer read_vllm_answer(const Json& answer, const ServedRequest& request, 
   }
   for (std::size_t t = 0; t < tokens.size(); ++t) {
     if (!tokens[t].is_string() || !tops[t].is_object()) refuse(where, "a generated token has no log-probabilities");
-    std::vector<std::pair<std::int32_t, double>> top;
-    for (const auto& [name, value] : tops[t].items()) {
-      top.emplace_back(token_of(std::string_view(name), where), logprob_of(value, where));
-    }
     const auto token = token_of(std::string_view(tokens[t].get_ref<const std::string&>()), where);
-    out.generated.push_back(place(token, logprob_of(logprobs[t], where), std::move(top), where));
+    out.generated.push_back(place(token, logprob_of(logprobs[t], where), vllm_top(tops[t], nullptr, where), where));
   }
   return out;
 }
@@ -165,11 +165,8 @@ ServedAnswer read_sglang_answer(const Json& answer, const ServedRequest& request
     require_count(tokens.size(), count, tokens_key, where);
     require_count(tops.size(), count, tops_key, where);
     for (std::size_t t = from; t < count; ++t) {
-      if (!tokens[t].is_array() || tokens[t].size() < 2) {
-        refuse(where, "a log-probability is not a pair with its token");
-      }
-      into.push_back(
-          place(token_of(tokens[t][1], where), logprob_of(tokens[t][0], where), sglang_top(tops[t], where), where));
+      const auto [token, logprob] = sglang_pair(tokens[t], where);
+      into.push_back(place(token, logprob, sglang_top(tops[t], where), where));
     }
   };
   if (request.score_prompt) {
