@@ -145,16 +145,23 @@ class Work(TorchDispatchMode):
         return function(*arguments, **(named or {}))
 
 
-@pytest.mark.parametrize("counts,launches,copies", [([1] * 4, 3, 1), ([1, 1, 1, 90], 9, 2), ([1, 1, 60, 90], 9, 2)])
-def test_work_of_a_plan(fitted, counts, launches, copies):
-    """The plan of a step, for all layers and builders of a real bundle, is few launches, however many its requests."""
-    engine = FittedEngine(*fitted())
-    starts = [0 if count > 1 else 330 for count in counts]
+@pytest.mark.parametrize("shared,counts,launches,copies", [
+    (False, [1] * 4, 3, 1), (False, [1, 1, 1, 90], 9, 2), (False, [1, 1, 60, 90], 9, 2),
+    (True, [1] * 4, 8, 3), (True, [1, 1, 1, 90], 16, 4)])  # two look for the number of blocks, which vLLM tells when it serves
+def test_work_of_a_plan(fitted, shared, counts, launches, copies):
+    """The plan of a step, for all layers and builders of a real bundle, is few launches, however many its requests, of which one begins a block.
+    shared: with prefix caching."""
+    engine = FittedPrefixEngine(*fitted(cache_config__enable_prefix_caching=True)) if shared else FittedEngine(*fitted())
+    starts = [0 if count > 1 else 318 + i for i, count in enumerate(counts)]
     lengths = torch.tensor([start + count for start, count in zip(starts, counts)], dtype=torch.int32)
     engine.running = [Request(380, 1, 330 if count == 1 else 370, slot=i, done=start) for i, (start, count) in enumerate(zip(starts, counts))]
     for request in engine.running:
         request.known = request.prompt
-    common = engine.metadata(range(len(counts)), counts, lengths, torch.zeros(4, 6, dtype=torch.int32), torch.arange(64, 64 + sum(counts)))
+    common = engine.metadata(range(len(counts)), counts, lengths, torch.arange(24, dtype=torch.int32).view(4, 6), torch.arange(64, 64 + sum(counts)))
+    if shared:  # vLLM says which requests may be new
+        common.is_prefilling = torch.tensor([count > 1 for count in counts])
+    [builder.build(0, common) for builder in engine.builders]  # makes the tables at fixed addresses
+    engine.builders[0].serving.plan = None
     with Work() as found:
         rows = [builder.build(0, common).rows for builder in engine.builders][-1]
         if rows.chunks:

@@ -1,6 +1,5 @@
 """The vLLM adapter against vLLM's own Python on the CPU: registration, page sizes, grouping, allocation and views of the cache,
 the metadata builder, and the backend's forward under the simulated block manager. Nothing here serves a model."""
-import copy
 import dataclasses
 import importlib.metadata
 import os
@@ -20,7 +19,6 @@ import numpy as np  # noqa: E402
 from block_engine import SCALE, Engine, PrefixEngine, families, requests  # noqa: E402
 from conftest import GOLDEN, SAMPLES, SOURCE_DIR, card_commands  # noqa: E402
 from oscar_kv.cache import overlay_kv, overlay_table  # noqa: E402
-from oscar_kv.cache.overlay_table import OverlayTable  # noqa: E402
 from oscar_kv.engines import bundles, serving as engine_serving  # noqa: E402
 from oscar_kv.engines.names import check_version  # noqa: E402
 from oscar_kv.engines.vllm.limits import RELEASE  # noqa: E402
@@ -454,39 +452,6 @@ def test_prefix_caching_in_memory_of_vllm(serve, rotated, monkeypatch):
         assert engine.hits > 10 and engine.coded > 3 and engine.kept > 5, (engine.hits, engine.coded, engine.kept)
         waits.append(engine.waits)
     assert waits[1] < waits[0]  # a request that decodes into a new block is not taken for a new one
-
-
-def test_steps_that_go_on_assign_no_entries(serve, monkeypatch):
-    """With prefix caching, a pass of the last one's requests looks for entries only where one of them begins a block. Its tables are those of a
-    table that always looks."""
-    bundle = random_bundle(1, d=64, key=(4, 2, 1, 1), value=(4, 2, 1, 1), sink=64, recent=40)
-    made = serve(bundle, cache_config__enable_prefix_caching=True)
-    engine = VllmPrefixEngine(bundle, 0, made, [attention_layer(0)], 24, 3)
-    engine.calm, table, assigned, passes = 0.9, engine.table, [], []
-    assign, rows = table._assign, table.rows
-    monkeypatch.setattr(table, "_assign", lambda *given: assigned.append(1) or assign(*given))
-
-    def compared(*given):
-        before, twin = len(assigned), copy.deepcopy(table.__dict__)
-        found = rows(*given)
-        passes.append(len(assigned) == before)
-        if passes[-1]:
-            other = OverlayTable.__new__(OverlayTable)
-            other.__dict__.update(twin | {"_last": None})
-            other.__dict__.pop("_assign"), other.__dict__.pop("rows")
-            expected = other.rows(*given)
-            for name in ("lengths", "table", "window_table"):
-                assert torch.equal(getattr(found, name), getattr(expected, name)), name
-            assert torch.equal(found.overlay.blocks, expected.overlay.blocks) and torch.equal(found.overlay.ring, expected.overlay.ring)
-            assert expected.overlay.fills is None
-        return found
-
-    monkeypatch.setattr(table, "rows", compared)
-    work = families(6, 330, 8)
-    for request in work:
-        request.prompt = max(1, request.total - 40)
-    engine.run(work)
-    assert sum(passes) > 30 and passes.count(False) > 30 and engine.hits > 3, (sum(passes), len(passes), engine.hits)
 
 
 @pytest.mark.parametrize("layer", [0, 1])

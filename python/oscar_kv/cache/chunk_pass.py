@@ -16,18 +16,23 @@ def room(kv_heads: int, head_dim: int, tokens: int) -> int:
     return max(64, min(tokens, (BUFFER_MIB << 20) // (4 * kv_heads * head_dim)))
 
 
+def _part(rows: torch.Tensor, one: Pass) -> torch.Tensor:
+    """The rows of a pass, mostly all."""
+    return rows if one.end - one.begin == rows.shape[0] else rows[one.begin:one.end]
+
+
 def _rows_of(layer_code: LayerCode, held: Held, one: Pass, key: torch.Tensor, value: torch.Tensor,
              buffer: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values of a pass: gathered into the buffer, or the new rows themselves."""
     if one.device_tiles is None:
-        return key[one.begin:one.end], value[one.begin:one.end]
+        return _part(key, one), _part(value, one)
     if buffer is None:
         buffer = key.new_empty((2, one.keys, *key.shape[1:]))
     keys, values = buffer[:, :one.keys]
     key_back, value_back = layer_code.transform.products("key_back", "value_back")
-    operators.run(operators.past_rows, layer_code.view(
-        **vars(held), tiles=one.device_tiles, key=key, value=value, key_matrix=key_back, value_matrix=value_back,
-        phases=layer_code.phases(), key_out=keys, value_out=values))
+    layer_code.call(operators.past_rows, pool=held.pool, windows=held.windows, tiles=one.device_tiles, key=key,
+                    value=value, key_matrix=key_back, value_matrix=value_back, phases=layer_code.phases(), key_out=keys,
+                    value_out=values)
     return keys, values
 
 
@@ -39,7 +44,7 @@ def attend(layer_code: LayerCode, held: Held, work: ChunkWork, query: torch.Tens
     lse = {}
     for one in work.passes:
         keys, values = _rows_of(layer_code, held, one, key, value, buffer)
-        queries, place = query[one.begin:one.end], out[one.begin:one.end]
+        queries, place = _part(query, one), _part(out, one)
         if not one.merged:
             lse[one.begin] = flash.attention(queries, keys, values, one, one.causal, scale, place,
                                              layer_code.shared.flash)
@@ -56,9 +61,10 @@ def attend(layer_code: LayerCode, held: Held, work: ChunkWork, query: torch.Tens
 def append(layer_code: LayerCode, held: Held, work: ChunkWork, key: torch.Tensor, value: torch.Tensor,
            bad: torch.Tensor, sink: int) -> None:
     """Writes the new rows into windows and pages, after reading the rows that they push out of the windows."""
-    view = layer_code.view(**vars(held), bad=bad, sink=sink)
+    places = dict(pool=held.pool, windows=held.windows, bad=bad)
     if work.leaving is not None:
-        operators.run(operators.quantize_windows, view.but(runs=work.leaving))
+        layer_code.call(operators.quantize_windows, **places, window_table=held.window_table, sink=sink,
+                        runs=work.leaving)
     forward = layer_code.transform.products("key_forward", "value_forward")
-    operators.run(operators.new_rows, view.but(key=key, value=value, runs=work.new, key_matrix=forward[0],
-                                               value_matrix=forward[1], phases=layer_code.phases()))
+    layer_code.call(operators.new_rows, **places, key=key, value=value, runs=work.new, key_matrix=forward[0],
+                    value_matrix=forward[1], phases=layer_code.phases())

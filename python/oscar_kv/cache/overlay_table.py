@@ -3,20 +3,22 @@ quantization. A running request has entries for its first blocks (the sink) and 
 to the block, not to the request. A request whose first tokens are in another's blocks (prefix caching) thus finds
 their entries too. A block without an entry is read from its codes: its entry is filled with them (Overlay.fills).
 
-Entries are assigned on the device, where the engine's block tables are. The host waits for this only in passes that
-may contain a new request. A request that starts with others' tokens starts at a complete block."""
+Entries are assigned on the device, where the engine's block tables are, in one launch. The host waits for this only in
+passes that may contain a new request. A request that starts with others' tokens starts at a complete block."""
 from collections.abc import Mapping, Sequence
 
 import torch
 
 from ..files.errors import InputError
 from ..format.page_layout import PAGE_TOKENS
+from ..ops import operators
+from ..ops.entry_reference import NONE
+from ..ops.view import StepView
 from .chunk_plan import Chunk
 from .rows import Batch, Overlay, Rows
 from .slot_kv import SlotTable
 from .step_rows import sent
 
-NONE = -1
 
 
 def blocks_of_window(recent: int) -> int:
@@ -33,14 +35,15 @@ class OverlayTable(SlotTable):
                  spare: int | None = None, blocks: int | None = None, most_new: int = 1,
                  recent: int | None = None) -> None:
         super().__init__(slots, sink_pages + ring_pages, device, most_new)
-        self.sink_pages, self.ring_pages, self._recent = sink_pages, ring_pages, recent if most_new > 1 else None
+        self.sink_pages, self.ring_pages = sink_pages, ring_pages
+        self._recent = recent if most_new > 1 and recent is not None else 0  # tokens are taken back
         self.entries = entries(slots, sink_pages + ring_pages, spare)
         device = self._lengths.device
-        self._lost = torch.zeros((), dtype=torch.int64, device=device)
+        self._lost = torch.zeros(1, dtype=torch.int64, device=device)
         self._wanted = self._lost.new_full((slots + 1, self.window_pages), NONE)   # blocks of each slot's windows
         # the last one receives discarded data
         self._block_of = self._lost.new_full((self.entries + 1,), NONE)
-        self._used_at = self._lost.new_zeros(self.entries + 1)
+        self._used_at, self._marked = self._lost.new_zeros(self.entries + 1), self._lost.new_zeros(self.entries + 1)
         # for each block; the last one likewise
         self._entry_of = self._lost.new_full((1,), NONE)
         self._known, self._now = False, 0
@@ -48,9 +51,9 @@ class OverlayTable(SlotTable):
         self._ring = self._pages.new_zeros(slots, ring_pages)
         self._entries = self._pages.new_zeros(slots, self.window_pages)
         self._before = self._pages.new_zeros(slots, self.window_pages)
+        self._blocks = self._wanted.new_zeros(slots, self.window_pages)  # of the pass
+        self._read = torch.zeros(slots, self.window_pages, dtype=torch.bool, device=device)
         self._copies: tuple[torch.Tensor, torch.Tensor] | None = None
-        # slots, starts of the next tokens and shape of the table of a pass of steps
-        self._last: tuple[list[int], list[int], tuple[int, ...]] | None = None
         # Set by an engine's adapter for the next pass, if the engine put other blocks with the same tokens into the
         # table of a running request.
         self.exchanged = False
@@ -89,52 +92,6 @@ class OverlayTable(SlotTable):
         """Whether the block has a BF16 copy. For tests, because it waits."""
         return block < self._entry_of.shape[0] - 1 and int(self._entry_of[block]) != NONE
 
-    def _of_window(self, lengths: torch.Tensor, table: torch.Tensor,
-                   start: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Blocks [R, sink + ring pages] in the windows of requests with these lengths, and their index in the
-        request; NONE if absent. start [R]: tokens before the new ones. If tokens were taken back, the first of the
-        newest blocks may have lost its entry, but all its tokens are older than the windows: it counts as absent."""
-        last = (lengths.long() - 1) // PAGE_TOKENS  # -1 without tokens
-        column = torch.arange(self.ring_pages, device=table.device)
-        newest = last[:, None] - (last[:, None] - column) % self.ring_pages
-        first = torch.arange(self.sink_pages, device=table.device).expand(len(last), -1)
-        number = torch.cat([first, newest], dim=1)
-        there = (number >= 0) & (number <= last[:, None]) & (lengths[:, None] > 0)
-        if self._recent is not None:
-            there &= (number < self.sink_pages) | (PAGE_TOKENS * (number + 1) > start[:, None] - self._recent)
-        number = torch.where(there, number, 0)
-        return torch.where(there, table.long().gather(1, number.clamp(max=table.shape[1] - 1)), NONE), number
-
-    def _assign(self, slots: torch.Tensor, blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Assigns entries [R, ...] to blocks, which become the windows of their slots. Blocks without an entry get
-        the least recently used free one. Also returns which [R, ...] got a new entry; a block requested by
-        several rows is listed once."""
-        self._now += 1
-        self._wanted[slots] = blocks
-        self._wanted[self.slots] = NONE
-        nobody = self._entry_of.shape[0] - 1
-        flat = torch.where(blocks >= 0, blocks, nobody).flatten()
-        held = self._entry_of[torch.where(self._wanted >= 0, self._wanted, nobody).flatten()]
-        taken = torch.zeros_like(self._used_at)
-        taken[torch.where(held >= 0, held, self.entries)] = 1
-        taken[self.entries] = 1  # not owned
-        order = torch.argsort(self._used_at + (taken << 40), stable=True)
-        missing = (flat != nobody) & (self._entry_of[flat] < 0)
-        index = torch.arange(len(flat), device=flat.device)
-        first = torch.full_like(self._entry_of, len(flat)).scatter_reduce(0, flat, index, "amin")
-        new = missing & (first[flat] == index)
-        entry = torch.where(new, order[(new.cumsum(0) - 1).clamp(min=0, max=self.entries)], self.entries)
-        old = self._block_of[entry]
-        gone = torch.where(new & (old >= 0) & (self._entry_of[old.clamp(min=0)] == entry), old, nobody)
-        self._entry_of[gone] = NONE
-        self._block_of[entry] = torch.where(new, flat, NONE)
-        self._entry_of[torch.where(new, flat, nobody)] = torch.where(new, entry, NONE)
-        self._entry_of[nobody] = NONE
-        found = self._entry_of[flat]
-        found = torch.where(found >= 0, found, self.entries)
-        self._used_at[found] = self._now
-        return found.view(blocks.shape), new.view(blocks.shape)
-
     def rows(self, slots: Sequence[int] | torch.Tensor, starts: Sequence[int], counts: Sequence[int],
              lengths: torch.Tensor, table: torch.Tensor, slot_mapping: torch.Tensor,
              new: Sequence[bool] | None = None) -> Rows:
@@ -142,8 +99,7 @@ class OverlayTable(SlotTable):
         count, table = lengths.shape[0], made.table
         whole, behind = self._tables(table)
         made.overlay = Overlay(whole, self._ring[:count], self._before[:count])
-        if not self._goes_on(slots, starts, counts, new, table):
-            self._find_entries(made, batch, slots, starts, counts, new)
+        self._find_entries(made, batch, slots, starts, counts, new)
         made.table, made.window_table = behind, self._entries[:count]
         return self._with_steps(made, batch, slot_mapping)
 
@@ -154,50 +110,42 @@ class OverlayTable(SlotTable):
         assert overlay is not None
         if not self._known:
             self._grow(int(table.max()) + 1)
-        device = table.device
         slot, *_ = self._slots_of(slots, [1] * len(slots) + [0] * (count - len(slots)))
         chunk = {c.row: c for c in made.chunks}
-        # First the data read before new tokens are written: windows of chunks before the pass, windows of others after
-        # it.
-        known, few = sent([[chunk[b].start if b in chunk else -1 for b in range(count)], batch.counts], device)
-        until = torch.where(known >= 0, known, made.lengths)
-        start = torch.where(known >= 0, known, (made.lengths - few).clamp(min=0))
-        blocks, number = self._of_window(until, table, start)
-        found, fresh = self._assign(slot, blocks)
-        read = fresh & (number * PAGE_TOKENS < start[:, None])  # they hold tokens and had no entry
+        known, few = sent([[chunk[b].start if b in chunk else -1 for b in range(count)], batch.counts], table.device)
         exchanged, self.exchanged = self.exchanged, False
         old = {b: s for b, (s, c) in enumerate(zip(starts, counts))
                if c > 0 and s > 0 and s % PAGE_TOKENS == 0 and (new is None or new[b])}
-        if exchanged or old:
+        may_be_new = exchanged or bool(old)
+        if may_be_new:
             self._check()
             self._check_written(old, made.chunks, table)
-            at = read.nonzero(as_tuple=True)
-            if len(at[0]) > 0:
-                overlay.fills = blocks[at], found[at]
-        else:  # no request can be new
-            self._lost += read.sum()
-        self._before[:count] = found
-        if chunk:
-            for c in made.chunks:  # blocks that are written beyond their entries
-                first = max(c.start // PAGE_TOKENS, self.sink_pages)
-                end = (c.start + c.count - 1) // PAGE_TOKENS - self.ring_pages + 1
-                if end > first:
-                    self._entry_of[table[c.row, first:end].long()] = NONE
-            found, _ = self._assign(slot, self._of_window(made.lengths, table, start)[0])
-        self._entries[:count] = found
-        self._ring[:count] = found[:, self.sink_pages:]
 
-    def _goes_on(self, slots: Sequence[int] | torch.Tensor, starts: Sequence[int], counts: Sequence[int],
-                 new: Sequence[bool] | None, table: torch.Tensor) -> bool:
-        """Whether the pass is the last one with one more token for each request, none of which begins a block, so that
-        every window has the entries it had."""
-        last, self._last = self._last, None
-        if (new is None or any(new) or isinstance(slots, torch.Tensor) or self._recent is not None
-                or any(c != 1 for c in counts)):
-            return False
-        self._last = list(slots), [s + 1 for s in starts], tuple(table.shape)
-        return (last == (list(slots), list(starts), tuple(table.shape)) and not self.exchanged
-                and all(s % PAGE_TOKENS for s in starts))
+        def assign(found: torch.Tensor, after: bool) -> None:
+            self._now += 1
+            operators.run(operators.assign_entries, StepView(
+                lengths=made.lengths, known=known, few=few, slots=slot, table=table, wanted=self._wanted,
+                entry_of=self._entry_of, block_of=self._block_of, used_at=self._used_at, marked=self._marked,
+                blocks=self._blocks[:count], found=found[:count], ring=overlay.ring, read=self._read[:count],
+                lost=self._lost, now=self._now, sink_pages=self.sink_pages, ring_pages=self.ring_pages,
+                recent=self._recent, after=after, counts=not after and not may_be_new))
+
+        # First the data read before new tokens are written: windows of chunks before the pass, windows of others after
+        # it.
+        assign(self._before if chunk else self._entries, False)
+        if may_be_new:
+            at = self._read[:count].nonzero(as_tuple=True)
+            if len(at[0]) > 0:
+                found = self._before if chunk else self._entries
+                overlay.fills = self._blocks[:count][at], found[:count][at].long()
+        if not chunk:
+            return
+        for c in made.chunks:  # blocks that are written beyond their entries
+            first = max(c.start // PAGE_TOKENS, self.sink_pages)
+            end = (c.start + c.count - 1) // PAGE_TOKENS - self.ring_pages + 1
+            if end > first:
+                self._entry_of[table[c.row, first:end].long()] = NONE
+        assign(self._entries, True)
 
     def _tables(self, table: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Copies of the block table at fixed addresses: the full table, and the part from the first block after the

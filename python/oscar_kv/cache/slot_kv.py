@@ -244,10 +244,10 @@ class SlotKV:
             output.copy_(self.tiers.step(held, query, key, value, scale, self.bad, Rule(sinks=sinks), self.space,
                                          flushes=False))
             return
-        operators.run(operators.step_tokens, code.view(
-            **vars(held), output=output, query=query, key=key, value=value, phases=code.phases(),
-            tile_phases=code.tile_phases(self.space.is_cuda), workspace=self.space, scale=float(scale),
-            flush=self.tiers.flush))
+        code.call(operators.step_tokens, output=output, query=query, key=key, value=value, pool=held.pool,
+                  table=held.table, windows=held.windows, window_table=held.window_table, lengths=held.lengths,
+                  phases=code.phases(), tile_phases=code.tile_phases(self.space.is_cuda), workspace=self.space,
+                  scale=float(scale), flush=self.tiers.flush)
 
     def _flush(self, held: Held, after: Sequence[torch.Tensor], flush: StepFlush | None) -> None:
         """Flushes the tokens that the new ones will push out of the windows. The new ones are not written yet; the
@@ -275,9 +275,9 @@ class SlotKV:
         """All chunks attend before any is appended, because an overlay entry that one has finished with may be
         assigned to another."""
         work = rows.work(self.policy, self.room)
-        query, key, value = (x[work.tokens] for x in (query, key, value))
-        if self.buffer is not None:
-            query, key, value = (x.bfloat16() for x in (query, key, value))
+        query, key, value = query[work.tokens], key[work.tokens], value[work.tokens]
+        if self.buffer is not None and query.dtype != torch.bfloat16:
+            query, key, value = query.bfloat16(), key.bfloat16(), value.bfloat16()
         direct = isinstance(work.tokens, slice) and output.dtype == query.dtype
         out = output[work.tokens] if direct else torch.empty_like(query)
         chunk_pass.attend(self.code, held, work, query, key, value, scale, out, self.buffer, sinks)

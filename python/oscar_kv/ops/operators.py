@@ -5,14 +5,14 @@ are installed and a GPU is present, load.py loads them for CUDA tensors.
 Codes of a side come as RowCode.numbers(). pool [pages, Hkv, bytes] uint8 holds pages as described in
 format/page_layout.py, and windows [window pages, Hkv, 128 d] BF16 as in format/window_layout.py. Tables, lengths and
 runs are int32."""
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
 
 from ..format.codec import code_of
 from ..format.page_layout import PAGE_TOKENS
-from . import chunk_reference, reference, table_checks
+from . import chunk_reference, entry_reference, reference, table_checks
 from .view import StepView
 
 NO_FAULT = 2 ** 31 - 1  # of `bad`
@@ -46,6 +46,14 @@ def run(operator: torch._ops.OpOverload, a: StepView) -> Any:
     """Calls an operator with those values of a view that its schema names."""
     held = a.__dict__
     return operator(*[held[name] for name in _arguments[operator]])
+
+
+def places(operator: torch._ops.OpOverload, names: Sequence[str], own: Mapping[str, Any]) -> tuple[list[Any], list[int]]:
+    """The operator's arguments in order, those of `own` in place, and where those of `names` go. KeyError if one is
+    missing, ValueError if the operator has no such argument."""
+    order = _arguments[operator]
+    values = [None if name in names else own[name] for name in order]
+    return values, [order.index(name) for name in names]
 
 
 def _nothing(a: StepView) -> None:
@@ -166,6 +174,23 @@ flush_layers = _declare(
     "(Tensor lengths, Tensor table, Tensor window_table, Tensor sides, int words, int kv_heads, int head_dim, int "
     "sink, int recent, bool search) -> ()",
     _no_layers, _nothing)
+
+
+# Gives the windows of R requests, W = sink_pages + ring_pages blocks each, their BF16 entries (cache/overlay_table.py).
+# lengths [R] int32 and table [R, P] int32 of the pass; known [R]: tokens before a chunk, -1 for others; few [R]: new
+# tokens; slots [R]. Kept from pass to pass, with a last element for what is discarded: wanted [slots + 1, W] blocks of
+# each slot's windows, entry_of [blocks + 1], block_of, used_at and marked [entries + 1]. Written: blocks [R, W] (-1:
+# none), their entries found [R, W] and ring [R, ring_pages] int32, read [R, W]: entries that are new, of blocks that
+# have tokens already. lost [1] counts blocks without an entry, with `counts` also `read`. now: above that of all earlier
+# calls. recent: 0, or the window where tokens may be taken back. after: windows after the new tokens of chunks. int64
+# where nothing is said.
+assign_entries = _declare(
+    "assign_entries",
+    "(Tensor lengths, Tensor known, Tensor few, Tensor slots, Tensor table, Tensor(a!) wanted, Tensor(b!) entry_of, "
+    "Tensor(c!) block_of, Tensor(d!) used_at, Tensor(e!) marked, Tensor(f!) blocks, Tensor(g!) found, Tensor(h!) ring, "
+    "Tensor(i!) read, Tensor(j!) lost, int now, int sink_pages, int ring_pages, int recent, bool after, bool counts) "
+    "-> ()",
+    entry_reference.assign_entries, _nothing)
 
 
 def _no_device_code(a: StepView) -> NoReturn:

@@ -1,13 +1,17 @@
-"""traffic.py MODEL CACHE [REQUESTS SLOTS IN OUT]: what a chat server sees, one process for a cache. REQUESTS (256) prompts of IN/2 to IN*3/2
-random tokens (512) and OUT/2 to OUT*3/2 answers (256) wait at once for SLOTS places (64), so that many steps hold prompts beside single tokens.
-Prints a line of JSON.
+"""traffic.py MODEL CACHE [SLOTS REQUESTS:IN:OUT ...]: what a chat server sees, one process for a cache. REQUESTS prompts of IN/2 to IN*3/2 random
+tokens and OUT/2 to OUT*3/2 answers wait at once for SLOTS places (64 256:512:256), so that many steps hold prompts beside single tokens.
+Prints a line of JSON a row: tokens per second, and the median time of steps with and without prompts.
 
 MODEL: a checkpoint, or a folder with its config.json alone, for made-up weights. CACHE: bf16, fp8, another name that vLLM knows, or a bundle's
-folder. Environment: PREFIX=1 (prefix caching on)."""
+folder. Environment: PREFIX=1 (prefix caching on), MEMORY (bytes of the KV cache), PROFILE=1 (kernels of the last row, by time), TURNS=FOLDER:N
+(N processes share a card: they start together and measure one after another)."""
+import contextlib
+import fcntl
 import json
 import os
 import pathlib
 import random
+import statistics
 import sys
 import time
 
@@ -22,10 +26,12 @@ def engine_of(model, cache, slots, tokens):
     options = dict(model=str(model), dtype="bfloat16", max_model_len=tokens, gpu_memory_utilization=0.88, max_num_seqs=slots,
                    enable_prefix_caching=bool(os.environ.get("PREFIX")), max_num_batched_tokens=8192,
                    compilation_config={"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"})
+    if os.environ.get("MEMORY"):
+        options.update(kv_cache_memory_bytes=int(float(os.environ["MEMORY"])), gpu_memory_utilization=0.2)
     if not (model / "model.safetensors").exists():
         options.update(load_format="dummy", skip_tokenizer_init=True)
         import oscar_kv.engines.serving as serving
-        serving.check_geometry = lambda *given: None  # weights that were made up have no fingerprint
+        serving.check_geometry = serving.checkpoint_fingerprint = lambda *given: None  # weights that were made up have none
     if os.path.isdir(cache):
         options.update(kv_cache_dtype="oscar", attention_backend="OSCAR", additional_config={"oscar_bundle": cache})
     elif cache != "bf16":
@@ -34,28 +40,91 @@ def engine_of(model, cache, slots, tokens):
     return LLM(**options)
 
 
+@contextlib.contextmanager
+def turn():
+    """Waits until all processes have started, and then for the GPU."""
+    folder, _, count = os.environ.get("TURNS", "").partition(":")
+    if not folder:
+        yield
+        return
+    folder = pathlib.Path(folder)
+    folder.mkdir(exist_ok=True)
+    (folder / f"{os.getpid()}.up").touch()
+    deadline = time.time() + 120
+    while len(list(folder.glob("*.up"))) < int(count) and time.time() < deadline:
+        time.sleep(0.1)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+class Steps:
+    """Seconds of the engine's steps, apart by whether they hold prompts."""
+
+    def __init__(self, llm):
+        from vllm.v1.worker.gpu.model_runner import GPUModelRunner
+        self.mixed, self.seconds = False, {True: [], False: []}
+        run, step = GPUModelRunner.execute_model, llm.llm_engine.step
+
+        def noted(runner, work, *given, **named):
+            self.mixed = work.total_num_scheduled_tokens > len(work.num_scheduled_tokens)
+            return run(runner, work, *given, **named)
+
+        def timed():
+            begin = time.perf_counter()
+            made = step()
+            self.seconds[self.mixed].append(time.perf_counter() - begin)
+            return made
+        GPUModelRunner.execute_model, llm.llm_engine.step = noted, timed
+
+    def found(self):
+        made = {}
+        for name, seconds in (("mixed", self.seconds[True]), ("decode", self.seconds[False])):
+            made.update({f"{name}_steps": len(seconds), f"{name}_s": round(sum(seconds), 2),
+                         f"{name}_ms": round(1e3 * statistics.median(seconds), 2) if seconds else None})
+            seconds.clear()
+        return made
+
+
+def profiled(work):
+    from torch.profiler import ProfilerActivity, profile
+    begin = time.perf_counter()
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        work()
+    rows = sorted(found.key_averages(), key=lambda row: -row.self_device_time_total)
+    print(f"wall {time.perf_counter() - begin:.2f} s, GPU {sum(r.self_device_time_total for r in rows) / 1e6:.2f} s")
+    for row in rows[:30]:
+        print(f"{row.self_device_time_total / 1e3:9.1f} ms {row.count:7d} x {row.self_device_time_total / row.count:8.1f} us  {row.key[:90]}")
+
+
 def main():
     model, cache = pathlib.Path(sys.argv[1]), sys.argv[2]
-    requests, slots, given, made = [int(x) for x in (*sys.argv[3:7], *(256, 64, 512, 256)[len(sys.argv[3:7]):])]
-    llm = engine_of(model, cache, slots, 2 * given + 2 * made + 64)
+    slots = int((sys.argv[3:4] or [64])[0])
+    rows = [tuple(map(int, row.split(":"))) for row in sys.argv[4:] or ["256:512:256"]]
+    llm = engine_of(model, cache, slots, max(2 * given + 2 * made + 64 for _, given, made in rows))
     from vllm import SamplingParams
     vocabulary = json.loads((model / "config.json").read_text())["vocab_size"]
-    random.seed(0)
-    generator = torch.Generator().manual_seed(0)
+    steps = Steps(llm)
 
-    def go(count):
-        prompts = [{"prompt_token_ids": torch.randint(100, vocabulary - 1000, (random.randint(given // 2, given * 3 // 2),), generator=generator).tolist()}
+    def go(count, given, made):
+        chosen, generator = random.Random(count), torch.Generator().manual_seed(count)
+        prompts = [{"prompt_token_ids": torch.randint(100, vocabulary - 1000, (chosen.randint(given // 2, given * 3 // 2),), generator=generator).tolist()}
                    for _ in range(count)]
-        limits = [SamplingParams(max_tokens=random.randint(made // 2, made * 3 // 2), temperature=0, ignore_eos=True, detokenize=False) for _ in prompts]
+        limits = [SamplingParams(max_tokens=chosen.randint(made // 2, made * 3 // 2), temperature=0, ignore_eos=True, detokenize=False) for _ in prompts]
         begin = time.perf_counter()
         answers = llm.generate(prompts, limits, use_tqdm=False)
         return time.perf_counter() - begin, sum(len(a.outputs[0].token_ids) for a in answers)
 
-    go(8)
-    seconds, tokens = go(requests)
-    print(json.dumps(dict(model=model.name, engine="vllm", cache=cache, prefix_caching=bool(os.environ.get("PREFIX")), requests=requests, slots=slots,
-                          inp=given, out=made, seconds=round(seconds, 2), out_tok_s=round(tokens / seconds), gpu=torch.cuda.get_device_name())),
-          flush=True)
+    with turn():
+        for requests, given, made in rows:
+            go(8, given, made)
+            steps.found()
+            seconds, tokens = go(requests, given, made)
+            print(json.dumps(dict(model=model.name, engine="vllm", cache=cache, prefix_caching=bool(os.environ.get("PREFIX")), requests=requests,
+                                  slots=slots, inp=given, out=made, seconds=round(seconds, 2), out_tok_s=round(tokens / seconds), **steps.found(),
+                                  gpu=torch.cuda.get_device_name())), flush=True)
+        if os.environ.get("PROFILE"):
+            profiled(lambda: go(76, given, 96))
 
 
 main()
