@@ -52,9 +52,9 @@ __device__ std::int64_t block_of_window(const AssignEntriesParams& p, int reques
   if (w >= p.sink_pages) {
     const std::int64_t behind = (last - (w - p.sink_pages)) % p.ring_pages;
     number = last - (behind < 0 ? behind + p.ring_pages : behind);
-    if (p.recent > 0 && kPageTokens * (number + 1) <= start - p.recent) return kNone;
   }
   if (number < 0 || number > last) return kNone;
+  if (p.recent > 0 && number >= p.sink_pages && kPageTokens * (number + 1) <= start - p.recent) return kNone;
   old = number * kPageTokens < start;
   const std::int64_t column = number < p.columns ? number : p.columns - 1;
   const std::int64_t block = p.table[static_cast<std::int64_t>(request) * p.columns + column];

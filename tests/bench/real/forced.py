@@ -66,7 +66,7 @@ class Compared:
     """KL in nats of every step from the recorded distribution, and whether the most likely token is the same."""
 
     def __init__(self, folder):
-        self.folder, self.base, self.kl, self.same = pathlib.Path(folder), {}, [], []
+        self.folder, self.base, self.kl, self.same, self.texts = pathlib.Path(folder), {}, [], [], []
 
     def __call__(self, text, step, logits):
         if text not in self.base:
@@ -74,8 +74,11 @@ class Compared:
         base, now = self.base[text][step], logits.float().log_softmax(-1)
         self.kl.append((base.exp() * (base - now)).sum())
         self.same.append(base.argmax() == now.argmax())
+        self.texts.append(text)
 
     def found(self):
-        kl = torch.stack(self.kl).double().sort().values
+        kl, texts = torch.stack(self.kl).double().cpu(), torch.tensor(self.texts)
+        by_text = [round(kl[texts == text].mean().item(), 6) for text in sorted(set(self.texts))]
+        kl = kl.sort().values
         return {"kl_served": kl.mean().item(), "kl_p99": kl[int(len(kl) * .99)].item(), "same_top": torch.stack(self.same).float().mean().item(),
-                "steps": len(kl)}
+                "steps": len(kl), "kl_by_text": by_text}

@@ -1,5 +1,6 @@
 """The prompts of the tasks, as token ids: HumanEval plain and behind unrelated code, and needles."""
 import glob
+import json
 import os
 import random
 
@@ -19,7 +20,7 @@ class Filler:
         files = sorted(glob.glob(os.path.dirname(os.__file__) + "/*.py"))
         text = "\n".join(open(f, errors="ignore").read() for f in files)
         self.tokenizer, self.random = tokenizer, random.Random(0)
-        self.ids = tokenizer(text[:3_000_000], add_special_tokens=False)["input_ids"]
+        self.ids = tokenizer(text[:1_000_000], add_special_tokens=False)["input_ids"]
 
     def text(self, tokens):
         begin = self.random.randrange(len(self.ids) - tokens)
@@ -49,3 +50,17 @@ def needles(tokenizer, filler, longest):
             made.append((chat(tokenizer, f"Remember the secret number that stands in this code.\n\n{filler.text(before)}\n\n# The secret number is "
                               f"{number}.\n\n{filler.text(tokens - 200 - before)}\n\nWhat is the secret number? Answer with the number alone."), number))
     return made
+
+
+def of(tokenizer, work, limit):
+    """{set: prompts} and the needles' numbers, made once for all caches of a model (prompts.json)."""
+    path = work / "prompts.json"
+    if not path.exists():
+        tasks, filler = json.loads((work / "tasks.json").read_text())["he"], Filler(tokenizer)
+        asked = needles(tokenizer, filler, limit)
+        sets = {"he": human_eval(tokenizer, tasks), "he_behind": human_eval_behind(tokenizer, tasks, filler), "needles": [p for p, _ in asked]}
+        part = path.with_suffix(f".{os.getpid()}")
+        part.write_text(json.dumps([sets, [n for _, n in asked]]))
+        part.rename(path)
+    sets, numbers = json.loads(path.read_text())
+    return sets, numbers

@@ -4,7 +4,7 @@ decodes (at 1, 8 and 40 requests), answers to the same prompts at 1, 8 and 40 re
 CACHE: bf16 (first: the others compare with its files, and wait for them), fp8, turboquant_4bit_nc, or a bundle's folder. WORK holds tasks.json and
 agent_eval.txt (texts.py) and gets a file a cache, which table.py reads. What the file has already is not measured again.
 Environment: PREFIX=1 (prefix caching: the second pass over the same texts is scored too), NGRAM=1 (speculation), EAGER=1, MEMORY (bytes of the
-KV cache), SLOTS, LENGTHS (tokens of scored texts), TASKS=0."""
+KV cache), SLOTS, LENGTHS (tokens of scored texts), TASKS=0, SETS=he,he_behind,needles, AT_ONE, NOISE=1 (with bf16: tasks once more, 16 at a time)."""
 import json
 import os
 import pathlib
@@ -19,7 +19,7 @@ from transformers import AutoTokenizer  # noqa: E402
 
 REQUESTS = (1, 8, 40)
 LENGTHS = [int(n) for n in os.environ.get("LENGTHS", "2112,8192").split(",")]
-AT_ONE = 8  # texts and answers that are made one at a time
+AT_ONE = int(os.environ.get("AT_ONE", 40))  # texts and answers that are made one at a time
 
 
 def engine(model, cache, longest):
@@ -91,11 +91,7 @@ def main():
     measured = Measured(work / f"{name}.json")
     tokenizer = AutoTokenizer.from_pretrained(model)
     limit = json.loads((pathlib.Path(model) / "config.json").read_text())["max_position_embeddings"]
-    tasks = json.loads((work / "tasks.json").read_text())["he"]
-    filler = prompts.Filler(tokenizer)
-    sets = {"he": prompts.human_eval(tokenizer, tasks), "he_behind": prompts.human_eval_behind(tokenizer, tasks, filler)}
-    asked = prompts.needles(tokenizer, filler, limit)
-    sets["needles"] = [p for p, _ in asked]
+    sets, numbers = prompts.of(tokenizer, work, limit)
     longest = min(limit, max(len(p) for s in sets.values() for p in s) + 600)
     sets = {k: [p for p in s if len(p) + 512 <= longest or k == "needles"] for k, s in sets.items()}
     begin = time.perf_counter()
@@ -104,26 +100,37 @@ def main():
     from vllm import SamplingParams
     measured.found.update(model=pathlib.Path(model).name, engine="vllm", cache=cache, name=name, gpu=torch.cuda.get_device_name(), longest=longest,
                           versions=f"vllm {vllm.__version__}, torch {torch.__version__}", start_s=round(time.perf_counter() - begin, 1),
-                          prefix_caching=bool(os.environ.get("PREFIX")), numbers=[n for _, n in asked])
+                          prefix_caching=bool(os.environ.get("PREFIX")), numbers=numbers)
 
     def ask(given, most):
         answers = llm.generate([{"prompt_token_ids": p} for p in given], SamplingParams(max_tokens=most, temperature=0), use_tqdm=False)
         return [{"text": a.outputs[0].text, "ids": list(a.outputs[0].token_ids)} for a in answers]
 
-    if not os.environ.get("NGRAM"):
+    def scores():
         ids = tokenizer((work / "agent_eval.txt").read_text(), add_special_tokens=False)["input_ids"]
         for length in LENGTHS:
             if length <= longest:
                 score(llm, measured, work, length, ids)
-    some = sets["he_behind"][:40]
-    measured("one", lambda: [ask([p], 64)[0] for p in some[:AT_ONE]])
-    measured("eight", lambda: ask(some[:8], 64))
-    measured("forty", lambda: ask(some, 64))
-    if os.environ.get("TASKS") != "0":
+
+    def answers():
+        some = sets["he_behind"][:40]
+        measured("one", lambda: [ask([p], 64)[0] for p in some[:AT_ONE]])
+        measured("eight", lambda: ask(some[:8], 64))
+        measured("forty", lambda: ask(some, 64))
+
+    def tasks_solved():
         for key, most in (("he", 512), ("he_behind", 512), ("needles", 24)):
+            if key not in os.environ.get("SETS", key).split(","):
+                continue
             measured(key, lambda: ask(sets[key], most))
-        if cache == "bf16":  # the noise of another batch size
+        if cache == "bf16" and os.environ.get("NOISE"):  # of another batch size
             measured("he_behind_again", lambda: [a for i in range(0, len(sets["he_behind"]), 16) for a in ask(sets["he_behind"][i:i + 16], 512)])
+
+    parts = [scores, answers] + [tasks_solved] * (os.environ.get("TASKS") != "0")
+    if os.environ.get("NGRAM"):
+        parts.remove(scores)
+    for part in parts if cache == "bf16" else parts[::-1]:  # others wait for the files of the BF16 cache last
+        part()
 
 
 if __name__ == "__main__":

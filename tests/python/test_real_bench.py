@@ -1,0 +1,81 @@
+"""tests/bench/real: grades of answers, texts that are decoded token by token, and the table, on made-up answers. Needs no GPU."""
+import json
+import pathlib
+import subprocess
+import sys
+import types
+
+import pytest
+
+torch = pytest.importorskip("torch")
+BENCH = pathlib.Path(__file__).resolve().parents[1] / "bench" / "real"
+sys.path.insert(0, str(BENCH))
+import grade  # noqa: E402
+
+TASK = dict(prompt='import math\n\n\ndef double(x):\n    """Twice x."""\n', entry_point="double", test="def check(f):\n    assert f(3) == 6\n")
+
+
+def test_grades():
+    right = "Here:\n```python\ndef double(x):\n    return 2 * x\n```\nDone."
+    body, wrong, endless = "```python\n    return x + x\n```", "```python\ndef double(x):\n    return x\n```", "```python\ndef double(x):\n    while True: pass\n"
+    assert grade.human_eval([{"text": t} for t in (right, body, wrong)], [TASK] * 3) == [True, True, False]
+    assert "while True" in grade.code(endless, TASK)
+    assert grade.needles([{"text": "It is 123."}, {"text": "no"}], ["123", "4"]) == [True, False]
+
+
+@pytest.mark.parametrize("ids,found", [(list(range(500)), False), ([7] * 31, False), ([1, 2, 3] + [7] * 40, True), ([1, 2, 3, 4, 5] * 8, False),
+                                       (list(range(40)) + [1, 2, 3, 4, 5] * 9, True), ([*range(20)] * 9, True), ([*range(20)] * 8, False)])
+def test_answers_that_repeat_themselves(ids, found):
+    assert grade.degenerate(ids) == found
+
+
+def test_exact_test_of_pairs():
+    assert grade.mcnemar(0, 0) == 1 and grade.mcnemar(3, 3) == 1 and grade.mcnemar(0, 6) == 2 / 64 and grade.mcnemar(5, 1) == pytest.approx(14 / 64)
+
+
+def test_texts_are_decoded_token_by_token(tmp_path):
+    pytest.importorskip("vllm", reason="vllm is not installed (scripts/requirements-vllm.txt)")
+    np = pytest.importorskip("numpy")
+    import forced
+    forced.TEXTS[:] = [list(range(100, 300)), list(range(300, 500))]
+    recorded, compared, made = forced.Recorded(tmp_path), forced.Compared(tmp_path), torch.randn(forced.TAIL + 2, 3, 600)
+    for sink, noise in ((recorded, 0), (compared, 1)):
+        forced.SINK, processor = sink, forced.Forced(None, None)
+        assert [processor.add_request(slot, types.SimpleNamespace(extra_args=text)) for slot, text in ((5, {"text": 0}), (9, {"text": 1}), (2, None))] == [
+            True, True, False]
+        for step in range(forced.TAIL + 2):
+            logits = made[step].clone()
+            logits[0, 3] += noise
+            before = logits[1].clone()
+            end = 200 - forced.TAIL + step
+            logits = processor.apply(logits, types.SimpleNamespace(idx_mapping_np=np.array([9, 2, 5]), seq_lens_upper_bound_np=np.array([end, 50, end])))
+            assert torch.equal(logits[1], before)
+            if end < 200:
+                assert [int(logits[i].argmax()) for i in (0, 2)] == [forced.TEXTS[1][end], forced.TEXTS[0][end]]
+    found = compared.found()
+    assert found["steps"] == 2 * forced.TAIL and found["kl_by_text"][0] == 0 < found["kl_by_text"][1]
+    a, b = (x.log_softmax(-1) for x in (made[1:-1, 0], made[1:-1, 0] + torch.nn.functional.one_hot(torch.tensor(3), 600)))
+    assert found["kl_by_text"][1] == pytest.approx(float((a.exp() * (a - b)).sum(-1).mean()), rel=1e-3)
+
+
+def test_table(tmp_path):
+    def answers(*texts):
+        return [{"text": t, "ids": [*map(ord, t)]} for t in texts]
+
+    right, wrong = "```python\ndef double(x):\n    return 2 * x\n```", "no"
+    about = dict(model="m", engine="vllm", gpu="g", versions="v", prefix_caching=False, numbers=["123", "45"])
+    bf16 = about | dict(cache="bf16", he=answers(right, right, wrong), needles=answers("123", "45"), one=answers("a", "b"), eight=answers("a", "b"))
+    ours = about | dict(cache="/b/oscar-2.25", he=answers(right, wrong, "x" * 100), needles=answers("123", "no"), one=answers("a", "b"),
+                        eight=answers("a", "c"), forty=answers("a"), kl_2112_1=dict(kl_served=0.00512), kl_2112_40=dict(kl_served=0.00498))
+    for name, found in (("bf16", bf16), ("oscar-2.25", ours)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(found))
+    (tmp_path / "tasks.json").write_text(json.dumps({"he": [TASK] * 3}))
+    lines = tmp_path / "lines.jsonl"
+    made = subprocess.run([sys.executable, str(BENCH / "table.py"), str(tmp_path), "--lines", str(lines), "--predicted", "oscar-2.25=0.005"],
+                          capture_output=True, text=True, check=True)
+    assert made.stdout.splitlines() == [
+        "| cache | KL 2112 x 1 | KL 2112 x 40 | predicted | other text than alone | degenerate | HumanEval | behind 6,000 tokens | needles |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "| bf16 |  |  |  | 0 of 2 | 0 | 2 of 3 |  | 2 of 2 |",
+        "| oscar-2.25 | 0.0051 | 0.0050 | 0.0050 | 1 of 3 | 1 | 1 of 3 (lost 1, won 0, p 1.0) |  | 1 of 2 (lost 1, won 0, p 1.0) |"]
+    assert [json.loads(line)["cache"] for line in lines.read_text().splitlines()] == ["bf16", "/b/oscar-2.25"]
