@@ -60,7 +60,7 @@ endforeach()
 add_custom_command(OUTPUT ${_generated}
   COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tools/make_manuals.py --output ${_manuals} --version ${PROJECT_VERSION}
           $<TARGET_FILE:oscar-collect> $<TARGET_FILE:oscar-fit> $<TARGET_FILE:oscar-verify> $<TARGET_FILE:oscar-export>
-  DEPENDS ${OSCAR_COMMANDS} tools/make_manuals.py tools/command_help.py tools/completion.py
+  DEPENDS ${OSCAR_COMMANDS} tools/make_manuals.py
   COMMENT "Man pages and completion" VERBATIM)
 add_custom_target(oscar_manuals ALL DEPENDS ${_generated})
 install(DIRECTORY ${_manuals}/man/ DESTINATION share/man/man1 FILES_MATCHING PATTERN "*.1")

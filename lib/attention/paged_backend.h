@@ -33,9 +33,9 @@ std::unique_ptr<PagedBackend> make_cpu_backend(const KvMethod& method, const Mod
 // The fast kernels if they support the cache, else the fallback. EnvironmentError if decode_unsupported() gives a
 // reason, or if this build has no CUDA.
 std::unique_ptr<PagedBackend> make_cuda_backend(const KvMethod& method, const ModelConfig& model, at::Device device);
-// For every layout. general: use the general attention kernel, else the kernel for KIVI's pages.
-std::unique_ptr<PagedBackend> make_fallback_backend(const KvMethod& method, const ModelConfig& model, at::Device device,
-                                                    bool general);
+// For every layout, by the general attention kernel.
+std::unique_ptr<PagedBackend> make_fallback_backend(const KvMethod& method, const ModelConfig& model,
+                                                    at::Device device);
 // Why no CUDA kernel supports this method's cache: a clause without a full stop; empty if one does.
 std::string cuda_decode_unsupported(const KvMethod& method, const ModelConfig& model);
 // Why the fast kernels do not support it, so that the general kernel runs: a similar clause; empty if they do.

@@ -34,21 +34,15 @@ def test_every_option_is_named(name, sub):
     options = options_of(name, sub)
     assert "--help" in options and (sub or len(options) > 12), options
     page = (BUILD_DIR / f"manuals/man/oscar-{name}.1").read_text().replace("\\-", "-")
-    zsh = (BUILD_DIR / f"manuals/zsh/_oscar-{name}").read_text()
     for option in options:
-        assert f"\\fB{option}\\fR" in page, option
-        assert re.search(rf"[')*]{option}\[", zsh), option
+        assert re.search(rf"^\\&  (\S+,)?{option}\b", page, re.MULTILINE), option
     assert options <= bash_completion(name, *([sub] if sub else []), "-")
 
 
-def test_bash_completes_values_files_and_subcommands():
-    assert bash_completion("collect", "--device", "c") == {"cpu", "cuda"}
-    assert bash_completion("fit", "--method", "") >= {"oscar", "hadamard", "identity", "balanced", "waterfill"}
-    assert bash_completion("verify", "--as", "sgl") >= {"sglang-branch", "sglang-branch-v2"}
+def test_bash_completes_files_and_subcommands():
     assert bash_completion("verify", "pl") == {"plan"}
     assert "--decay" in bash_completion("collect", "merge", "--d") and "--decay" not in bash_completion("collect", "--d")
     assert bash_completion("fit", "--config", "CMakeCac") == {"CMakeCache.txt"}
-    assert bash_completion("collect", "--seed", "") == set()
 
 
 @pytest.mark.parametrize("name", COMMANDS)

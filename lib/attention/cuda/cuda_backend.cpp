@@ -179,9 +179,7 @@ StoredPages CudaBackend::stored(std::int64_t layer, std::int64_t sequence, Side)
 std::unique_ptr<PagedBackend> make_cuda_backend(const KvMethod& method, const ModelConfig& model, at::Device device) {
   const std::string unsupported = decode_unsupported(method, model, device);
   if (!unsupported.empty()) throw EnvironmentError(unsupported);
-  const bool general = !fallback_reason(method, model).empty();
-  // The kernels of CudaBackend write pages that hold both sides.
-  if (general || !cache_spec(method, model).shared_pages) return make_fallback_backend(method, model, device, general);
+  if (!fallback_reason(method, model).empty()) return make_fallback_backend(method, model, device);
   return std::make_unique<CudaBackend>(method, model, device);
 }
 

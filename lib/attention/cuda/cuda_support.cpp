@@ -1,7 +1,4 @@
 // Which caches the CUDA kernels of this build support, and which of them the fast kernels support.
-#include <algorithm>
-#include <iterator>
-
 #include "attention/cache_factory.h"
 #include "attention/paged_backend.h"
 #include "kernels/common/page_layout.h"
@@ -14,24 +11,6 @@ std::string number(std::int64_t n) { return std::to_string(n); }
 
 std::string built(const std::string& what, const std::string& have) {
   return "the fast kernel is built for " + what + ", not for " + have;
-}
-
-// The fast kernel for pages of lines supports keys per channel and values per token, 2 bits (kivi_attention.h).
-std::string line_reason(const KvCacheSpec& spec) {
-  const PageFormat key = spec.sides[0].pages.front()->format(), value = spec.sides[1].pages.front()->format();
-  if (!key.lines.channel_axis || value.lines.channel_axis || key.lines.bits != 2 || value.lines.bits != 2) {
-    return "the fast kernel for its pages is built for keys per channel and values per token with 2 bits";
-  }
-  const std::int64_t d = spec.head_dim, groups[] = {32, 64, 128};
-  if (d != 64 && d != 128)
-    return "the fast kernel for its pages is built for head sizes 64 and 128, not for " + number(d);
-  const bool has_group = std::find(std::begin(groups), std::end(groups), key.lines.group) != std::end(groups);
-  if (!has_group || value.lines.group != std::min<std::int64_t>(key.lines.group, d) || value.norms ||
-      spec.sides[0].windows.sink != spec.sides[1].windows.sink) {
-    return "the fast kernel for its pages is built for keys and values with equal groups and sinks, norms for keys "
-           "alone";
-  }
-  return "";
 }
 
 // Layouts that the page-writing kernels support.
@@ -80,7 +59,7 @@ std::string mean_reason(const KvMethod& method, const ModelConfig& model) {
 }  // namespace
 
 std::string fallback_reason(const KvMethod& method, const ModelConfig& model) {
-  if (!method.coder->row_by_row()) return line_reason(cache_spec(method, model));
+  if (!method.coder->row_by_row()) return "the fast kernel reads only codes of whole rows";
   const std::int64_t d = model.head_dim, group = model.gqa_group();
   if (d != 64 && d != 128 && d != 256) return built("head sizes 64, 128 and 256", number(d));
   if (group < 1 || group > 16) return built("1 to 16 query heads on a KV head", number(group));

@@ -28,7 +28,7 @@ std::size_t at_side(Side side) { return side == Side::kKey ? 0 : 1; }
 
 class FallbackBackend : public PagedBackend {
  public:
-  FallbackBackend(const KvMethod& method, const ModelConfig& model, at::Device device, bool general);
+  FallbackBackend(const KvMethod& method, const ModelConfig& model, at::Device device);
   at::Tensor attend(const AttentionInput& input) override;
   void append(const AttentionInput& input) override;
   void release(std::int64_t sequence) override { tiers_.release(sequence); }
@@ -58,28 +58,24 @@ class FallbackBackend : public PagedBackend {
   DeviceTiers tiers_;
   DevicePhases phases_;
   std::array<std::unique_ptr<PageWriter>, 2> writers_;
-  std::unique_ptr<AttentionLauncher> launcher_;
+  FallbackLauncher launcher_;
   std::array<at::Tensor, 2> rotations_;           // [d, d] into the basis of the codes, for all layers; undefined: none
   std::vector<std::array<at::Tensor, 2>> sigma_;  // [layers] of [Hkv, 4]
   FiniteWatch finite_;
   RepeatedUpload<std::int32_t> tables_;
 };
 
-FallbackBackend::FallbackBackend(const KvMethod& method, const ModelConfig& model, at::Device device, bool general)
+FallbackBackend::FallbackBackend(const KvMethod& method, const ModelConfig& model, at::Device device)
     : method_(method),
       on_device_(method),
       device_(device),
       spec_(cache_spec(method, model)),
       tiers_(spec_, device),
       phases_(method.rope_phases, device),
+      launcher_(device),
       sigma_(static_cast<std::size_t>(model.kv_layers())),
       finite_(model.kv_layers(), spec_.kv_heads, device),
       tables_(device) {
-  if (general) {
-    launcher_ = std::make_unique<FallbackLauncher>(device);
-  } else {
-    launcher_ = std::make_unique<KiviLauncher>(device, spec_.sides[0].windows.sink);
-  }
   for (const Side side : kSides) {
     writers_[at_side(side)] = make_page_writer(method, spec_, side, phases_, device);
     rotations_[at_side(side)] = rotation(side);
@@ -211,7 +207,7 @@ void FallbackBackend::attend_rows(const AttentionInput& input, std::int64_t firs
     (side == Side::kKey ? p.key : p.value) =
         general_side(pages(input.layer, side), side, pointer<std::uint8_t>(pool), sigma(input.layer, side));
   }
-  launcher_->launch(p, input, views);
+  launcher_.launch(p, input, views);
 }
 
 void FallbackBackend::append(const AttentionInput& input) {
@@ -238,9 +234,9 @@ StoredPages FallbackBackend::stored(std::int64_t layer, std::int64_t sequence, S
 
 }  // namespace
 
-std::unique_ptr<PagedBackend> make_fallback_backend(const KvMethod& method, const ModelConfig& model, at::Device device,
-                                                    bool general) {
-  return std::make_unique<FallbackBackend>(method, model, device, general);
+std::unique_ptr<PagedBackend> make_fallback_backend(const KvMethod& method, const ModelConfig& model,
+                                                    at::Device device) {
+  return std::make_unique<FallbackBackend>(method, model, device);
 }
 
 }  // namespace oscar
