@@ -96,7 +96,8 @@ void add_curve_options(CLI::App& app, FitArguments& a) {
                  "Calibration text for the curves: .jsonl prompts or .txt documents, never text that oscar-verify "
                  "scores (default: --prompts, where statistics are collected)")
       ->type_name("FILE");
-  app.add_option("--curve-context", a.curves.context, "Tokens of each sequence of the curves (default: 2048)")
+  app.add_option("--curve-context", a.curves.context,
+                 "Tokens of each sequence of the curves (default: 2048; 1024 for large models on the CPU)")
       ->check(whole_number(64, std::uint64_t{1} << 24));
   app.add_option("--curve-sequences", a.curves.sequences,
                  "Sequences of the text that curves are measured on (default: 8; 4 for large models on the CPU)")

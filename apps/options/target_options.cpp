@@ -42,7 +42,8 @@ void check_target(const CLI::App& app, const TargetArguments& a, const std::stri
   if (uses_curves) return;
   throw UsageError(option +
                    " needs measured curves, because analytic allocation predicts no KL: give --model and --text, or "
-                   "--curves with curves.json of an earlier bundle, and not --allocate analytic");
+                   "--curves with curves.json of an earlier bundle, and not --allocate analytic; " +
+                   kQuickCurves.options() + " measures them quickly");
 }
 
 }  // namespace oscar

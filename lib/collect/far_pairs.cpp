@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "base/parallel_tasks.h"
@@ -51,13 +52,15 @@ at::Tensor factors(const at::Tensor& grams) {
   return out.to(grams.device());
 }
 
-// Positions of queries [C, 1] and keys [1, columns], each counted from its first.
+// Positions of `count` queries [C, 1] and of keys [1, columns], each counted from its first.
 struct Places {
   at::Tensor query, key;
 };
-Places places(std::int64_t first, std::int64_t count, std::int64_t key, std::int64_t columns, at::Device device) {
+Places places(std::int64_t first, std::int64_t count, std::int64_t step, std::int64_t key, std::int64_t columns,
+              at::Device device) {
   const at::TensorOptions index = at::TensorOptions().dtype(at::kLong).device(device);
-  return {at::arange(first, first + count, index).unsqueeze(1), at::arange(key, key + columns, index).unsqueeze(0)};
+  return {at::arange(first, first + count * step, step, index).unsqueeze(1),
+          at::arange(key, key + columns, index).unsqueeze(0)};
 }
 
 // True if a window or a chunk hides the key from the query.
@@ -72,25 +75,12 @@ std::int64_t most_visible(const AttentionInput& input, std::int64_t length, std:
   return std::min(length, block + (input.chunk > 0 ? input.chunk : input.sliding_window));
 }
 
-// Attention weights from logits [Hkv, g, C, columns], which it overwrites; queries from token `first`, keys from token
-// `begin` on, through the last query.
-at::Tensor weights_of(at::Tensor logits, const AttentionInput& input, std::int64_t first, std::int64_t begin) {
-  const std::int64_t count = logits.size(2), columns = logits.size(3);
-  constexpr double kHidden = -std::numeric_limits<double>::infinity();
-  if (input.soft_cap > 0.0) logits.div_(input.soft_cap).tanh_().mul_(input.soft_cap);
-  // Only the block's own keys come after some of its queries.
-  const Places own = places(first, count, first, count, logits.device());
-  logits.narrow(3, first - begin, count).masked_fill_(own.key.gt(own.query), kHidden);
-  if (!input.sees_all()) {
-    logits.masked_fill_(out_of_sight(places(first, count, begin, columns, logits.device()), input), kHidden);
-  }
-  if (!input.sinks.defined()) return at::softmax(logits, -1);
-  const at::Tensor sinks =
-      input.sinks.to(at::kFloat).view({logits.size(0), logits.size(1), 1, 1}).expand({-1, -1, count, 1});
-  return at::softmax(at::cat({logits, sinks}, -1), -1).narrow(-1, 0, columns).contiguous();
-}
-
 }  // namespace
+
+std::int64_t FarPairs::query_step(std::int64_t length, at::Device device) const {
+  const std::int64_t queries = length - sink - recent;
+  return device.is_cpu() && queries > cpu_queries ? ((queries - 1) / cpu_queries + 1) | 1 : 1;
+}
 
 FarPairAccumulator::FarPairAccumulator(std::int64_t query_heads, std::int64_t kv_heads, std::int64_t head_dim,
                                        const FarPairs& pairs, at::Device device)
@@ -137,22 +127,24 @@ void FarPairAccumulator::add_sequence(const AttentionInput& input, const at::Ten
   if (device_far_pairs_built(input)) return add_sequence_on_device(input, output, rows, values, offset, length);
   const at::Tensor k = input.k.narrow(0, offset, length).to(at::kFloat).transpose(0, 1).contiguous();  // [Hkv, T, d]
   const at::Tensor u = with_norms(values.u.sub_(values.center)).view({query_heads_, length, d + kNormColumns});
+  const std::int64_t step = pairs_.query_step(length, device_);
   const std::int64_t scores = device_.is_cuda() ? kGpuScoreElements : kScoreElements;
-  const std::int64_t block =
-      std::clamp<std::int64_t>(scores / (query_heads_ * most_visible(input, length, kQueryBlock)), 16, kQueryBlock);
-  for (std::int64_t first = pairs_.sink + pairs_.recent; first < length; first += block) {
-    const Queries at{offset, first, std::min(block, length - first)};
-    const std::int64_t count = at.count, reach = first + count;
+  const std::int64_t block = std::clamp<std::int64_t>(
+      scores / (query_heads_ * most_visible(input, length, kQueryBlock * step)), 16, kQueryBlock);
+  for (std::int64_t first = pairs_.sink + pairs_.recent; first < length; first += block * step) {
+    const std::int64_t meant = std::min(block * step, length - first), count = (meant + step - 1) / step;
+    const Queries at{offset, first, count, step, static_cast<double>(meant) / static_cast<double>(count)};
+    const std::int64_t reach = at.reach();
     // Keys before `begin` are hidden from all queries of the block; those of [from, from + far) are outside the
     // windows of some query.
     const std::int64_t begin = input.first_key(first), columns = reach - begin;
     const std::int64_t from = std::max(pairs_.sink, begin), far = reach - pairs_.recent - from;
     if (far <= 0) continue;
-    const at::Tensor q = by_group(input.q.narrow(0, offset + first, count), kv_heads_);  // [Hkv, g C, d]
+    const at::Tensor q = by_group(at.of(input.q), kv_heads_);  // [Hkv, g C, d]
     at::Tensor p = at::empty({kv_heads_, gqa_group * count, columns}, q.options());
     p.baddbmm_(q, k.narrow(1, begin, columns).transpose(1, 2), /*beta=*/0, /*alpha=*/input.scale);
-    p = weights_of(p.view({kv_heads_, gqa_group, count, columns}), input, first, begin);
-    square_far_pairs(p, first, begin);
+    p = weights_of(p.view({kv_heads_, gqa_group, count, columns}), input, at, begin);
+    square_far_pairs(p, at, begin);
     const at::Tensor w = targets(output, at).sub_(values.center);
     const at::Tensor sums =
         at::bmm(p.view({query_heads_, count, columns}).narrow(2, from - begin, far), u.narrow(1, from, far))
@@ -213,7 +205,7 @@ void FarPairAccumulator::add_queries_on_device(const AttentionInput& input, cons
 // Outputs in the coordinates of the values and their center, [Hkv, g, C, d]; values are compared with them.
 at::Tensor FarPairAccumulator::targets(const at::Tensor& output, const Queries& at) const {
   const std::int64_t gqa_group = query_heads_ / kv_heads_, d = head_dim_;
-  const at::Tensor some = output.narrow(0, at.offset + at.first, at.count), by_head = device_head_rows(some);
+  const at::Tensor some = at.of(output), by_head = device_head_rows(some);
   if (by_head.defined()) return at::bmm(by_head, factor_).view({kv_heads_, gqa_group, at.count, d});
   const at::Tensor o = by_group(some, kv_heads_);
   return at::matmul(o.view({kv_heads_, gqa_group, at.count, d}), factor_.view({kv_heads_, gqa_group, d, d}));
@@ -221,21 +213,24 @@ at::Tensor FarPairAccumulator::targets(const at::Tensor& output, const Queries& 
 
 void FarPairAccumulator::add_key_weights(const AttentionInput& input, const Unrotation::Rows& rows, const Queries& at,
                                          const at::Tensor& moved) {
-  const std::int64_t gqa_group = query_heads_ / kv_heads_, d = head_dim_, row = at.offset + at.first;
-  const at::Tensor q = by_group(input.q.narrow(0, row, at.count), kv_heads_);  // [Hkv, g C, d]
+  const std::int64_t gqa_group = query_heads_ / kv_heads_, d = head_dim_;
+  const double weight = input.scale * input.scale * at.weight;
+  const at::Tensor q = by_group(at.of(input.q), kv_heads_);  // [Hkv, g C, d]
   const at::Tensor weighted = q * moved.reshape({kv_heads_, gqa_group * at.count, 1}).sqrt();
-  q_gram_.add_(at::bmm(weighted.transpose(1, 2), weighted).to(at::kDouble), input.scale * input.scale);
-  const at::Tensor before = undo_rope(weighted.view({kv_heads_, gqa_group, at.count, d}),
-                                      rows.cos.narrow(0, row, at.count), rows.sin.narrow(0, row, at.count))
-                                .view({kv_heads_, gqa_group * at.count, d});
-  pre_q_gram_.add_(at::bmm(before.transpose(1, 2), before).to(at::kDouble), input.scale * input.scale);
+  q_gram_.add_(at::bmm(weighted.transpose(1, 2), weighted).to(at::kDouble), weight);
+  const at::Tensor before =
+      undo_rope(weighted.view({kv_heads_, gqa_group, at.count, d}), at.of(rows.cos), at.of(rows.sin))
+          .view({kv_heads_, gqa_group * at.count, d});
+  pre_q_gram_.add_(at::bmm(before.transpose(1, 2), before).to(at::kDouble), weight);
 }
 
 void FarPairAccumulator::add_value_weights(const AttentionInput& input, const Queries& at, const at::Tensor& seen) {
   const std::int64_t gqa_group = query_heads_ / kv_heads_, d = head_dim_;
   const at::Tensor by_head = seen.sum(-1, false, at::kDouble);  // [Hkv, g]
-  v_weight_.add_((head_gram_.view({kv_heads_, gqa_group, d, d}) * by_head.unsqueeze(-1).unsqueeze(-1)).sum(1));
-  for (std::int64_t query = at.first; query < at.first + at.count; ++query) {
+  v_weight_.add_((head_gram_.view({kv_heads_, gqa_group, d, d}) * by_head.unsqueeze(-1).unsqueeze(-1)).sum(1),
+                 at.weight);
+  const auto meant = static_cast<std::int64_t>(std::lround(at.weight * static_cast<double>(at.count)));
+  for (std::int64_t query = at.first; query < at.first + meant; ++query) {
     // Keys [max(sink, first visible key), query - recent].
     const std::int64_t from = std::max(pairs_.sink, input.first_key(query));
     const std::int64_t pairs = std::max<std::int64_t>(query - pairs_.recent - from + 1, 0);
@@ -244,14 +239,32 @@ void FarPairAccumulator::add_value_weights(const AttentionInput& input, const Qu
   }
 }
 
+at::Tensor FarPairAccumulator::weights_of(at::Tensor logits, const AttentionInput& input, const Queries& at,
+                                          std::int64_t begin) {
+  const std::int64_t columns = logits.size(3), own_keys = at.reach() - at.first;
+  constexpr double kHidden = -std::numeric_limits<double>::infinity();
+  if (input.soft_cap > 0.0) logits.div_(input.soft_cap).tanh_().mul_(input.soft_cap);
+  // Only the block's own keys come after some of its queries.
+  const Places own = places(at.first, at.count, at.step, at.first, own_keys, logits.device());
+  logits.narrow(3, at.first - begin, own_keys).masked_fill_(own.key.gt(own.query), kHidden);
+  if (!input.sees_all()) {
+    const Places all = places(at.first, at.count, at.step, begin, columns, logits.device());
+    logits.masked_fill_(out_of_sight(all, input), kHidden);
+  }
+  if (!input.sinks.defined()) return at::softmax(logits, -1);
+  const at::Tensor sinks =
+      input.sinks.to(at::kFloat).view({logits.size(0), logits.size(1), 1, 1}).expand({-1, -1, at.count, 1});
+  return at::softmax(at::cat({logits, sinks}, -1), -1).narrow(-1, 0, columns).contiguous();
+}
+
 // In place, on the keys [sink, end of the block - recent), which hold the block's pairs outside the windows: p_ij^2 for
 // such a pair, 0 for any other.
-void FarPairAccumulator::square_far_pairs(const at::Tensor& p, std::int64_t first, std::int64_t begin) const {
-  const std::int64_t count = p.size(2), end = begin + p.size(3) - pairs_.recent, from = std::max(pairs_.sink, begin);
+void FarPairAccumulator::square_far_pairs(const at::Tensor& p, const Queries& at, std::int64_t begin) const {
+  const std::int64_t end = begin + p.size(3) - pairs_.recent, from = std::max(pairs_.sink, begin);
   p.narrow(3, from - begin, end - from).square_();
   // Keys before `sure` are outside the windows of all queries of the block.
-  const std::int64_t sure = std::max(first - pairs_.recent + 1, from);
-  const Places late = places(first, count, sure, end - sure, p.device());
+  const std::int64_t sure = std::max(at.first - pairs_.recent + 1, from);
+  const Places late = places(at.first, at.count, at.step, sure, end - sure, p.device());
   p.narrow(3, sure - begin, end - sure).masked_fill_(late.key.gt(late.query - pairs_.recent), 0.0);
 }
 

@@ -4,7 +4,8 @@
 //   moves the logit by scale q_i e, so keys weigh sum_ij w_ij q_i^T q_i scale^2.
 //   An error e in value j moves the output by p_ij W_O e, so values weigh sum_ij p_ij^2 W_O^T W_O.
 // The sums are streamed in blocks of queries like attention itself, O(T^2) for each sequence; nothing of size [T, T] is
-// held. On a GPU one kernel does the work if it is built for the layer (device_far_pairs.h).
+// held. On a GPU one kernel does the work if it is built for the layer (device_far_pairs.h). On the CPU, sequences of
+// more queries than FarPairs::cpu_queries give every n-th of them; each stands for the n - 1 after it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,6 +25,10 @@ inline constexpr std::int64_t kFarScores = std::int64_t{1} << 25;  // FP32 score
 struct FarPairs {
   std::int64_t sink = 64, recent = 256;
   bool enabled = true;
+  std::int64_t cpu_queries = 2048;  // of a sequence, about
+
+  // n: every n-th query of a sequence counts. Odd, so that it follows no rhythm of the text.
+  std::int64_t query_step(std::int64_t length, at::Device device) const;
 };
 
 class FarPairAccumulator {
@@ -48,6 +53,11 @@ class FarPairAccumulator {
   // Some queries of a sequence, one after another.
   struct Queries {
     std::int64_t offset, first, count;  // first token of the sequence in the batch; position of the first query
+    std::int64_t step = 1;              // between queries
+    double weight = 1.0;                // queries for which each of them stands
+
+    std::int64_t reach() const { return first + (count - 1) * step + 1; }  // position after the last query
+    at::Tensor of(const at::Tensor& rows) const { return rows.slice(0, offset + first, offset + reach(), step); }
   };
   void add_sequence(const AttentionInput& input, const at::Tensor& output, const Unrotation::Rows& rows,
                     std::int64_t offset, std::int64_t length);
@@ -60,8 +70,9 @@ class FarPairAccumulator {
   void add_key_weights(const AttentionInput& input, const Unrotation::Rows& rows, const Queries& at,
                        const at::Tensor& moved);
   void add_value_weights(const AttentionInput& input, const Queries& at, const at::Tensor& seen);
-  // p [Hkv, g, C, columns]: attention weights of the queries from token `first` on for the keys from token `begin` on.
-  void square_far_pairs(const at::Tensor& p, std::int64_t first, std::int64_t begin) const;
+  // Attention weights from logits [Hkv, g, C, columns], which it overwrites; keys from token `begin` on.
+  static at::Tensor weights_of(at::Tensor logits, const AttentionInput& input, const Queries& at, std::int64_t begin);
+  void square_far_pairs(const at::Tensor& p, const Queries& at, std::int64_t begin) const;
 
   std::int64_t query_heads_, kv_heads_, head_dim_;
   FarPairs pairs_;

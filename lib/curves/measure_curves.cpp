@@ -53,6 +53,7 @@ class PointLog {
                   {"curve_context", facts.context},
                   {"curve_sequences", facts.sequences},
                   {"budgets", request.budgets},
+                  {"profiles", request.profiles},
                   {"windows", std::to_string(facts.sink) + "," + std::to_string(facts.recent)},
                   {"dtype", facts.dtype},
                   {"device", device.is_cpu() ? "cpu" : "cuda"}}}};
@@ -136,9 +137,10 @@ class CurveRun {
         methods_(make_width_methods(bundle, decoder.config(), request.windows)),
         progress_("curves",
                   most_curve_passes(decoder.config(), std::ssize(request.sequences),
-                                    request.target_kl ? kTargetBudgets : std::ssize(request.budgets)),
+                                    request.target_kl ? kTargetBudgets : std::ssize(request.budgets), request.profiles),
                   "passes") {
     const ModelConfig& model = decoder.config();
+    choice_.most = static_cast<std::size_t>(request.profiles);
     curves_.head_dim = model.head_dim;
     curves_.sink = request.windows.sink;
     curves_.recent = request.windows.recent;
@@ -369,10 +371,11 @@ MeasuredCurves measure_curves(Curves facts, const Bundle& bundle, const ProfileP
   return CurveRun(std::move(facts), bundle, predictions, decoder, request).run();
 }
 
-std::uint64_t most_curve_passes(const ModelConfig& model, std::int64_t sequences, std::int64_t budgets) {
-  const std::int64_t most = static_cast<std::int64_t>(ChoiceOptions{}.most), layers = model.layers;
+std::uint64_t most_curve_passes(const ModelConfig& model, std::int64_t sequences, std::int64_t budgets,
+                                std::int64_t profiles) {
+  const std::int64_t layers = model.layers;
   // (L (L + 1))/2 layers for each of two sides; two end-to-end passes per budget.
-  return static_cast<std::uint64_t>(sequences * (layers + most * layers * (layers + 1) + 2 * layers * budgets));
+  return static_cast<std::uint64_t>(sequences * (layers + profiles * layers * (layers + 1) + 2 * layers * budgets));
 }
 
 }  // namespace oscar

@@ -12,6 +12,7 @@
 #include "base/run_directory.h"
 #include "bundle/bundle.h"
 #include "bundle/curves.h"
+#include "curves/choose_profiles.h"
 #include "distributed/ranks.h"
 #include "model/decoder.h"
 
@@ -24,6 +25,7 @@ struct CurveRequest {
   // In place of budgets: end-to-end KL is measured until the smallest budget of this KL is known
   // (bundle/target_budget.h).
   std::optional<double> target_kl;
+  std::int64_t profiles = static_cast<std::int64_t>(ChoiceOptions{}.most);  // most that are measured of a side
   fs::path work_dir;           // where the state of the run is kept; empty: nowhere
   bool resume = false;         // go on with the run in work_dir
   std::string resume_command;  // for the message of an interrupted run
@@ -50,6 +52,7 @@ MeasuredCurves measure_curves(Curves facts, const Bundle& bundle, const ProfileP
                               Decoder& decoder, const CurveRequest& request);
 
 // The largest number of passes of one sequence through one layer in a run, which its progress counts.
-std::uint64_t most_curve_passes(const ModelConfig& model, std::int64_t sequences, std::int64_t budgets);
+std::uint64_t most_curve_passes(const ModelConfig& model, std::int64_t sequences, std::int64_t budgets,
+                                std::int64_t profiles);
 
 }  // namespace oscar

@@ -91,16 +91,19 @@ double CollectProbe::forward(const std::vector<std::int64_t>& lengths) const { r
 
 std::vector<PhaseSeconds> CollectProbe::phases(const TokenPlan& plan) {
   const FarPairs& far = options_.far;
-  std::vector<std::int64_t> lengths, longer;
+  std::vector<std::int64_t> lengths;
+  double pairs = 0.0;
   for (const Piece& piece : plan.pieces) {
     lengths.push_back(piece.length);
-    if (piece.length > far.sink + far.recent) longer.push_back(piece.length);
+    if (piece.length > far.sink + far.recent) {
+      pairs += of(far_, {piece.length}) / static_cast<double>(far.query_step(piece.length, options_.device));
+    }
   }
   const double computing = forward(lengths);
   std::vector<PhaseSeconds> phases = {{phase::kWeights, lengths.empty() ? 0.0 : layers_.loading(computing)},
                                       {phase::kForward, computing},
                                       {phase::kMoments, of(moments_, lengths)}};
-  if (far.enabled) phases.push_back({phase::kFarPairs, of(far_, longer)});
+  if (far.enabled) phases.push_back({phase::kFarPairs, pairs});
   return phases;
 }
 
@@ -124,6 +127,9 @@ std::string RunTime::text() const {
     text += "  " + phase.name + std::string(phase.name.size() < 16 ? 16 - phase.name.size() : 1, ' ') +
             duration_text(phase.seconds) + "\n";
   }
+  for (const PhaseSeconds& way : other_ways) {
+    text += "with       " + way.name + ": about " + duration_text(way.seconds) + "\n";
+  }
   return text;
 }
 
@@ -136,6 +142,9 @@ void RunTime::add_to(Json& out) const {
   out["phases"] = Json::array();
   for (const PhaseSeconds& phase : phases) {
     out["phases"].push_back({{"phase", phase.name}, {"seconds", phase.seconds}});
+  }
+  for (const PhaseSeconds& way : other_ways) {
+    out["other_ways"].push_back({{"options", way.name}, {"seconds", way.seconds}});
   }
 }
 

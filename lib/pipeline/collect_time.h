@@ -20,10 +20,11 @@ struct PhaseSeconds {
 struct RunTime {
   std::int64_t probe_tokens = 0;     // of the longer timed run; 0: the shards are absent, so that no layer can be timed
   std::vector<PhaseSeconds> phases;  // in the order of a run
+  std::vector<PhaseSeconds> other_ways{};  // options of another whole run, and its time
 
   double seconds() const;
   std::string text() const;      // lines
-  void add_to(Json& out) const;  // "seconds", "seconds_from" and "phases"
+  void add_to(Json& out) const;  // "seconds", "seconds_from", "phases" and "other_ways"
 };
 
 // The sums of the collector, timed in each kind of layer.

@@ -2,6 +2,9 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <array>
+
 #include "base/errors.h"
 #include "base/foreign_text.h"
 #include "base/log.h"
@@ -18,6 +21,7 @@
 #include "pipeline/output_files.h"
 #include "pipeline/rank_run.h"
 #include "registry/registry.h"
+#include "report/number_text.h"
 #include "text/prompts.h"
 
 namespace oscar {
@@ -60,6 +64,20 @@ double curve_products(const ModelConfig& c) {
 
 // Above it, 8 sequences of 2,048 tokens take more than about ten minutes of two cores with 80 GFLOP/s each.
 constexpr double kMostCpuProducts = 4e8;
+// curve_products() of all tokens that a model may take for each of its weights: about ten minutes for 135 million.
+constexpr double kMostCpuCurves = 6e4;
+constexpr double kFirstProfiles = 0.56;  // of the passes, where only kAnchors of a side are measured
+constexpr std::array<CurveShape, 4> kCpuShapes{{kFullCurves, {4, 2048}, {4, 2048, kAnchors}, {4, 1024, kAnchors}}};
+
+bool fits_cpu(const ModelConfig& c, const CurveShape& shape) {
+  const double weights =
+      static_cast<double>(c.layers) * layer_products(c) + static_cast<double>(c.hidden * c.vocabulary);
+  const auto tokens = [](const CurveShape& s) {
+    return static_cast<double>(s.sequences * s.context) * (s.profiles == kAnchors ? kFirstProfiles : 1.0);
+  };
+  return curve_products(c) * tokens(shape) <=
+         std::max(kMostCpuProducts * tokens(kFullCurves), kMostCpuCurves * weights);
+}
 
 // Curves of an earlier run, which must belong to this fit.
 Curves read_curves(const Statistics& statistics, const std::string& sha256, const Json& options,
@@ -88,9 +106,23 @@ double layer_products(const ModelConfig& c) {
   return static_cast<double>(c.hidden * (2 * (c.query_heads + c.kv_heads) * c.head_dim + 3 * c.intermediate));
 }
 
+std::string CurveShape::text() const {
+  return std::to_string(sequences) + " sequences of " + grouped(context) + " tokens" +
+         (profiles == kAnchors ? ", " + std::to_string(profiles) + " widths of a side" : "");
+}
+
+std::string CurveShape::options() const {
+  return "--curve-sequences " + std::to_string(sequences) + " --curve-context " + std::to_string(context);
+}
+
 CurveShape curve_shape(const CurveArguments& arguments, const ModelConfig& model, at::Device device) {
   CurveShape shape;
-  if (device.is_cpu() && curve_products(model) > kMostCpuProducts) shape.sequences = 4;
+  if (device.is_cpu()) {
+    const auto* found = std::find_if(kCpuShapes.begin(), kCpuShapes.end(),
+                                     [&](const CurveShape& each) { return fits_cpu(model, each); });
+    shape = found == kCpuShapes.end() ? kCpuShapes.back() : *found;
+  }
+  if (arguments.sequences > 0 || arguments.context > 0) shape.profiles = kFullCurves.profiles;
   if (arguments.sequences > 0) shape.sequences = arguments.sequences;
   if (arguments.context > 0) shape.context = arguments.context;
   return shape;
@@ -181,6 +213,7 @@ MeasuredCurves curves_for(const Statistics& statistics, const std::string& sha25
   request.windows = windows;
   request.target_kl = arguments.target_kl;
   if (!request.target_kl) request.budgets = budgets;
+  request.profiles = curve_shape(arguments, checkpoint.config(), options.device).profiles;
   request.work_dir = curve_directory(arguments, common);
   request.resume = arguments.resume;
   request.resume_command = arguments.resume_command;
@@ -191,7 +224,7 @@ MeasuredCurves curves_for(const Statistics& statistics, const std::string& sha25
 
 CurveText load_curve_text(const Checkpoint& checkpoint, at::Device device, const CacheWindows& windows,
                           const CurveArguments& arguments, const PromptSet* prompts, const std::string& prompts_name) {
-  const auto [sequences, context] = curve_shape(arguments, checkpoint.config(), device);
+  const auto [sequences, context, profiles] = curve_shape(arguments, checkpoint.config(), device);
   const fs::path& directory = checkpoint.location().directory;
   const LazyTokenizer tokenizer(directory / "tokenizer.json");
   if (arguments.text.empty()) {
@@ -207,18 +240,28 @@ CurveText load_curve_text(const Checkpoint& checkpoint, at::Device device, const
   return curve_text(found, name, context, sequences, checkpoint.config(), tokenizer, windows);
 }
 
+std::string curve_choice_text(const CurvePlan& plan) {
+  if (!plan.chosen) return {};
+  return "curves on " + plan.shape.text() + ", because a CPU would take long for " + kFullCurves.text() +
+         ": the KL is about a tenth higher";
+}
+
 CurvePlan plan_curves(const Checkpoint& checkpoint, at::Device device, const CommonOptions& common,
                       const CurveArguments& arguments, const CurveText& text, const CacheWindows& windows,
                       std::size_t budgets) {
   CurvePlan plan;
-  plan.sequences = std::ssize(text.sequences);
-  plan.context = std::ssize(text.sequences.front());
+  plan.shape = curve_shape(arguments, checkpoint.config(), device);
+  plan.chosen = arguments.sequences == 0 && arguments.context == 0 && plan.shape.sequences < kFullCurves.sequences;
+  plan.shape.sequences = std::ssize(text.sequences);
+  plan.shape.context = std::ssize(text.sequences.front());
   plan.budgets = budgets;
   plan.windows = windows;
   plan.decoding = curve_decoding(arguments, common, checkpoint.config(), device);
-  plan.most_passes = most_curve_passes(checkpoint.config(), plan.sequences, static_cast<std::int64_t>(budgets));
-  plan.memory_bytes = CurvePasses::memory_bytes(checkpoint.config(), plan.decoding, plan.sequences, plan.context,
-                                                static_cast<std::int64_t>(kAnchors));
+  plan.most_passes = most_curve_passes(checkpoint.config(), plan.shape.sequences, static_cast<std::int64_t>(budgets),
+                                       plan.shape.profiles);
+  plan.needed = arguments.target_kl.has_value();
+  plan.memory_bytes = CurvePasses::memory_bytes(checkpoint.config(), plan.decoding, plan.shape.sequences,
+                                                plan.shape.context, static_cast<std::int64_t>(kAnchors));
   return plan;
 }
 

@@ -34,12 +34,16 @@ struct CurveArguments {
   Ranks* ranks = nullptr;           // ranks that measure together; the first one writes
 };
 
-// The sequences that curves are measured on: those of the options, else 8 of 2,048 tokens. On the CPU a model for which
-// these would take much more than ten minutes of two cores gets 4. The rule counts products, not seconds, so
-// that it gives the same on every machine.
+// The sequences that curves are measured on, and the most profiles of a side: those of the options, else 8 of 2,048
+// tokens. On the CPU a larger model gets 4 sequences, then only the first profiles of a side, then 1,024 tokens, until
+// they take about ten minutes of two cores, or twenty with 270 million weights. The rule counts products, not seconds,
+// so that it gives the same on every machine.
 struct CurveShape {
-  std::int64_t sequences = 8, context = 2048;
+  std::int64_t sequences = 8, context = 2048, profiles = static_cast<std::int64_t>(ChoiceOptions{}.most);
+  std::string text() const;     // "8 sequences of 2,048 tokens"
+  std::string options() const;  // "--curve-sequences 8 --curve-context 2048"
 };
+inline constexpr CurveShape kFullCurves{}, kQuickCurves{4, 1024};
 CurveShape curve_shape(const CurveArguments& arguments, const ModelConfig& model, at::Device device);
 
 // How the model runs. With --dtype auto the products of such a model with its weights are in bfloat16 on a CPU that has
@@ -69,12 +73,16 @@ fs::path curve_directory(const CurveArguments& arguments, const CommonOptions& c
 
 // --dry-run: the cost of measuring.
 struct CurvePlan {
-  std::int64_t sequences = 0, context = 0;
+  CurveShape shape;
   std::uint64_t most_passes = 0, memory_bytes = 0;
   std::size_t budgets = 0;
   CacheWindows windows;
   DecoderOptions decoding;
+  bool chosen = false;  // less than kFullCurves, because the CPU is slow
+  bool needed = false;  // a target needs curves, so that the analytic allocation is no way out
 };
+// What a CPU's choice of fewer or shorter sequences costs; empty if there was none.
+std::string curve_choice_text(const CurvePlan& plan);
 CurvePlan plan_curves(const Checkpoint& checkpoint, at::Device device, const CommonOptions& common,
                       const CurveArguments& arguments, const CurveText& text, const CacheWindows& windows,
                       std::size_t budgets);

@@ -6,6 +6,7 @@
 #include "base/foreign_text.h"
 #include "base/log.h"
 #include "base/output_file.h"
+#include "base/progress.h"
 #include "collect/collect_work.h"
 #include "collect/reading_range.h"
 #include "collect/run_record.h"
@@ -134,8 +135,12 @@ std::optional<HeldOutText> ModelRun::held_out(const CacheWindows& windows) const
                      token_count(held_out_), arguments_.prompts.empty()};
 }
 
-FitShape ModelRun::shape(const std::optional<CurvePlan>& curves) const {
+FitShape ModelRun::shape(const std::optional<CurvePlan>& curves, const CacheWindows& windows,
+                         std::size_t measurements) const {
   FitShape shape;
+  shape.held_out = held_out_shape(windows);
+  shape.windows = windows;
+  shape.measurements = measurements;
   const bool tries = arguments_.context == 0 && arguments_.seq_len == 0 && arguments_.options.context > 0;
   if (tries && !tried_lengths(run_.plan.longest).empty()) shape.range_tokens = run_.plan.longest;
   shape.range = arguments_.range_decoding();
@@ -147,10 +152,7 @@ FitShape ModelRun::shape(const std::optional<CurvePlan>& curves) const {
 void ModelRun::print_plan(const std::optional<CurvePlan>& curves, const CacheWindows& windows,
                           std::size_t measurements) {
   const CollectOptions& options = arguments_.options;
-  FitShape planned = shape(curves);
-  planned.held_out = held_out_shape(windows);
-  planned.windows = windows;
-  planned.measurements = measurements;
+  const FitShape planned = shape(curves, windows, measurements);
   const RunTime time = fit_time(checkpoint_, run_.plan, options, planned);
   if (common_.json) {
     Json out = estimate_json(run_.plan, options, run_.estimate, time);
@@ -168,6 +170,13 @@ void ModelRun::print_plan(const std::optional<CurvePlan>& curves, const CacheWin
                (curves ? curve_plan_text(*curves) : std::string()) +
                (planned.held_out ? held_out_text(*planned.held_out, token_count(held_out_)) : kNoneHeldOut) +
                time.text() + "dry run: nothing was written\n");
+}
+
+void ModelRun::log_other_ways(const CurvePlan& curves, const CacheWindows& windows, std::size_t measurements) const {
+  if (!curves.chosen) return;
+  const RunTime time = fit_time(checkpoint_, run_.plan, arguments_.options, shape(curves, windows, measurements));
+  log_info(curve_choice_text(curves) + "; the run takes about " + duration_text(time.seconds()));
+  for (const PhaseSeconds& way : time.other_ways) log_info("  " + way.name + ": about " + duration_text(way.seconds));
 }
 
 // An interrupted run may have collected them already.

@@ -35,13 +35,16 @@ class ModelRun {
 
   // --dry-run. curves: the cost of measuring them, if they are measured. measurements: of bundles on the held-out text.
   void print_plan(const std::optional<CurvePlan>& curves, const CacheWindows& windows, std::size_t measurements);
+  // On a CPU, where curves take minutes: what was chosen, and what else there is.
+  void log_other_ways(const CurvePlan& curves, const CacheWindows& windows, std::size_t measurements) const;
   // Collects the statistics, or with --resume takes them from an earlier run with the same model, prompts and options.
   void collect();
   // Removes the remaining empty folder of --work-dir.
   void finish() const;
 
  private:
-  FitShape shape(const std::optional<CurvePlan>& curves) const;  // what the run will do, but for the measurement
+  // What the run will do.
+  FitShape shape(const std::optional<CurvePlan>& curves, const CacheWindows& windows, std::size_t measurements) const;
   std::optional<HeldOutShape> held_out_shape(const CacheWindows& windows) const;
   void plan_own_text();
   PromptSet read_own_text();

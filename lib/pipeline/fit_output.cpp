@@ -141,17 +141,15 @@ FitPlan plan_fit(const Statistics& s, const FitOptions& options) {
 }
 
 Json curve_plan_json(const CurvePlan& plan) {
-  return {{"sequences", plan.sequences},
-          {"context", plan.context},
-          {"dtype", plan.decoding.dtype_name()},
-          {"most_passes", plan.most_passes},
-          {"memory_bytes", plan.memory_bytes}};
+  return {{"sequences", plan.shape.sequences}, {"context", plan.shape.context},
+          {"profiles", plan.shape.profiles},   {"dtype", plan.decoding.dtype_name()},
+          {"most_passes", plan.most_passes},   {"memory_bytes", plan.memory_bytes}};
 }
 
 std::string curve_plan_text(const CurvePlan& plan) {
-  return "curves     " + std::to_string(plan.sequences) + " sequences of " + std::to_string(plan.context) +
-         " tokens, at most " + std::to_string(plan.most_passes) + " passes of one through one layer, about " +
-         format_bytes(plan.memory_bytes) + " at once\n";
+  return "curves     " + plan.shape.text() + ", at most " + std::to_string(plan.most_passes) +
+         " passes of one through one layer, about " + format_bytes(plan.memory_bytes) + " at once\n" +
+         (plan.chosen ? "           " + curve_choice_text(plan) + "\n" : "");
 }
 
 void print_fit_plan(const FitPlan& plan, const std::string& output, bool json) {

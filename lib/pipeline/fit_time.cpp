@@ -118,22 +118,30 @@ double range_seconds(CollectProbe& probe, LayerTimer* narrow, std::int64_t token
   return computing + probe.layers().loading(computing);
 }
 
-double curve_seconds(LayerTimer& probe, const CurvePlan& plan) {
+// What curves of other shapes would take is asked of one probe.
+struct CurveTimer {
+  LayerTimer& probe;
+  const CurvePlan& plan;
+  LayerTimer::Rates rates = exact_rates(probe, [] { return std::make_unique<ExactCacheAttention>(); });
+  Scoring row = scoring(probe);
+
+  double seconds(const CurveShape& shape);
+};
+
+double CurveTimer::seconds(const CurveShape& shape) {
   Decoder& decoder = probe.decoder();
-  const LayerTimer::Rates rates = exact_rates(probe, [] { return std::make_unique<ExactCacheAttention>(); });
-  const double all = probe.all_layers(rates, plan.context);
+  const double all = probe.all_layers(rates, shape.context);
   const double layers = static_cast<double>(decoder.config().layers), layer = all / layers;
-  const double sequences = static_cast<double>(plan.sequences);
+  const double sequences = static_cast<double>(shape.sequences);
   const double kv_layers = static_cast<double>(decoder.config().kv_layers());
-  double profiles = usual_profiles(2.0 * kv_layers) * 2.0 * kv_layers;
+  double profiles = std::min(usual_profiles(2.0 * kv_layers), static_cast<double>(shape.profiles)) * 2.0 * kv_layers;
   if (plan.decoding.rounds()) profiles += kv_layers;  // the rounding of each layer
-  const Scoring row = scoring(probe);
   const double rows =
-      static_cast<double>(std::max<std::int64_t>(0, plan.context - first_scored_position(plan.windows))) /
+      static_cast<double>(std::max<std::int64_t>(0, shape.context - first_scored_position(plan.windows))) /
       static_cast<double>(kCurveStride);
   // Of each profile: the coded layer, and on average half of the layers after it, on a CPU for the scored part.
   const double scored = decoder.options().device.is_cpu()
-                            ? rows * static_cast<double>(kCurveStride) / static_cast<double>(plan.context)
+                            ? rows * static_cast<double>(kCurveStride) / static_cast<double>(shape.context)
                             : 1.0;
   const double each = layer * (kCodedLayer + scored * 0.5 * (layers - 1.0)) + rows * row.version;
   const double calls = 0.5 * profiles;  // that make the baseline's softmax, of about two profiles each
@@ -181,10 +189,22 @@ RunTime fit_time(const Checkpoint& checkpoint, const TokenPlan& plan, const Coll
     time.phases.push_back({phase::kRange, seconds});
   }
   for (PhaseSeconds& phase : probe.phases(plan)) time.phases.push_back(std::move(phase));
-  if (shape.curves)
-    time.phases.push_back({phase::kCurves, curve_seconds(curves ? *narrow : probe.layers(), *shape.curves)});
+  std::vector<PhaseSeconds> others;  // what the curves would take otherwise
+  if (shape.curves) {
+    CurveTimer timer{curves ? *narrow : probe.layers(), *shape.curves};
+    time.phases.push_back({phase::kCurves, timer.seconds(shape.curves->shape)});
+    for (const CurveShape& other : {kQuickCurves, kFullCurves}) {
+      if (other.options() != shape.curves->shape.options()) others.push_back({other.options(), timer.seconds(other)});
+    }
+    if (!shape.curves->needed) others.push_back({"--allocate analytic", 0.0});
+  }
   time.phases.push_back({phase::kTransforms, transform_seconds(checkpoint.config())});
   if (shape.held_out) time.phases.push_back({phase::kHeldOut, held_out_seconds(probe.layers(), shape)});
+  const auto measuring = std::find_if(time.phases.begin(), time.phases.end(),
+                                      [](const PhaseSeconds& each) { return each.name == phase::kCurves; });
+  for (const PhaseSeconds& other : others) {
+    time.other_ways.push_back({other.name, time.seconds() - measuring->seconds + other.seconds});
+  }
   return time;
 }
 

@@ -54,11 +54,13 @@ bool collect_statistics(const FitRequest& r, ModelRun& model, std::optional<Curv
     text = model.curve_text(r.windows, r.curves);
     curves = plan_curves(model.checkpoint(), model.device(), r.common, r.curves, *text, r.windows, measured_budgets(r));
   }
+  // A target moves to other budgets until the measurement meets it: to two of them, say.
+  const std::size_t measurements = r.target.given() ? 2 : budgets_of(r).size();
   if (r.common.dry_run) {
-    // A target moves to other budgets until the measurement meets it: to two of them, say.
-    model.print_plan(curves, r.windows, r.target.given() ? 2 : budgets_of(r).size());
+    model.print_plan(curves, r.windows, measurements);
     return false;
   }
+  if (curves && r.is_first()) model.log_other_ways(*curves, r.windows, measurements);
   model.collect();
   return true;
 }

@@ -380,21 +380,36 @@ def test_large_models_measure_fewer_sequences_on_the_cpu(tmp_path):
     """By default, and by the size of the model rather than the speed of the machine."""
     prompts = tmp_path / "long.jsonl"
     prompts.write_text((json.dumps({"input_ids": [i * 37 % 8000 for i in range(1100)]}) + "\n") * 32)
-    small, large = (make_model(tmp_path / name, max_position_embeddings=4096) for name in ("small", "large"))
-    enlarge(large, 60, 4096)
+    small, middle, larger, large = (make_model(tmp_path / name, max_position_embeddings=4096) for name in "smlx")
+    for model, layers in ((middle, 55), (larger, 68), (large, 120)):
+        enlarge(model, layers, 2048)
+
+    def run(folder, *options):
+        return succeed("fit", "--model", folder, "--prompts", prompts, "-o", tmp_path / "b", "--tokens", 20000,
+                       "--device", "cpu", "--dry-run", *options).out
 
     def planned(folder, *options):
-        plan = json.loads(succeed("fit", "--model", folder, "--prompts", prompts, "-o", tmp_path / "b", "--tokens", 20000,
-                                  "--device", "cpu", "--dry-run", "--json", *options).out)["curves"]
-        return plan["sequences"], plan["context"], plan["dtype"]
+        plan = json.loads(run(folder, "--json", *options))["curves"]
+        return plan["sequences"], plan["context"], plan["profiles"], plan["dtype"]
 
     # Products in bfloat16 where the processor has instructions for them.
     fast = {"avx512_bf16", "amx_bf16"} & set(pathlib.Path("/proc/cpuinfo").read_text().split())
     dtype = "mixed" if fast else "float32"
-    assert planned(small) == (8, 2048, "float32") and planned(large) == (4, 2048, dtype)
-    assert planned(large, "--curve-sequences", 8) == (8, 2048, dtype)
-    assert planned(large, "--curve-context", 1024, "--dtype", "float32") == (4, 1024, "float32")
-    assert planned(large, "--dtype", "bfloat16") == (4, 2048, "bfloat16")
+    assert planned(small) == (8, 2048, 8, "float32") and planned(middle) == (4, 2048, 8, dtype)
+    assert planned(larger) == (4, 2048, 3, dtype) and planned(large) == (4, 1024, 3, dtype)
+    assert planned(large, "--curve-sequences", 8) == (8, 1024, 8, dtype)
+    assert planned(large, "--curve-context", 512, "--dtype", "float32") == (4, 512, 8, "float32")
+    assert planned(large, "--dtype", "bfloat16") == (4, 1024, 3, "bfloat16")
+
+    # The plan says so, and names what is quicker and what is better, with its time.
+    plan = json.loads(run(large, "--json"))
+    ways = {way["options"]: way["seconds"] for way in plan["other_ways"]}
+    full, none = "--curve-sequences 8 --curve-context 2048", "--allocate analytic"
+    assert set(ways) == {full, none} and ways[none] < plan["seconds"] < ways[full]
+    text, chosen = run(large), "a CPU would take long for 8 sequences of 2,048 tokens"
+    assert chosen in text and f"{full}: about " in text and f"{none}: about " in text
+    text = run(small, "--preset", "balanced")  # which needs curves
+    assert "--curve-sequences 4 --curve-context 1024: about " in text and none not in text and chosen not in text
 
 
 def test_text_that_memory_has_no_room_for(model, small, tmp_path):

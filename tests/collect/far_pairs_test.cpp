@@ -60,6 +60,10 @@ LayerMoments direct(const Problem& p, const Case& c) {
   const auto wide = [](const at::Tensor& x) { return x.to(at::kDouble); };
   std::int64_t offset = 0;
   for (const std::int64_t length : c.lengths) {
+    // Every n-th query stands for n, as their number has it.
+    const std::int64_t start = c.pairs.sink + c.pairs.recent, step = c.pairs.query_step(length, at::kCPU);
+    const auto all = static_cast<double>(length - start);
+    const double meant = step > 1 ? all / static_cast<double>((length - start - 1) / step + 1) : 1.0;
     for (std::int64_t h = 0; h < c.heads; ++h) {
       const std::int64_t kv = h / (c.heads / c.kv_heads);
       const at::Tensor weight = wide(p.o_weight.narrow(1, h * c.d, c.d)), gram = at::matmul(weight.t(), weight);
@@ -79,12 +83,14 @@ LayerMoments direct(const Problem& p, const Case& c) {
           seen += w * w;
           count += 1.0;
         }
+        if (h == 0) queries += count > 0.0 ? 1.0 : 0.0, pairs += count;
+        if ((i - start) % step != 0) continue;
+        moved *= meant, seen *= meant;
         out.far_q_gram[kv] += moved * p.input.scale * p.input.scale * at::outer(q, q);
         const at::Tensor before =
             wide(undo_rope(p.input.q[offset + i][h], p.rows.cos[offset + i], p.rows.sin[offset + i]));
         out.far_pre_q_gram[kv] += moved * p.input.scale * p.input.scale * at::outer(before, before);
         out.far_v_weight[kv] += seen * gram;
-        if (h == 0) queries += count > 0.0 ? 1.0 : 0.0, pairs += count;
       }
     }
     offset += length;
@@ -117,7 +123,11 @@ TEST(FarPairs, EqualsTheDefinition) {
                                    {.lengths = {700}, .window = 100},
                                    {.lengths = {640, 300}, .chunk = 90},
                                    {.lengths = {530}, .window = 12, .pairs = {3, 40, true}},
-                                   {.lengths = {600}, .window = 64, .pairs = {5, 20, true}, .sinks = true}};
+                                   {.lengths = {600}, .window = 64, .pairs = {5, 20, true}, .sinks = true},
+                                   // Some of the queries.
+                                   {.lengths = {700, 60}, .pairs = {3, 5, true, 50}},
+                                   {.lengths = {703}, .window = 100, .pairs = {3, 40, true, 60}, .sinks = true},
+                                   {.lengths = {640}, .pairs = {3, 5, true, 100}, .chunk = 90}};
   for (const Case& c : cases) {
     Problem p;
     fill(p, c);
