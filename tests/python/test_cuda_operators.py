@@ -458,8 +458,8 @@ def test_self_check_of_engines(d):
     from test_self_check import bundles, serving_of
     serving = serving_of(*bundles(d), slots=150, device="cuda", d=d)
     for kv in serving.caches().values():
-        for size, error in self_check.errors_of(kv, serving.slots, serving.room()):
-            assert float(error) < 0.02, (kv.code.layer, size)
+        for path, error in self_check.errors_of(kv, serving.slots, serving.room()):
+            assert float(error) < 0.02, (kv.code.layer, path)
 
 
 def test_rows_that_are_not_finite():

@@ -8,6 +8,7 @@ pytest.importorskip("vllm", reason="vllm is not installed (scripts/requirements-
 from test_vllm_layers import build, planned  # noqa: F401, I001
 from test_vllm import VllmEngine, VllmPrefixEngine, serve  # noqa: F401
 
+import prometheus_client  # noqa: E402
 import torch  # noqa: E402
 from block_engine import Oracle, Request, families, requests  # noqa: E402
 from fitted_models import MODELS, fitted_bundle  # noqa: E402
@@ -120,12 +121,15 @@ def test_keys_that_are_not_finite_are_told(fitted, caplog, monkeypatch):
             broken.append(request)
         return made
 
+    counted = lambda: prometheus_client.REGISTRY.get_sample_value("oscar_kv_nonfinite_rows_total") or 0.0  # noqa: E731
+    before = counted()
     engine.new_rows, engine.right = rows, lambda *given: None  # outputs have a NaN as long as the window has it
     with caplog.at_level("ERROR"):
         engine.run([Request(380, 1, 330)])
         for _ in range(20):
             engine.built[0].impl.serving.passed()
     told = [record.message for record in caplog.records if "NaN or an infinity" in record.message]
+    assert counted() == before + 3 * len(told)
     assert 1 <= len(told) <= len(broken) and all("layer 0, key: KV head 1 and 2 more" in text for text in told)  # a request may begin again
 
 

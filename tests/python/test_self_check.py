@@ -7,11 +7,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from safetensors.torch import save_file  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
 from oscar_kv.cache.paged_kv import LayerCode  # noqa: E402
 from oscar_kv.cache.slot_kv import SlotKV  # noqa: E402
 from oscar_kv.cache.transform import Phases  # noqa: E402
-from oscar_kv.engines import self_check  # noqa: E402
+from oscar_kv.engines import check_rows, self_check  # noqa: E402
 from oscar_kv.files.errors import InputError  # noqa: E402
 from oscar_kv.ops import operators  # noqa: E402
 
@@ -34,10 +35,95 @@ def bundles(d=64):
             random_bundle(kv_heads=2, d=d, key=(0, 0, 0, 0), value=(0, 0, 0, 0), rotated_mean=True), large]
 
 
+def replace(monkeypatch, name, broken):
+    """The operator that run() calls; the reference stays."""
+    whole = getattr(operators, name)
+    monkeypatch.setattr(operators, name, broken)
+    for table in (operators._arguments, operators._references):
+        monkeypatch.setitem(table, broken, table[whole])
+
+
+def model_rows(folder, bundle, n=150, m=3, group=3, d=64, **wrong):
+    """A bundle's folder with such a file, of rows that look like the model's: around its mean where they were sampled."""
+    g = torch.Generator().manual_seed(4)
+    tensors = {"positions": torch.randint(0, 9000, (n,), generator=g).sort().values}
+    for index, one in enumerate(bundle):
+        rows = [torch.randn(*shape, generator=g) for shape in ((m, 2 * group, d), (n, 2, d), (n, 2, d))]
+        if one.layers[0].key.rotated_mean:
+            transform = LayerCode(one, one.layers[0], Phases(10000.0 ** -(torch.arange(0, d, 2) / d))).transform
+            transform.reserve(9001, "cpu")
+            rows[1] += transform.mean_at(tensors["positions"])
+        tensors |= {f"layers.{index}.{name}": x.bfloat16() for name, x in zip("qkv", rows)}
+        one.layers[0].layer = index
+    tensors |= wrong
+    save_file({k: v for k, v in tensors.items() if v is not None}, folder / "self_check.safetensors")
+    for one in bundle:
+        one.path = folder
+    return bundle
+
+
+def test_the_models_rows_pass(tmp_path, caplog):
+    with caplog.at_level(logging.INFO):
+        self_check.passed(serving_of(*model_rows(tmp_path, bundles())), LOG)
+    assert "self-check of 4 layers on the model's rows passed" in caplog.text
+
+
+def test_rows_move_as_rope_moves_them(tmp_path):
+    """A key of position p that the cache holds at t is around the mean at t; elsewhere its codes would be others than the model's."""
+    bundle = model_rows(tmp_path, bundles())[3]
+    code = LayerCode(bundle, bundle.layers[0], Phases(10000.0 ** -(torch.arange(0, 64, 2) / 64)))
+    code.transform.reserve(701, "cpu")
+    rows = check_rows.ModelRows(bundle).rows(code, 3, 701)
+    assert (rows.key.float() - code.transform.mean_at(torch.arange(701))).abs().amax() < 12  # means are above 400
+    assert rows.key.shape == (701, 2, 64) and rows.query.shape == (3, 6, 64)
+    plain = model_rows(tmp_path, bundles())[0]
+    code = LayerCode(plain, plain.layers[0], None)
+    again = check_rows.ModelRows(plain).rows(code, 2, 200)
+    assert again.key[:50].equal(again.key[150:]) and again.query.shape == (3, 4, 64)
+
+
+def test_a_rank_reads_its_heads(tmp_path):
+    bundle = model_rows(tmp_path, bundles())[1]
+    whole, part = (check_rows.ModelRows(b).rows(LayerCode(b, b.layers[0]), 3, 90) for b in (bundle, bundle.slice_heads(1, 2)))
+    assert part.key.equal(whole.key[:, 1:]) and part.value.equal(whole.value[:, 1:]) and part.query.equal(whole.query[:, 3:])
+
+
+@pytest.mark.parametrize("wrong, said", [
+    ({"layers.0.k": None}, "tensor layers.0.k is missing"),
+    ({"layers.0.k": torch.zeros(150, 2, 32).bfloat16()}, r"layers.0.k is BF16 \[150, 2, 32\]"),
+    ({"layers.0.k": torch.zeros(150, 2, 64)}, "layers.0.k is F32"),
+    ({"layers.0.v": torch.zeros(150, 3, 64).bfloat16()}, "no rows of this model"),
+    ({"layers.0.q": torch.zeros(3, 5, 64).bfloat16()}, "no rows of this model"),
+    ({"layers.0.q": torch.full((3, 6, 64), float("nan")).bfloat16()}, "NaN or infinity"),
+    ({"positions": torch.full((150,), -3)}, "negative"),
+    ({"positions": torch.zeros(5000, dtype=torch.int64)}, r"positions is I64 \[5000\]"),
+])
+def test_rows_that_are_none_get_a_sentence(tmp_path, wrong, said):
+    with pytest.raises(InputError, match=said):
+        self_check.passed(serving_of(*model_rows(tmp_path, bundles()[:1], **wrong)), LOG)
+
+
+@pytest.mark.parametrize("name", ["past_rows", "new_rows", "quantize_windows"])
+def test_a_broken_chunk_stops_the_start(monkeypatch, tmp_path, name):
+    """The path of prompts: keys that attention gathers, and rows that enter the cache, of which decode steps see the last."""
+    whole = getattr(operators, name)
+
+    def broken(*given):
+        given = list(given)
+        place = operators._arguments[whole].index("value_mean" if name != "quantize_windows" else "runs")
+        given[place] = given[place] * 3 if name != "quantize_windows" else given[place][:1]
+        whole(*given)
+
+    replace(monkeypatch, name, broken)
+    said = "a prompt chunk of 100 tokens" if name == "past_rows" else "with (a prompt chunk of 100 tokens|1 sequences)"
+    with pytest.raises(InputError, match=rf"layer 0 \(uniform keys, uniform values\).*{said}.*expected at most 0.1"):
+        self_check.passed(serving_of(*model_rows(tmp_path, bundles()[:1])), LOG)
+
+
 def test_right_kernels_pass(caplog):
     with caplog.at_level(logging.INFO):
         self_check.passed(serving_of(*bundles()), LOG)
-    assert "self-check of 4 layers passed" in caplog.text
+    assert "self-check of 4 layers on made rows passed" in caplog.text
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), 0.0, 7.0])
@@ -51,10 +137,9 @@ def test_wrong_outputs_stop_the_start(monkeypatch, wrong):
             output[5, 2] = wrong
             output[5, 3] = -wrong
 
-    monkeypatch.setattr(operators, "step_tokens", broken)
-    monkeypatch.setitem(operators._arguments, broken, operators._arguments[step])
+    replace(monkeypatch, "step_tokens", broken)
     with pytest.raises(InputError, match=r"layer 0 \(uniform keys, uniform values\) with 16 sequences.*expected at most 0.1"):
-        self_check.passed(serving_of(*bundles()), LOG)
+        self_check.passed(serving_of(*bundles()[:1]), LOG)
 
 
 def test_pages_that_hold_other_codes_are_found(monkeypatch):
@@ -66,8 +151,7 @@ def test_pages_that_hold_other_codes_are_found(monkeypatch):
         rest[3] = torch.randint(256, rest[3].shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
         step(output, *rest)
 
-    monkeypatch.setattr(operators, "step_tokens", broken)
-    monkeypatch.setitem(operators._arguments, broken, operators._arguments[step])
+    replace(monkeypatch, "step_tokens", broken)
     with pytest.raises(InputError, match="layer 0 .4-4-4-4 keys, 0-0-0-0 values. with 1 sequences"):
         self_check.passed(serving_of(bundles()[1]), LOG)
 

@@ -157,7 +157,7 @@ class PagedKV:
             first += count
         return made
 
-    def _pass(self, counts: Sequence[int]) -> tuple[ChunkWork, int]:
+    def work_of(self, counts: Sequence[int]) -> tuple[ChunkWork, int]:
         """The plan of a pass with counts[b] new tokens per sequence, and pages for them."""
         lengths = [n + c for n, c in zip(self.lengths, counts)]
         self._reserve_pages(lengths)
@@ -172,7 +172,7 @@ class PagedKV:
         """query [N, Hq, d], key and value [N, Hkv, d] of the model, after RoPE: counts[b] new tokens per sequence,
         concatenated, which attend to their sequence's tokens and to one another. append() must follow. Returns [N, Hq,
         d] in the queries' dtype."""
-        work, room = self._pass(counts)
+        work, room = self.work_of(counts)
         if self.code.device.type == "cuda":
             layer = self.code.layer
             q, key, value = (x.bfloat16().contiguous() for x in (query, key, value))
@@ -190,7 +190,7 @@ class PagedKV:
         lengths = [n + c for n, c in zip(self.lengths, counts)]
         if self.pass_unsupported() is None:
             if any(counts):
-                work, _ = self._pass(counts)
+                work, _ = self.work_of(counts)
                 chunk_pass.append(self.code, self.held(), work, key.contiguous(), value.contiguous(), self.bad,
                                   self.code.sink)
                 self.check_finite()

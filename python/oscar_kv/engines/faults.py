@@ -13,10 +13,11 @@ EVERY = 256  # passes from one look to the next
 
 
 class Faults:
-    """Of the layers of one worker. caches(): {layer index: SlotKV}."""
+    """Of the layers of one worker. caches(): {layer index: SlotKV}; count: gets the number of rows."""
 
-    def __init__(self, caches: Callable[[], Mapping[int, SlotKV]], log: logging.Logger) -> None:
-        self._caches, self._log, self._passes, self.seen = caches, log, 0, 0
+    def __init__(self, caches: Callable[[], Mapping[int, SlotKV]], log: logging.Logger,
+                 count: Callable[[int], None]) -> None:
+        self._caches, self._log, self._count, self._passes = caches, log, count, 0
         self._read: tuple[list[SlotKV], torch.Tensor, Any] | None = None  # with the event of its copy
 
     def passed(self) -> None:
@@ -47,7 +48,7 @@ class Faults:
                     found.append(f"layer {kv.code.layer.layer}, {side}: KV head {note % kv.code.layer.kv_heads}")
                     kv.bad.fill_(NO_FAULT)
         if found:
-            self.seen += 1
+            self._count(len(found))
             more = f" and {len(found) - 1} more" if len(found) > 1 else ""
             self._log.error("oscar-kv: a NaN or an infinity came from the model in the last %d passes (%s%s); the "
                             "cache holds a zero in its place, and answers may be wrong", EVERY, found[0], more)

@@ -183,7 +183,7 @@ class EngineServing:
     def check(self, log: logging.Logger) -> None:
         """The self-check, once, on a GPU. InputError if it fails. log: also for what passed() finds later."""
         if self._faults is None:
-            self._faults = Faults(self.caches, log)
+            self._faults = Faults(self.caches, log, self.count_nonfinite)
             log.info("oscar-kv: %s", self.summary())
         if not self._checked and any(kv.code.device.type == "cuda" for kv in self._caches.values()):
             self._checked = True
@@ -204,6 +204,9 @@ class EngineServing:
         """Called once a forward pass, outside graphs: logs keys and values that were not finite."""
         if self._faults is not None:
             self._faults.passed()
+
+    def count_nonfinite(self, rows: int) -> None:
+        """Counts rows that were not finite, in an engine with metrics."""
 
     def room(self) -> int:
         """Tokens that the table of a request may have."""

@@ -13,7 +13,7 @@ from ..files.foreign_files import FileName, RegularFile, is_folder, is_present
 from ..files.safetensors_file import SafetensorsFile
 from ..files.strict_json import read_json
 from . import manifest as manifest_file
-from .manifest import CARD, HASHES, NAME, ROTATIONS, Layer, Manifest, Side, left_out_layers, parse_manifest, tensor_name
+from .manifest import CARD, CHECK, HASHES, NAME, ROTATIONS, Layer, Manifest, Side, left_out_layers, parse_manifest, tensor_name
 
 MOST_MANIFEST = 64 << 20
 FITTED = ("q_proj", "k_proj", "v_proj", "qkv_proj", "q_norm", "k_norm")  # layers to whose outputs a bundle is fitted
@@ -34,6 +34,7 @@ class Bundle:
     # ascending layer ids; model["left_out"] lists layers that are intentionally missing
     layers: list[Layer]
     longest_distance: int = 0  # longest key-query distance in the calibration, in tokens; 0: not recorded
+    first_head: int = 0  # of the model, after slice_heads()
 
     def slice_heads(self, begin: int, end: int) -> "Bundle":
         """The bundle of one rank: KV heads [begin, end) of every layer."""
@@ -54,7 +55,7 @@ class Bundle:
                 clip = side.clip if len(side.clip) == 1 else side.clip[begin:end]
                 sides.append(dataclasses.replace(side, heads=own["forward"].shape[0], clip=clip, **own))
             layers.append(dataclasses.replace(layer, kv_heads=end - begin, key=sides[0], value=sides[1]))
-        return dataclasses.replace(self, layers=layers)
+        return dataclasses.replace(self, layers=layers, first_head=self.first_head + begin)
 
 
 def _check_files(manifest: Manifest, directory: pathlib.Path) -> RegularFile:
@@ -67,7 +68,7 @@ def _check_files(manifest: Manifest, directory: pathlib.Path) -> RegularFile:
                 warnings.warn(f"{escaped(path)}: is not the model card that was written with this bundle", stacklevel=3)
             continue
         if not is_present(path):
-            if name == HASHES:  # may be deleted before a bundle is shared
+            if name in (HASHES, CHECK):  # may be deleted before a bundle is shared
                 continue
             raise InputError(f"{path}: is missing; the manifest lists it")
         file = RegularFile(path)

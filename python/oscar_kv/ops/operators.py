@@ -5,7 +5,8 @@ are installed and a GPU is present, load.py loads them for CUDA tensors.
 Codes of a side come as RowCode.numbers(). pool [pages, Hkv, bytes] uint8 holds pages as described in
 format/page_layout.py, and windows [window pages, Hkv, 128 d] BF16 as in format/window_layout.py. Tables, lengths and
 runs are int32."""
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -19,6 +20,8 @@ NO_FAULT = 2 ** 31 - 1  # of `bad`
 
 Reference = Callable[[StepView], Any]
 _arguments: dict[torch._ops.OpOverload, list[str]] = {}
+_references: dict[torch._ops.OpOverload, Reference] = {}
+_by_reference = False
 _library = torch.library.Library("oscar_kv", "FRAGMENT")
 
 
@@ -38,13 +41,31 @@ def _declare(name: str, schema: str, implementation: Reference, fake: Reference)
 
     _library.impl(name, flat(checked), "CompositeExplicitAutograd")
     torch.library.register_fake(f"oscar_kv::{name}", flat(fake), lib=_library)
-    _arguments[operator] = names
+    _arguments[operator], _references[operator] = names, implementation
     return operator
+
+
+@contextlib.contextmanager
+def by_reference() -> Iterator[None]:
+    """Inside, run() computes with the torch reference on every device."""
+    global _by_reference
+    before, _by_reference = _by_reference, True
+    try:
+        yield
+    finally:
+        _by_reference = before
+
+
+def references() -> bool:
+    """Whether run() is inside by_reference()."""
+    return _by_reference
 
 
 def run(operator: torch._ops.OpOverload, a: StepView) -> Any:
     """Calls an operator with those values of a view that its schema names."""
     held = a.__dict__
+    if _by_reference:
+        return _references[operator](StepView(**{name: held[name] for name in _arguments[operator]}))
     return operator(*[held[name] for name in _arguments[operator]])
 
 

@@ -19,6 +19,7 @@ from .. import bundles
 from ..names import BUNDLE_VARIABLE, existing_folder, folder_name, known_names
 from ..port import Settings, Table
 from ..serving import EngineServing, adapter_refusal, is_set, layer_numbers, layers_by_reason, plain_torch, unserved
+from . import metrics
 from .limits import IN_BF16, LAYERS, MODEL
 from .pages import Places, nominal_cell
 
@@ -192,6 +193,9 @@ class Serving(EngineServing):
     def cell(self, index: int | None = None) -> int:
         """Without a layer, the room in blocks that all layers share."""
         return self.nominal_cell if index is None else super().cell(index)
+
+    def count_nonfinite(self, rows: int) -> None:
+        metrics.count_nonfinite(rows)
 
     def room(self) -> int:
         """Block tables have whole blocks."""
