@@ -56,6 +56,8 @@ class LayerCode:
     def call(self, operator: torch._ops.OpOverload, **more: Any) -> Any:
         """operators.run(operator, self.view(**more)) with less work on the host, which mixed steps of engines wait for:
         the arguments that the layer knows are put in order once."""
+        if operators.references():
+            return operators.run(operator, self.view(**more))
         names = tuple(more)
         prepared = self._calls.get((operator, names))
         if prepared is None:
