@@ -4,7 +4,8 @@ decodes (at 1, 8 and 40 requests), answers to the same prompts at 1, 8 and 40 re
 CACHE: bf16 (first: the others compare with its files, and wait for them), fp8, turboquant_4bit_nc, or a bundle's folder. WORK holds tasks.json and
 agent_eval.txt (texts.py) and gets a file a cache, which table.py reads. What the file has already is not measured again.
 Environment: PREFIX=1 (prefix caching: the second pass over the same texts is scored too), NGRAM=1 (speculation), EAGER=1, MEMORY (bytes of the
-KV cache), SLOTS, LENGTHS (tokens of scored texts), TASKS=0, SETS=he,he_behind,needles, AT_ONE, NOISE=1 (with bf16: tasks once more, 16 at a time)."""
+KV cache), SLOTS, LENGTHS (tokens of scored texts), TASKS=0, SETS=he,he_behind,needles, AT_ONE, NOISE=1 (with bf16: tasks once more, 16 at a time), TRAFFIC (a row of
+../vllm/traffic.py) and TURNS."""
 import json
 import os
 import pathlib
@@ -24,7 +25,7 @@ AT_ONE = int(os.environ.get("AT_ONE", 40))  # texts and answers that are made on
 
 def engine(model, cache, longest):
     options = dict(model=model, dtype="bfloat16", max_model_len=longest, enable_prefix_caching=bool(os.environ.get("PREFIX")),
-                   max_num_seqs=int(os.environ.get("SLOTS", 96)), max_num_batched_tokens=16384, async_scheduling=False,
+                   max_num_seqs=int(os.environ.get("SLOTS", 96)), max_num_batched_tokens=16384,
                    kv_cache_memory_bytes=int(float(os.environ.get("MEMORY", 20e9))), gpu_memory_utilization=.2,
                    compilation_config={"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"})
     if os.environ.get("EAGER"):
@@ -126,11 +127,20 @@ def main():
         if cache == "bf16" and os.environ.get("NOISE"):  # of another batch size
             measured("he_behind_again", lambda: [a for i in range(0, len(sets["he_behind"]), 16) for a in ask(sets["he_behind"][i:i + 16], 512)])
 
+    def traffic():
+        sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "vllm"))
+        from traffic import Traffic, Turns
+        sender = Traffic(llm, json.loads((pathlib.Path(model) / "config.json").read_text())["vocab_size"])
+        rows = [sender.row(*map(int, os.environ["TRAFFIC"].split(":"))) | {"round": number} for number in Turns(os.environ.get("TURNS", ""))]
+        measured("traffic", lambda: rows)
+
     parts = [scores, answers] + [tasks_solved] * (os.environ.get("TASKS") != "0")
     if os.environ.get("NGRAM"):
         parts.remove(scores)
     for part in parts if cache == "bf16" else parts[::-1]:  # others wait for the files of the BF16 cache last
         part()
+    if os.environ.get("TRAFFIC"):
+        traffic()
 
 
 if __name__ == "__main__":

@@ -3,9 +3,8 @@ tokens and OUT/2 to OUT*3/2 answers wait at once for SLOTS places (64 256:512:25
 Prints a line of JSON a row: tokens per second, and the median time of steps with and without prompts.
 
 MODEL: a checkpoint, or a folder with its config.json alone, for made-up weights. CACHE: bf16, fp8, another name that vLLM knows, or a bundle's
-folder. Environment: PREFIX=1 (prefix caching on), MEMORY (bytes of the KV cache), PROFILE=1 (kernels of the last row, by time), TURNS=FOLDER:N
-(N processes share a card: they start together and measure one after another)."""
-import contextlib
+folder. Environment: PREFIX=1 (prefix caching on), MEMORY (bytes of the KV cache), PROFILE=1 (kernels of the last row, by time), TURNS=FOLDER:N:R
+(N processes share a card: they start together and measure one after another, R rounds; hosts differ by a factor of two from minute to minute)."""
 import fcntl
 import json
 import os
@@ -40,22 +39,32 @@ def engine_of(model, cache, slots, tokens):
     return LLM(**options)
 
 
-@contextlib.contextmanager
-def turn():
-    """Waits until all processes have started, and then for the GPU."""
-    folder, _, count = os.environ.get("TURNS", "").partition(":")
-    if not folder:
-        yield
-        return
-    folder = pathlib.Path(folder)
-    folder.mkdir(exist_ok=True)
-    (folder / f"{os.getpid()}.up").touch()
-    deadline = time.time() + 120
-    while len(list(folder.glob("*.up"))) < int(count) and time.time() < deadline:
-        time.sleep(0.1)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+class Turns:
+    """Processes that share a card: all wait for the others, then measure one after another, in rounds, because a host is faster at one time than
+    at another."""
+
+    def __init__(self, text):
+        folder, _, numbers = text.partition(":")
+        self.folder = pathlib.Path(folder) if folder else None
+        self.count, self.rounds = (map(int, numbers.split(":")) if folder else (1, 1))
+
+    def _wait(self, name):
+        (self.folder / f"{os.getpid()}.{name}").touch()
+        deadline = time.time() + 120
+        while len(list(self.folder.glob(f"*.{name}"))) < self.count and time.time() < deadline:
+            time.sleep(0.05)
+
+    def __iter__(self):
+        """Numbers of rounds; the body of the loop runs while no other process measures."""
+        if self.folder is None:
+            yield 0
+            return
+        self.folder.mkdir(exist_ok=True)
+        for number in range(self.rounds):
+            self._wait(f"round{number}")
+            with (self.folder / "lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield number
 
 
 class Steps:
@@ -97,34 +106,46 @@ def profiled(work):
         print(f"{row.self_device_time_total / 1e3:9.1f} ms {row.count:7d} x {row.self_device_time_total / row.count:8.1f} us  {row.key[:90]}")
 
 
+class Traffic:
+    """Requests of random tokens to an engine."""
+
+    def __init__(self, llm, vocabulary):
+        self.llm, self.vocabulary, self.steps = llm, vocabulary, Steps(llm)
+
+    def go(self, count, given, made):
+        from vllm import SamplingParams
+        chosen, generator = random.Random(count), torch.Generator().manual_seed(count)
+        prompts = [{"prompt_token_ids": torch.randint(100, self.vocabulary - 1000, (chosen.randint(given // 2, given * 3 // 2),),
+                                                      generator=generator).tolist()} for _ in range(count)]
+        limits = [SamplingParams(max_tokens=chosen.randint(made // 2, made * 3 // 2), temperature=0, ignore_eos=True, detokenize=False) for _ in prompts]
+        begin = time.perf_counter()
+        answers = self.llm.generate(prompts, limits, use_tqdm=False)
+        return time.perf_counter() - begin, sum(len(a.outputs[0].token_ids) for a in answers)
+
+    def row(self, requests, given, made):
+        """A measured row: a few requests first, which warm the engine up."""
+        self.go(8, given, made)
+        self.steps.found()
+        if os.environ.get("PREFIX"):
+            self.llm.reset_prefix_cache()  # so that a round finds nothing of the last one
+        seconds, tokens = self.go(requests, given, made)
+        return dict(requests=requests, inp=given, out=made, seconds=round(seconds, 2), out_tok_s=round(tokens / seconds), **self.steps.found())
+
+
 def main():
     model, cache = pathlib.Path(sys.argv[1]), sys.argv[2]
     slots = int((sys.argv[3:4] or [64])[0])
     rows = [tuple(map(int, row.split(":"))) for row in sys.argv[4:] or ["256:512:256"]]
     llm = engine_of(model, cache, slots, max(2 * given + 2 * made + 64 for _, given, made in rows))
-    from vllm import SamplingParams
-    vocabulary = json.loads((model / "config.json").read_text())["vocab_size"]
-    steps = Steps(llm)
-
-    def go(count, given, made):
-        chosen, generator = random.Random(count), torch.Generator().manual_seed(count)
-        prompts = [{"prompt_token_ids": torch.randint(100, vocabulary - 1000, (chosen.randint(given // 2, given * 3 // 2),), generator=generator).tolist()}
-                   for _ in range(count)]
-        limits = [SamplingParams(max_tokens=chosen.randint(made // 2, made * 3 // 2), temperature=0, ignore_eos=True, detokenize=False) for _ in prompts]
-        begin = time.perf_counter()
-        answers = llm.generate(prompts, limits, use_tqdm=False)
-        return time.perf_counter() - begin, sum(len(a.outputs[0].token_ids) for a in answers)
-
-    with turn():
-        for requests, given, made in rows:
-            go(8, given, made)
-            steps.found()
-            seconds, tokens = go(requests, given, made)
-            print(json.dumps(dict(model=model.name, engine="vllm", cache=cache, prefix_caching=bool(os.environ.get("PREFIX")), requests=requests,
-                                  slots=slots, inp=given, out=made, seconds=round(seconds, 2), out_tok_s=round(tokens / seconds), **steps.found(),
-                                  gpu=torch.cuda.get_device_name())), flush=True)
+    traffic = Traffic(llm, json.loads((model / "config.json").read_text())["vocab_size"])
+    about = dict(model=model.name, engine="vllm", cache=cache, prefix_caching=bool(os.environ.get("PREFIX")), slots=slots,
+                 gpu=torch.cuda.get_device_name())
+    for number in Turns(os.environ.get("TURNS", "")):
+        for row in rows:
+            print(json.dumps(about | traffic.row(*row) | {"round": number}), flush=True)
         if os.environ.get("PROFILE"):
-            profiled(lambda: go(76, given, 96))
+            profiled(lambda: traffic.go(76, rows[-1][1], 96))
 
 
-main()
+if __name__ == "__main__":
+    main()
