@@ -135,9 +135,9 @@ TEST(KiviCudaChoice, SaysThatTheGeneralKernelReadsThesePages) {
     const KvMethod method = make_method(id, m, nullptr, {});
     EXPECT_EQ(decode_unsupported(method, m, gpu), "");
     EXPECT_EQ(decode_note(method, m, at::kCPU), "");
-    EXPECT_EQ(decode_note(method, m, gpu), "decode path of '" + id +
-                                               "': general kernel, because the fast kernel reads only codes of " +
-                                               "whole rows");
+    EXPECT_EQ(
+        decode_note(method, m, gpu),
+        "decode path of '" + id + "': general kernel, because the fast kernel reads only codes of " + "whole rows");
   }
   EXPECT_EQ(decode_unsupported(make_method("oscar-tns", wide, nullptr, {}), wide, gpu), "");
   const std::string text = decode_unsupported(make_method("oscar-tns", huge, nullptr, {}), huge, gpu);

@@ -126,6 +126,24 @@ def test_right_kernels_pass(caplog):
     assert "self-check of 4 layers on made rows passed" in caplog.text
 
 
+def test_layers_of_a_known_code(monkeypatch):
+    """Further layers of one code are compared with the reference on the pages that the kernels wrote, which takes few launches."""
+    serving = serving_of(*bundles()[:1] * 2)
+    kv, fills = serving.caches()[1], []
+    monkeypatch.setattr(self_check.PagedKV, "append", lambda self, *given, whole=self_check.PagedKV.append: fills.append(
+        operators.references()) or whole(self, *given))
+    for own, expected in ((True, [False, True] * 2), (False, [False] * 2)):
+        found = self_check.errors_of(kv, 20, 900, own=own)
+        assert [path for path, _ in found] == ["a prompt chunk of 100 tokens"] + [f"{n} sequences" for n in (1, 4, 16, 20)]
+        assert max(error for _, error in found) < 0.01 and fills == expected
+        fills.clear()
+    self_check.passed(serving, LOG)
+    assert fills == [False, True, False, True, False, False]
+    step = operators.step_tokens
+    replace(monkeypatch, "step_tokens", lambda output, *rest: step(output, *rest) or output.mul_(1.5))
+    assert max(error for _, error in self_check.errors_of(kv, 20, 900, own=False)) > 0.4
+
+
 @pytest.mark.parametrize("wrong", [float("nan"), 0.0, 7.0])
 def test_wrong_outputs_stop_the_start(monkeypatch, wrong):
     """Only with 16 sequences, as in the engine that answered nonsense while few requests ran."""

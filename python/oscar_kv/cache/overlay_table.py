@@ -20,7 +20,6 @@ from .slot_kv import SlotTable
 from .step_rows import sent
 
 
-
 def blocks_of_window(recent: int) -> int:
     """Blocks that the last `recent` tokens of a request can touch, including the new one."""
     return (recent + PAGE_TOKENS - 2) // PAGE_TOKENS + 1

@@ -50,7 +50,8 @@ class ModelRows:
         self._file, self._first = SafetensorsFile(bundle.path / CHECK), bundle.first_head
         self._positions = self._tensor("positions", "I64", (0,))
         if not bool(((self._positions >= 0) & (self._positions <= MOST_POSITION)).all()):
-            raise InputError(f"{self._file.path}: a position is negative or above {MOST_POSITION}; fit the bundle again")
+            raise InputError(f"{self._file.path}: a position is negative or above {MOST_POSITION}; fit the bundle "
+                             "again")
 
     def _tensor(self, name: str, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
         """shape: 0 stands for 1 to MOST_ROWS."""

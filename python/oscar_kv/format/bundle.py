@@ -13,7 +13,19 @@ from ..files.foreign_files import FileName, RegularFile, is_folder, is_present
 from ..files.safetensors_file import SafetensorsFile
 from ..files.strict_json import read_json
 from . import manifest as manifest_file
-from .manifest import CARD, CHECK, HASHES, NAME, ROTATIONS, Layer, Manifest, Side, left_out_layers, parse_manifest, tensor_name
+from .manifest import (
+    CARD,
+    CHECK,
+    HASHES,
+    NAME,
+    ROTATIONS,
+    Layer,
+    Manifest,
+    Side,
+    left_out_layers,
+    parse_manifest,
+    tensor_name,
+)
 
 MOST_MANIFEST = 64 << 20
 FITTED = ("q_proj", "k_proj", "v_proj", "qkv_proj", "q_norm", "k_norm")  # layers to whose outputs a bundle is fitted

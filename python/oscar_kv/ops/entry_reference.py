@@ -39,8 +39,8 @@ def assign_entries(a: StepView) -> None:
     flat = torch.where(blocks >= 0, blocks, nobody).flatten()
     held = a.entry_of[torch.where(a.wanted >= 0, a.wanted, nobody).flatten()]
     a.marked[held[held >= 0]] = a.now
-    free = (a.marked[:entries] != a.now).nonzero()[:, 0]
-    free = free[torch.argsort(a.used_at[free], stable=True)].tolist()
+    unused = (a.marked[:entries] != a.now).nonzero()[:, 0]
+    free = unused[torch.argsort(a.used_at[unused], stable=True)].tolist()
     fresh = torch.zeros_like(flat, dtype=torch.bool)
     for place in ((flat != nobody) & (a.entry_of[flat] < 0)).nonzero()[:, 0].tolist():
         block = flat[place]

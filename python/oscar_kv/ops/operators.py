@@ -21,7 +21,7 @@ NO_FAULT = 2 ** 31 - 1  # of `bad`
 Reference = Callable[[StepView], Any]
 _arguments: dict[torch._ops.OpOverload, list[str]] = {}
 _references: dict[torch._ops.OpOverload, Reference] = {}
-_by_reference = False
+_reference_depth: list[None] = []  # one for each by_reference() that is open
 _library = torch.library.Library("oscar_kv", "FRAGMENT")
 
 
@@ -48,28 +48,28 @@ def _declare(name: str, schema: str, implementation: Reference, fake: Reference)
 @contextlib.contextmanager
 def by_reference() -> Iterator[None]:
     """Inside, run() computes with the torch reference on every device."""
-    global _by_reference
-    before, _by_reference = _by_reference, True
+    _reference_depth.append(None)
     try:
         yield
     finally:
-        _by_reference = before
+        _reference_depth.pop()
 
 
 def references() -> bool:
     """Whether run() is inside by_reference()."""
-    return _by_reference
+    return bool(_reference_depth)
 
 
 def run(operator: torch._ops.OpOverload, a: StepView) -> Any:
     """Calls an operator with those values of a view that its schema names."""
     held = a.__dict__
-    if _by_reference:
+    if _reference_depth:
         return _references[operator](StepView(**{name: held[name] for name in _arguments[operator]}))
     return operator(*[held[name] for name in _arguments[operator]])
 
 
-def places(operator: torch._ops.OpOverload, names: Sequence[str], own: Mapping[str, Any]) -> tuple[list[Any], list[int]]:
+def places(operator: torch._ops.OpOverload, names: Sequence[str],
+           own: Mapping[str, Any]) -> tuple[list[Any], list[int]]:
     """The operator's arguments in order, those of `own` in place, and where those of `names` go. KeyError if one is
     missing, ValueError if the operator has no such argument."""
     order = _arguments[operator]
@@ -202,7 +202,7 @@ flush_layers = _declare(
 # tokens; slots [R]. Kept from pass to pass, with a last element for what is discarded: wanted [slots + 1, W] blocks of
 # each slot's windows, entry_of [blocks + 1], block_of, used_at and marked [entries + 1]. Written: blocks [R, W] (-1:
 # none), their entries found [R, W] and ring [R, ring_pages] int32, read [R, W]: entries that are new, of blocks that
-# have tokens already. lost [1] counts blocks without an entry, with `counts` also `read`. now: above that of all earlier
+# have tokens already. lost [1] counts blocks without an entry, with `counts` also `read`. now: above that of earlier
 # calls. recent: 0, or the window where tokens may be taken back. after: windows after the new tokens of chunks. int64
 # where nothing is said.
 assign_entries = _declare(
