@@ -94,10 +94,26 @@ constexpr double kClearlyBetter = 2.0;
 // doubt by Student's t (8.6 %, two-sided), from two sequences on. With one sequence there is no error, so the lower KL
 // wins.
 constexpr std::array<double, 6> kOfFewer{7.39, 3.19, 2.53, 2.27, 2.14, 2.06};
+constexpr double kLeastScore = 1e-9;  // a smaller KL is a rounding error of its own sum
 
-double clearly_better(std::size_t sequences) {
-  const std::size_t place = sequences - 2;
-  return sequences >= 2 && place < kOfFewer.size() ? kOfFewer[place] : kClearlyBetter;
+bool clearly_positive(const std::vector<double>& sequences) {
+  const CurvePoint mean = curve_point({}, sequences);
+  const std::size_t place = sequences.size() - 2;
+  const double errors = sequences.size() >= 2 && place < kOfFewer.size() ? kOfFewer[place] : kClearlyBetter;
+  return mean.kl > errors * mean.error;
+}
+
+// The KLs of sequences differ by factors, so a gain of a quarter in each of four sequences is not clear by its
+// differences: with four of the eight sequences of Qwen2.5-Coder-1.5B they show a gain of 21 % in 57 % of the choices,
+// and logarithms of ratios in 99 %.
+bool clearly_better(const EndToEndPoint& measured, const EndToEndPoint& analytic) {
+  std::vector<double> gain, ratio;
+  for (std::size_t s = 0; s < analytic.sequences.size(); ++s) {
+    const double from = analytic.sequences[s], to = measured.sequences[s];
+    gain.push_back(from - to);
+    ratio.push_back(std::log(std::max(from, kLeastScore) / std::max(to, kLeastScore)));
+  }
+  return measured.kl < analytic.kl && (clearly_positive(gain) || clearly_positive(ratio));
 }
 
 CurveAllocation allocate_curves(const Curves& c, double bits) {
@@ -107,14 +123,7 @@ CurveAllocation allocate_curves(const Curves& c, double bits) {
   }
   if (measured == nullptr && analytic == nullptr) return allocate_estimates(c, bits);
   const EndToEndPoint* best = measured == nullptr ? analytic : measured;
-  if (measured != nullptr && analytic != nullptr) {
-    std::vector<double> gain;
-    for (std::size_t s = 0; s < analytic->sequences.size(); ++s) {
-      gain.push_back(analytic->sequences[s] - measured->sequences[s]);
-    }
-    const CurvePoint mean = curve_point({}, gain);
-    best = mean.kl > clearly_better(gain.size()) * mean.error ? measured : analytic;
-  }
+  if (measured != nullptr && analytic != nullptr) best = clearly_better(*measured, *analytic) ? measured : analytic;
   return {best->key, best->value, {best->kl, best->error, c.context, c.sink, c.recent}};
 }
 

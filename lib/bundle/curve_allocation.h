@@ -27,10 +27,11 @@ CurveAllocation allocate_analytic(const Curves& curves, double bits);
 CurveAllocation allocate_estimates(const Curves& curves, double bits);
 
 // The widths to use. If end-to-end KL was measured at this budget, they are the analytic allocation, unless the
-// measured allocation has significantly lower KL. Significant is more than twice the standard error of the difference
-// over eight sequences, and more for fewer. If a few sequences cannot separate the two, moments of all prompts decide,
-// since they generalize to other text. `predicted` is then the measured end-to-end KL. Without such a measurement:
-// allocate_estimates(). All three functions are exact (allocate_profiles()) and throw its errors.
+// measured allocation has significantly lower KL. Significant is more than twice the standard error over eight
+// sequences, of the difference or of the ratio's logarithm, and more for fewer. If a few sequences cannot separate the
+// two, moments of all prompts decide, since they generalize to other text. `predicted` is then the measured end-to-end
+// KL. Without such a measurement: allocate_estimates(). All three functions are exact (allocate_profiles()) and throw
+// its errors.
 CurveAllocation allocate_curves(const Curves& curves, double bits);
 
 }  // namespace oscar

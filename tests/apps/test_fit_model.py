@@ -1,5 +1,6 @@
 """oscar-fit --model without statistics: collects, measures and fits in one go, from prompts or from the model's own text."""
 import hashlib
+import itertools
 import json
 import math
 import pathlib
@@ -7,6 +8,7 @@ import random
 import shutil
 import signal
 import subprocess
+import threading
 import time
 
 import pytest
@@ -384,9 +386,11 @@ def test_large_models_measure_fewer_sequences_on_the_cpu(tmp_path):
     for model, layers in ((middle, 55), (larger, 68), (large, 120)):
         enlarge(model, layers, 2048)
 
+    def line(folder, *options):
+        return "fit", "--model", folder, "--prompts", prompts, "-o", tmp_path / "b", "--tokens", 20000, "--device", "cpu", *options
+
     def run(folder, *options):
-        return succeed("fit", "--model", folder, "--prompts", prompts, "-o", tmp_path / "b", "--tokens", 20000,
-                       "--device", "cpu", "--dry-run", *options).out
+        return succeed(*line(folder, "--dry-run", *options)).out
 
     def planned(folder, *options):
         plan = json.loads(run(folder, "--json", *options))["curves"]
@@ -408,6 +412,14 @@ def test_large_models_measure_fewer_sequences_on_the_cpu(tmp_path):
     assert set(ways) == {full, none} and ways[none] < plan["seconds"] < ways[full]
     text, chosen = run(large), "a CPU would take long for 8 sequences of 2,048 tokens"
     assert chosen in text and f"{full}: about " in text and f"{none}: about " in text
+    # So does the run itself, before it collects.
+    real = subprocess.Popen(command(*line(large, "--seq-len", 2048)), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    timer = threading.Timer(120, real.kill)
+    timer.start()
+    said = itertools.takewhile(lambda each: none not in each, real.stderr)
+    assert [chosen in each and "the run takes about" in each for each in said][-2:] == [True, False]  # and then `full`
+    timer.cancel()
+    real.kill()
     text = run(small, "--preset", "balanced")  # which needs curves
     assert "--curve-sequences 4 --curve-context 1024: about " in text and none not in text and chosen not in text
 

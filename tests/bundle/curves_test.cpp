@@ -76,6 +76,13 @@ TEST(Curves, TheBetterWholeIsTaken) {
   EXPECT_EQ(allocate_curves(c, 1.5).key, two);
   c.end_to_end[1].sequences[7] = c.end_to_end[1].sequences[5] = 0.0;  // .025 +- .016
   EXPECT_EQ(allocate_curves(c, 1.5).key, one);
+  // Gains .002 to .06, of .016 +- .0147, but a third or so of each sequence.
+  c.end_to_end[0] = {1.5, "measured", two, one, 0.0325, 0.02, {0.004, 0.012, 0.010, 0.104}};
+  c.end_to_end[1] = {1.5, "analytic", one, two, 0.05, 0.03, {0.006, 0.018, 0.0145, 0.1615}};
+  EXPECT_EQ(allocate_curves(c, 1.5).key, two);
+  std::swap(c.end_to_end[0].sequences, c.end_to_end[1].sequences);
+  std::swap(c.end_to_end[0].kl, c.end_to_end[1].kl);
+  EXPECT_EQ(allocate_curves(c, 1.5).key, one);
   EXPECT_EQ(allocate_curves(c, 1.625).key[1], (Widths{4, 4, 2, 2}));
 }
 
