@@ -72,6 +72,11 @@ LayerMoments direct(const Problem& p, const Case& c) {
       for (std::int64_t i = 0; i < length; ++i) {
         const at::Tensor q = wide(p.input.q[offset + i][h]);
         const std::int64_t from = c.first(i);
+        if ((i - start) % step != 0) {
+          const std::int64_t count = std::max<std::int64_t>(0, i - c.pairs.recent + 1 - std::max(c.pairs.sink, from));
+          if (h == 0) queries += count > 0 ? 1.0 : 0.0, pairs += static_cast<double>(count);
+          continue;
+        }
         at::Tensor logits = at::mv(k.narrow(0, from, i + 1 - from), q) * p.input.scale;
         if (c.sinks) logits = at::cat({logits, wide(p.input.sinks[h]).view({1})});
         const at::Tensor weights = at::softmax(logits, 0);
@@ -84,7 +89,6 @@ LayerMoments direct(const Problem& p, const Case& c) {
           count += 1.0;
         }
         if (h == 0) queries += count > 0.0 ? 1.0 : 0.0, pairs += count;
-        if ((i - start) % step != 0) continue;
         moved *= meant, seen *= meant;
         out.far_q_gram[kv] += moved * p.input.scale * p.input.scale * at::outer(q, q);
         const at::Tensor before =
