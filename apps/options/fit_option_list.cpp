@@ -78,6 +78,12 @@ void add_statistics_options(CLI::App& app, FitArguments& a) {
                "Put the hashes of the calibration text into the bundle (calibration_hashes.json), so that oscar-verify "
                "can warn of text that was calibrated on; others can test texts by them, too")
       ->default_str("on");
+  app.add_flag(
+         "--check-rows,!--no-check-rows", a.check_rows,
+         "Put a few sampled queries, keys and values of every layer into the bundle (self_check.safetensors, at "
+         "most 32 MB), on which engines check their kernels before they serve, and where text was held out 512 of its "
+         "tokens (probe.json); both tell of the calibration text")
+      ->default_str("on");
 }
 
 void add_curve_options(CLI::App& app, FitArguments& a) {
@@ -164,7 +170,7 @@ void add_fit_options(CLI::App& app, FitArguments& arguments) {
   add_collecting_options(app, arguments);
   show_to_experts(
       app,
-      "--target-ppl --scope --center --clip --encoder --pareto --text-hashes --text --curve-context "
+      "--target-ppl --scope --center --clip --encoder --pareto --text-hashes --check-rows --text --curve-context "
       "--curve-sequences --curves --work-dir --stream-layers --revision --dtype "
       "--skip-bad-rows --column --render --date --seq-len --far-pairs --checkpoint-seconds --own-text --seed "
       "--pack");

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
+#include <utility>
 
 #include "base/errors.h"
 #include "base/hash.h"
@@ -23,7 +25,7 @@ constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{64} << 20;
 TensorView view_of(const std::string& name, const at::Tensor& tensor) {
   TensorView view;
   view.name = name;
-  view.dtype = DType::kF32;
+  view.dtype = tensor.scalar_type() == at::kBFloat16 ? DType::kBF16 : DType::kF32;
   view.shape = tensor.sizes().vec();
   view.data = {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
   return view;
@@ -53,6 +55,18 @@ void write_rotations(const Bundle& bundle, const fs::path& path) {
   write_safetensors(path, std::move(views), {{"format", "oscar-rotations"}, {"format_version", "1"}});
 }
 
+void write_check_rows(const CheckRows& rows, const fs::path& path) {
+  std::vector<TensorView> views = {
+      {"positions", DType::kI64, {std::ssize(rows.positions)}, std::as_bytes(std::span(rows.positions))}};
+  for (const CheckRows::Layer& layer : rows.layers) {
+    const std::string prefix = "layers." + std::to_string(layer.layer) + ".";
+    for (const auto& [name, tensor] : {std::pair("q", &layer.q), {"k", &layer.k}, {"v", &layer.v}}) {
+      views.push_back(view_of(prefix + name, *tensor));
+    }
+  }
+  write_safetensors(path, std::move(views), {{"format", "oscar-self-check"}, {"format_version", "1"}});
+}
+
 // Checks sizes and hashes of the listed files before any is interpreted.
 void check_files(const Manifest& manifest, const fs::path& directory) {
   for (const auto& [name, listed] : manifest.files) {
@@ -65,7 +79,8 @@ void check_files(const Manifest& manifest, const fs::path& directory) {
       }
       continue;
     }
-    if (!present && name == kCalibrationHashesName) continue;  // may be deleted before a bundle is passed on
+    // These may be deleted before a bundle is passed on.
+    if (!present && (name == kCalibrationHashesName || name == kCheckRowsName || name == kProbeName)) continue;
     if (!present) throw InputError(path.string() + ": is missing; the manifest lists it");
     const std::uint64_t size = fs::file_size(path, ec);
     if (size != listed.bytes) {
@@ -130,7 +145,8 @@ void read_calibration_hashes(Manifest& manifest, const fs::path& path) {
 
 // The files that a manifest lists; if it is unreadable, the files of every bundle.
 std::set<std::string> own_files(const fs::path& directory) {
-  std::set<std::string> names = {kManifestName, kRotationsName, kCardName, kCalibrationHashesName, kCurvesName};
+  std::set<std::string> names = {kManifestName, kRotationsName, kCardName, kCalibrationHashesName,
+                                 kCurvesName,   kCheckRowsName, kProbeName};
   try {
     const Json manifest = read_json(directory / kManifestName, kMaxManifestBytes);
     for (const auto& item : json_object(manifest, "files", kManifestName).items()) names.insert(item.key());
@@ -167,6 +183,14 @@ void save(const Bundle& bundle, const Curves* curves, const fs::path& directory,
     const fs::path path = out.path() / kCalibrationHashesName;
     write_file_atomic(path, dump_json(calibration_hashes_to_json(bundle.calibration_hashes)));
     files[kCalibrationHashesName] = describe(path);
+  }
+  if (!bundle.check_rows.layers.empty()) {
+    write_check_rows(bundle.check_rows, out.path() / kCheckRowsName);
+    files[kCheckRowsName] = describe(out.path() / kCheckRowsName);
+  }
+  if (!bundle.probe.is_null()) {
+    write_file_atomic(out.path() / kProbeName, dump_json(bundle.probe));
+    files[kProbeName] = describe(out.path() / kProbeName);
   }
   write_file_atomic(out.path() / kManifestName, dump_json(manifest_to_json(bundle, files)));
   out.commit();

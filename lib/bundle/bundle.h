@@ -1,6 +1,6 @@
 // A bundle: oscar-fit writes it, oscar-verify and oscar-export read it. It is a directory with oscar_bundle.json
-// (manifest), rotations.safetensors (F32), README.md (model card) and calibration_hashes.json (optional). Byte-level
-// description: docs/format-bundle.md.
+// (manifest), rotations.safetensors (F32), README.md (model card), calibration_hashes.json, self_check.safetensors and
+// probe.json (all three optional). Byte-level description: docs/format-bundle.md.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +21,20 @@ inline constexpr std::int64_t kBundleFormatVersion = 3;
 inline constexpr const char* kManifestName = "oscar_bundle.json";
 inline constexpr const char* kRotationsName = "rotations.safetensors";
 inline constexpr const char* kCardName = "README.md";
+inline constexpr const char* kCheckRowsName = "self_check.safetensors";
+inline constexpr const char* kProbeName = "probe.json";
+
+// Rows of the model, after RoPE, on which engines compare their kernels with the reference before they serve. The
+// toolchain writes them and never reads them.
+struct CheckRows {
+  struct Layer {
+    std::int64_t layer = 0;
+    at::Tensor q;     // [m, Hq, d] BF16, of the last m positions
+    at::Tensor k, v;  // [n, Hkv, d] BF16
+  };
+  std::vector<std::int64_t> positions;  // [n] ascending, in their sequences
+  std::vector<Layer> layers;            // empty: none
+};
 
 struct Bundle {
   std::string method;               // oscar | hadamard | identity | published | ...
@@ -36,6 +50,8 @@ struct Bundle {
   Json provenance = Json::object();                  // statistics file, prompt set, options, tool version
   Json fit_report = Json::object();                  // per layer: captured energy, predicted errors
   Json calibration_hashes = Json::array();           // of the calibration text, in its own file; may be empty
+  CheckRows check_rows;                              // in their own file; load_bundle() leaves them empty
+  Json probe;                                        // of kProbeName, likewise; null: none
 };
 
 // Writes the directory atomically (built beside its target and renamed). UsageError if it exists and overwrite is

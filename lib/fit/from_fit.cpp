@@ -4,6 +4,7 @@
 
 #include "bundle/calibration_hashes.h"
 #include "bundle/manifest.h"
+#include "fit/check_rows.h"
 #include "layout/left_out.h"
 #include "registry/registry.h"
 #include "transform/compose.h"
@@ -132,6 +133,7 @@ Bundle bundle_from_fit(const Statistics& s, const FitOptions& o, const FitResult
   Json collection = s.metadata;
   Json hashes = take_calibration_hashes(collection);
   if (source.text_hashes) bundle.calibration_hashes = std::move(hashes);
+  if (source.check_rows) bundle.check_rows = check_rows_of(s);
   bundle.provenance = {{"tool", {{"name", "oscar-fit"}, {"version", source.tool_version}}},
                        {"statistics", {{"file", source.statistics_name}, {"sha256", source.statistics_sha256}}},
                        {"tokens", s.tokens},

@@ -13,6 +13,7 @@ struct FitSource {
   std::string statistics_sha256;
   std::string tool_version;
   bool text_hashes = true;  // copy the statistics' hashes of the calibration text into the bundle
+  bool check_rows = false;  // and rows for the self-check of engines
 };
 
 // The options in the form that the provenance records.

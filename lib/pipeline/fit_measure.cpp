@@ -15,6 +15,7 @@ namespace oscar {
 namespace {
 
 constexpr int kDigits = 6;
+constexpr std::int64_t kProbeTokens = 512, kProbeScored = 64;
 
 SequenceSet set_of(const HeldOutText& text) { return {text.sequences, text.context(), text.tokens, 0}; }
 
@@ -35,6 +36,29 @@ HeldOutRun::HeldOutRun(const Checkpoint& checkpoint, DecoderOptions decoding, He
 Measured HeldOutRun::measure(const Bundle& bundle) {
   const KvMethod method = make_method(id_of_bundle(bundle.method), model_, &bundle, windows_);
   return {text_.context(), std::ssize(text_.sequences), scores_.measure(method, {})};
+}
+
+Json HeldOutRun::probe() const {
+  const SequenceScores& scores = scores_.first_scores();
+  // Position p scores token p + 1.
+  const std::int64_t tokens =
+      std::min(text_.context(), std::max(kProbeTokens, scores.first_position + kProbeScored + 1));
+  const std::int64_t end = tokens - 1 - scores.first_position, count = std::min(kProbeScored, end);
+  if (count < 1) return nullptr;
+  const std::vector<std::int32_t>& ids = text_.sequences.front();
+  Json bf16 = Json::array(), bundle = Json::array();
+  double kl = 0;
+  for (auto i = static_cast<std::size_t>(end - count); i < static_cast<std::size_t>(end); ++i) {
+    bf16.push_back(rounded(-scores.baseline_nll[i], kDigits));
+    bundle.push_back(rounded(-scores.nll[i], kDigits));
+    kl += scores.kl[i] / static_cast<double>(count);
+  }
+  return {{"format", "oscar-probe"},
+          {"format_version", 1},
+          {"token_ids", std::vector<std::int32_t>(ids.begin(), ids.begin() + tokens)},
+          {"bf16", std::move(bf16)},
+          {"bundle", std::move(bundle)},
+          {"kl", rounded(kl, kDigits)}};
 }
 
 void climb(TargetChoice& choice, const TargetArguments& target, const Measured& measured, const std::string& kept) {

@@ -31,6 +31,9 @@ class HeldOutRun {
 
   Measured measure(const Bundle& bundle);
   const HeldOutText& text() const { return text_; }
+  // The content of probe.json (kProbeName), from the last measurement: the first tokens of the first sequence, and
+  // log-probabilities of the last of these. Null if all their queries are inside the BF16 windows.
+  Json probe() const;
 
  private:
   const ModelConfig& model_;

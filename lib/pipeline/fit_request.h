@@ -21,7 +21,7 @@ struct FitRequest {
   std::string statistics;  // the file; with curves.collects, the one that the run writes
   std::string form;        // of --for; empty: none
   double bits = 0.0;       // from --bits; 0: not given
-  bool text_hashes = true;
+  bool text_hashes = true, check_rows = true;
   std::int64_t context = -1;  // from --context; -1: not given
   std::vector<double> pareto;
   TargetArguments target;  // in place of bits

@@ -125,6 +125,7 @@ Measured measure(const FitRequest& r, HeldOutRun& held, Bundle& bundle) {
   const Timeline::Phase measuring(r.fit.timeline, phase::kHeldOut);
   Measured measured = held.measure(bundle);
   record_measured(bundle, held.text(), measured);
+  if (r.check_rows) bundle.probe = held.probe();
   return measured;
 }
 

@@ -50,6 +50,7 @@ QualityMetrics PlainScores::measure(const KvMethod& method, const BootstrapOptio
   std::vector<std::vector<SequenceScores>> scores(1);
   const SequenceScorer scorer(decoder_, set_, first_position_, nullptr);
   for (std::size_t s = 0; s < count; ++s) scorer.score(s, exact_[s], {states[s]}, {{&method, "prefill"}}, scores);
+  first_scores_ = scores.front().front();
   return summarize(scores.front(), bootstrap);
 }
 

@@ -23,6 +23,8 @@ class PlainScores {
   QualityMetrics measure(const KvMethod& method, const BootstrapOptions& bootstrap);
 
   const SequenceSet& set() const { return set_; }
+  // Of the first sequence in the last measurement.
+  const SequenceScores& first_scores() const { return first_scores_; }
 
  private:
   Decoder decoder_;
@@ -30,6 +32,7 @@ class PlainScores {
   std::int64_t first_position_;
   KvMethod baseline_;
   std::vector<at::Tensor> exact_;  // [S] of [T, hidden]
+  SequenceScores first_scores_;
 };
 
 }  // namespace oscar

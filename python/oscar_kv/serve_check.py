@@ -1,6 +1,7 @@
 """python -m oscar_kv.serve_check MODEL BUNDLE: measures gsm8k and throughput with the BF16 cache and with a bundle's
 2-bit cache, and prints one table. Needs a machine with vLLM, lm-evaluation-harness and a GPU. Each measurement
-runs one of their commands in a separate process; --dry-run prints the commands."""
+runs one of their commands in a separate process; --dry-run prints the commands. With --url it only feeds the bundle's
+probe through a running vLLM server, which needs no data set."""
 import argparse
 import json
 import os
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from . import probe
 from .engines.names import BUNDLE_VARIABLE, CACHE_DTYPE, VLLM_BACKEND
 from .files.errors import InputError, escaped, quoted
 from .files.exits import Parser, ended
@@ -37,6 +39,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--output-len", type=int, default=256, metavar="N", help="likewise (default 256)")
     parser.add_argument("--prefix-caching", action="store_true", help="with vLLM's prefix caching, in both runs; the "
                         "bundle's sink must be whole blocks of 64")
+    parser.add_argument("--url", metavar="URL", help="vLLM server that serves MODEL with the bundle, http://HOST:PORT: "
+                        "only compares what it gives for the bundle's probe, at 1, 8 and 40 requests at once")
     parser.add_argument("--dry-run", action="store_true", help="print the commands and end")
     options = parser.parse_args(arguments)
     if "," in options.model or options.model.startswith("-"):
@@ -156,6 +160,12 @@ def run(options: argparse.Namespace) -> int:
 def check(options: argparse.Namespace) -> int:
     if not os.path.isfile(os.path.join(options.bundle, "oscar_bundle.json")):
         raise InputError(f"{options.bundle}: holds no oscar_bundle.json, expected a bundle of oscar-fit")
+    if options.url is not None:
+        if probe.compare(options.url, options.model, pathlib.Path(options.bundle)):
+            return 0
+        print("the server's cache is further from BF16 than the bundle's: do not serve it, and report it",
+              file=sys.stderr)
+        return WORSE_EXIT
     plugins = os.environ.get("VLLM_PLUGINS")
     if plugins is not None and "oscar_kv" not in plugins.split(","):
         raise InputError(f"VLLM_PLUGINS is {quoted(plugins)} and leaves out oscar_kv, so that vLLM would not know the "

@@ -134,6 +134,10 @@ def test_the_bundle_is_measured_on_prompts_that_nothing_saw(line, model, long, t
     assert measured["perplexity_ratio"] == pytest.approx(row["ppl_ratio"], rel=1e-4) and measured["tokens"] == row["tokens"]
     assert report["bundle"]["calibration_text"] == {"seen": False, "document": None, "compared": 993, "shared": 0}
     assert "the mean KL to the BF16 cache was" in (tmp_path / "b" / "README.md").read_text()
+    probe = json.loads((tmp_path / "b" / "probe.json").read_text())
+    assert probe["token_ids"] == json.loads(held.read_text().splitlines()[0])["input_ids"] and "probe.json" in manifest_of(tmp_path / "b")["files"]
+    assert len(probe["bf16"]) == len(probe["bundle"]) == 64 and max(probe["bf16"] + probe["bundle"]) < 0 and probe["bf16"] != probe["bundle"]
+    assert 0 < probe["kl"] < 100 * measured["kl"]
     # A finished run is complete, whatever the measurement would say now.
     manifest = tmp_path / "b" / "oscar_bundle.json"
     assert "is complete" in succeed(*line(tmp_path / "b", "--prompts", long, *CURVES, "--resume")).err
@@ -144,7 +148,8 @@ def test_the_bundle_is_measured_on_prompts_that_nothing_saw(line, model, long, t
     result = succeed(*line(tmp_path / "few", "--prompts", few, "--method", "oscar"))
     assert last_sentence(result).startswith("measured  nothing: the prompts are too few"), str(result)
     assert "measured" not in manifest_of(tmp_path / "few")["provenance"]
-    result = json.loads(succeed(*line(tmp_path / "all", "--prompts", long, "--pareto", "1.5,4", "--allocate", "analytic", "--json")).out)
+    result = json.loads(succeed(*line(tmp_path / "all", "--prompts", long, "--pareto", "1.5,4", "--allocate", "analytic", "--json", "--no-check-rows")).out)
+    assert not list((tmp_path / "all").rglob("probe.json"))
     kl = [row["measured_kl"] for row in result["pareto"]]
     assert kl[0] > kl[1] > 0 and manifest_of(tmp_path / "all" / "bits-4")["provenance"]["measured"]["kl"] == pytest.approx(kl[1], rel=1e-5)
 

@@ -124,6 +124,25 @@ def test_a_card_of_many_rows_and_prompt_sets_stays_short(bundle, model, text, tm
     assert len((tmp_path / "e" / "README.md").read_text().splitlines()) <= 80
 
 
+def test_rows_for_the_self_check(statistics, model, bundle, tmp_path):
+    """A bundle carries rows of the sample, and exports pass them on; an option leaves them out."""
+    from safetensors.numpy import load_file
+    sample = load_file(statistics)
+    held = (bundle / "self_check.safetensors").read_bytes()
+    size = json.loads((bundle / "oscar_bundle.json").read_text())["files"]["self_check.safetensors"]["bytes"]
+    assert size == len(held)
+    header = json.loads(held[8:8 + int.from_bytes(held[:8], "little")])
+    rows = min(192, len(sample["rows.position"]))
+    layers = {name.split(".")[1] for name in sample if name.startswith("layers.")}
+    assert len(header) == 2 + 3 * len(layers) and header["positions"]["shape"] == [rows]
+    assert all(header[f"layers.{i}.k"]["dtype"] == "BF16" and header[f"layers.{i}.q"]["shape"][0] == 8 for i in layers)
+    succeed("export", bundle, "--format", "vllm", "--model", model, "-o", tmp_path / "e")
+    assert (tmp_path / "e" / "oscar_bundle" / "self_check.safetensors").read_bytes() == held
+    succeed("fit", statistics, "--method", "oscar", "-o", tmp_path / "b", "--no-check-rows")
+    assert not (tmp_path / "b" / "self_check.safetensors").exists()
+    assert "self_check" not in (tmp_path / "b" / "oscar_bundle.json").read_text()
+
+
 def test_hashes_of_the_text_can_be_left_out(statistics, model, prompts, bundle, tmp_path):
     succeed("fit", statistics, "--method", "oscar", "-o", tmp_path / "b", "--no-text-hashes")
     assert not (tmp_path / "b" / "calibration_hashes.json").exists()

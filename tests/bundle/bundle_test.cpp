@@ -3,10 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <limits>
 
 #include "bundle/bundle_files.h"
 #include "bundle_fixture.h"
+#include "checkpoint/safetensors.h"
 #include "registry/registry.h"
 #include "support/message_of.h"
 #include "support/temp_directory.h"
@@ -169,6 +171,26 @@ TEST(Bundle, BlockWidthsThatCannotBeCodedAreNamed) {
   EXPECT_THAT(check_bundle(bundle), ::testing::ElementsAre(HasSubstr("deviations have a wrong shape")));
   bundle = blocks_bundle(1, 16);
   EXPECT_THAT(check_bundle(bundle).front(), HasSubstr("32 divides"));
+}
+
+TEST(Bundle, RowsForTheSelfCheckMayBeDeletedButNotEdited) {
+  const TempDirectory temp;
+  Bundle bundle = small_bundle();
+  const auto rows = [](std::int64_t n) { return at::randn({n, 2, 16}).to(at::kBFloat16); };
+  bundle.check_rows = {{4, 9, 70}, {{0, rows(1), rows(3), rows(3)}, {1, rows(1), rows(3), rows(3)}}};
+  save_bundle(bundle, temp / "b", false);
+  const fs::path file = temp / "b" / kCheckRowsName;
+  const SafetensorsFile held = SafetensorsFile::open(file);
+  EXPECT_EQ(held.tensors().size(), 7u);
+  EXPECT_EQ(held.at("positions").dtype, DType::kI64);
+  EXPECT_EQ(held.at("layers.1.k").dtype, DType::kBF16);
+  EXPECT_EQ(held.at("layers.1.k").shape, (std::vector<std::int64_t>{3, 2, 16}));
+  EXPECT_EQ(std::memcmp(held.at("layers.1.v").data.data(), bundle.check_rows.layers[1].v.const_data_ptr(), 192), 0);
+  load_bundle(temp / "b");
+  write_file_atomic(file, "rows");
+  EXPECT_THAT(message_of([&] { load_bundle(temp / "b"); }), HasSubstr("self_check.safetensors: has 4 bytes"));
+  fs::remove(file);
+  EXPECT_TRUE(load_bundle(temp / "b").check_rows.layers.empty());
 }
 
 TEST(Bundle, SavedTwiceIsByteIdentical) {

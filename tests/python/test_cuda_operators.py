@@ -453,13 +453,17 @@ def test_captured_steps_of_a_serving_engine(most_new, kind, layout, rotated_mean
 
 
 @pytest.mark.parametrize("d", [64, 128, 256])
-def test_self_check_of_engines(d):
-    """The kernels are far below its limit, with layers without bits and means of keys as large as those of real models."""
-    from test_self_check import bundles, serving_of
-    serving = serving_of(*bundles(d), slots=150, device="cuda", d=d)
-    for kv in serving.caches().values():
-        for path, error in self_check.errors_of(kv, serving.slots, serving.room()):
-            assert float(error) < 0.02, (kv.code.layer, path)
+def test_self_check_of_engines(d, tmp_path):
+    """The kernels are far below its limit, with layers without bits and means of keys as large as those of real models, on made
+    rows and on those of a bundle's file."""
+    from oscar_kv.engines.check_rows import ModelRows, made_rows
+    from test_self_check import bundles, model_rows, serving_of
+    held = model_rows(tmp_path, bundles(d), m=8, d=d)
+    for source, serving in ((made_rows, serving_of(*bundles(d), slots=150, device="cuda", d=d)),
+                            (ModelRows(held[0]).rows, serving_of(*held, slots=150, device="cuda", d=d))):
+        for kv in serving.caches().values():
+            for path, error in self_check.errors_of(kv, serving.slots, serving.room(), source):
+                assert float(error) < 0.02, (kv.code.layer, path)
 
 
 def test_rows_that_are_not_finite():

@@ -100,3 +100,29 @@ def test_vllm_knows_the_options(monkeypatch):
     assert found.kv_cache_dtype == "oscar" and found.additional_config == {"oscar_bundle": "MODEL"} and found.enable_prefix_caching is False
     asked = CompletionRequest(prompt=[1, 2], max_tokens=3, temperature=0, ignore_eos=True, logprobs=0, return_token_ids=True, stream=True, n=1)
     assert asked.return_token_ids and asked.ignore_eos
+
+
+def test_the_probe_in_vllms_own_classes(monkeypatch):
+    """vLLM knows every field of serve_check's requests, and writes what serve_check reads."""
+    import types
+
+    sys.modules.setdefault("orjson", types.ModuleType("orjson"))  # imported by the module and not called here
+    from oscar_kv import probe
+    from vllm.entrypoints.openai.completion import protocol
+    from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
+    from vllm.logprobs import Logprob
+
+    def answered(url, body):
+        request = protocol.CompletionRequest.model_validate(body)
+        assert not request.model_extra and request.prompt == [11, 12]
+        sampling = request.to_sampling_params(request.max_tokens, {})
+        assert sampling.allowed_token_ids == [13] and sampling.logprob_token_ids == [14] and sampling.min_tokens == sampling.max_tokens == 2
+        entries = [{13: Logprob(-1.0, 1, "x"), 14: Logprob(p, 2, "y")} for p in (-7.0, -2.5)]
+        serving = types.SimpleNamespace(_get_decoded_token=OpenAIServingCompletion._get_decoded_token)
+        logprobs = OpenAIServingCompletion._create_completion_logprobs(
+            serving, [13, 13], entries, request.logprobs, None, logprob_token_ids=request.logprob_token_ids,
+            return_as_token_id=request.return_tokens_as_token_ids)
+        return {"choices": [{"logprobs": logprobs.model_dump()}]}
+
+    monkeypatch.setattr(probe, "_posted", answered)
+    assert probe.served("http://h", "m", probe.Probe([11, 12, 13, 14], [-2.0], [-2.2]), 1) == [-2.5]

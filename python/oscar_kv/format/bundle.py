@@ -13,19 +13,7 @@ from ..files.foreign_files import FileName, RegularFile, is_folder, is_present
 from ..files.safetensors_file import SafetensorsFile
 from ..files.strict_json import read_json
 from . import manifest as manifest_file
-from .manifest import (
-    CARD,
-    CHECK,
-    HASHES,
-    NAME,
-    ROTATIONS,
-    Layer,
-    Manifest,
-    Side,
-    left_out_layers,
-    parse_manifest,
-    tensor_name,
-)
+from .manifest import CARD, NAME, ROTATIONS, Layer, Manifest, Side, left_out_layers, parse_manifest, tensor_name
 
 MOST_MANIFEST = 64 << 20
 FITTED = ("q_proj", "k_proj", "v_proj", "qkv_proj", "q_norm", "k_norm")  # layers to whose outputs a bundle is fitted
@@ -80,7 +68,7 @@ def _check_files(manifest: Manifest, directory: pathlib.Path) -> RegularFile:
                 warnings.warn(f"{escaped(path)}: is not the model card that was written with this bundle", stacklevel=3)
             continue
         if not is_present(path):
-            if name in (HASHES, CHECK):  # may be deleted before a bundle is shared
+            if name in manifest_file.DELETABLE:
                 continue
             raise InputError(f"{path}: is missing; the manifest lists it")
         file = RegularFile(path)

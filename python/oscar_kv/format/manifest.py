@@ -15,7 +15,8 @@ from ..files.strict_json import Fields
 from .codec import MOST_HEAD_DIM, RowCode, RowCodec, validate
 
 NAME, ROTATIONS, CARD, HASHES = "oscar_bundle.json", "rotations.safetensors", "README.md", "calibration_hashes.json"
-CHECK = "self_check.safetensors"  # rows of the model, for engines
+CHECK, PROBE = "self_check.safetensors", "probe.json"  # for engines
+DELETABLE = (HASHES, CHECK, PROBE)  # before a bundle is shared
 NEWEST_VERSION = 3
 MOST_LAYERS, MOST_HEADS, LARGEST_HEAD_DIM = 10000, 4096, 4096
 NUMBERS = ("code", "files", "format_version", "global_clip", "hadamard_block", "layers", "method", "scope", "windows")
