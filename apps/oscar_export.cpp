@@ -71,7 +71,7 @@ std::optional<Checkpoint> open_model(Arguments& a, const Bundle& bundle, const E
     return checkpoint;
   }
   const auto faults =
-      check_bundle_model(bundle, checkpoint.config(), checkpoint.fingerprint_like(bundle.model_fingerprint));
+      check_bundle_model(bundle, checkpoint.config(), checkpoint.fingerprint());
   if (!faults.empty()) throw InputError(a.bundle + " does not belong to the model: " + faults.front());
   if (format.check_model != nullptr) format.check_model(format, checkpoint, bundle);
   // A folder name is valid only on the author's machine, and cards are shared.

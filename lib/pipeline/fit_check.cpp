@@ -20,11 +20,6 @@ namespace {
 
 void require_same_model(const Bundle& bundle, const Statistics& statistics) {
   if (bundle.model_fingerprint.empty() || bundle.model_fingerprint == statistics.model_fingerprint) return;
-  if (bundle.model_fingerprint.starts_with("v2:") != statistics.model_fingerprint.starts_with("v2:")) {
-    throw InputError(
-        "the bundle and the statistics have fingerprints of different versions, which cannot be compared; collect "
-        "statistics and fit the bundle with the same release");
-  }
   throw InputError("the bundle was fitted to another model than the statistics are of (fingerprint " +
                    bundle.model_fingerprint.substr(0, 19) + "... and " + statistics.model_fingerprint.substr(0, 19) +
                    "...)");

@@ -142,8 +142,7 @@ fs::path curve_directory(const CurveArguments& arguments, const CommonOptions& c
 
 Checkpoint open_model_of(const Statistics& statistics, const CommonOptions& common) {
   Checkpoint checkpoint = Checkpoint::open(locate_model(common.model, common.revision));
-  if (const std::string found = checkpoint.fingerprint_like(statistics.model_fingerprint);
-      found != statistics.model_fingerprint) {
+  if (const std::string found = checkpoint.fingerprint(); found != statistics.model_fingerprint) {
     throw InputError("the statistics are of another model than " + common.model + " (fingerprint " +
                      statistics.model_fingerprint + ", found " + found + ")");
   }

@@ -173,7 +173,7 @@ VerifySource load_verify_source(const SourceRequest& request, const Checkpoint* 
     throw UsageError("--as says how a bundle is served: it needs --bundle");
   }
   if (source.bundle && checkpoint != nullptr) {
-    const std::string fingerprint = checkpoint->fingerprint_like(source.bundle->model_fingerprint);
+    const std::string fingerprint = checkpoint->fingerprint();
     const std::vector<std::string> faults = check_bundle_model(*source.bundle, checkpoint->config(), fingerprint);
     if (!faults.empty()) throw InputError(source.facts.source + " does not belong to the model: " + faults.front());
     source.facts.fingerprint_matches = source.bundle->model_fingerprint == fingerprint;
