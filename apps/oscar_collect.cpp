@@ -115,8 +115,7 @@ int collect_statistics(Arguments& a, Ranks* ranks) {
   CollectRun run = prepare_run(a.collect, checkpoint, prompts, a.common.dry_run);
   if (a.common.dry_run) {
     if (!told) return 0;
-    const RunTime time = collect_time(checkpoint, run.plan, options);
-    print_estimate(run.plan, options, run.estimate, time, a.common.json);
+    print_estimate(run.plan, options, run.estimate, a.common.json);
     return 0;
   }
   const std::unique_ptr<ByteGather> gather =

@@ -66,8 +66,7 @@ void print_plan_notes(const TokenPlan& plan, std::int64_t budget) {
   }
 }
 
-Json estimate_json(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& e,
-                   const RunTime& time) {
+Json estimate_json(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& e) {
   Json out = {{"format_version", 1}, {"dry_run", true}, {"output", options.output.string()}};
   out["plan"] = plan_json(plan);
   out["weight_bytes"] = e.weight_bytes;
@@ -76,7 +75,6 @@ Json estimate_json(const TokenPlan& plan, const CollectOptions& options, const C
   out["device_memory_bytes"] = e.device_bytes;
   out["disk_bytes"] = e.disk_bytes;
   out["output_bytes"] = e.output_bytes;
-  time.add_to(out);
   return out;
 }
 
@@ -92,10 +90,9 @@ std::string estimate_text(const TokenPlan& plan, const CollectOptions& options, 
   return text.str();
 }
 
-void print_estimate(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& e, const RunTime& time,
-                    bool json) {
-  print_result(json ? dump_json(estimate_json(plan, options, e, time))
-                    : estimate_text(plan, options, e) + time.text() + "dry run: nothing was written\n");
+void print_estimate(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& e, bool json) {
+  print_result(json ? dump_json(estimate_json(plan, options, e))
+                    : estimate_text(plan, options, e) + "dry run: nothing was written\n");
 }
 
 std::string collected_text(const TokenPlan& plan, const CollectOptions& options, const CollectReport& r) {

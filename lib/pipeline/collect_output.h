@@ -6,7 +6,6 @@
 
 #include "collect/collect.h"
 #include "collect/collect_estimate.h"
-#include "pipeline/collect_time.h"
 #include "pipeline/common_options.h"
 
 namespace oscar {
@@ -14,12 +13,11 @@ namespace oscar {
 void print_plan_notes(const TokenPlan& plan, std::int64_t budget);
 // "500 of 2000 tokens in 3 of 11 sequences": a shard's share of the run.
 std::string share_text(const TokenPlan& plan);
-// The plan of a dry run, as JSON and as lines of text; only the JSON has the time.
-Json estimate_json(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& estimate,
-                   const RunTime& time);
+// The plan of a dry run, as JSON and as lines of text.
+Json estimate_json(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& estimate);
 std::string estimate_text(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& estimate);
 void print_estimate(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& estimate,
-                    const RunTime& time, bool json);
+                    bool json);
 // Lines about a finished run. Warns if no metrics of pairs outside the windows were written.
 std::string collected_text(const TokenPlan& plan, const CollectOptions& options, const CollectReport& report);
 // With options.timeline, also shows where the time went: on stderr and in the JSON.

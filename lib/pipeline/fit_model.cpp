@@ -155,7 +155,8 @@ void ModelRun::print_plan(const std::optional<CurvePlan>& curves, const CacheWin
   const FitShape planned = shape(curves, windows, measurements);
   const RunTime time = fit_time(checkpoint_, run_.plan, options, planned);
   if (common_.json) {
-    Json out = estimate_json(run_.plan, options, run_.estimate, time);
+    Json out = estimate_json(run_.plan, options, run_.estimate);
+    time.add_to(out);
     if (curves) out["curves"] = curve_plan_json(*curves);
     if (planned.held_out) {
       out["held_out"] = {{"tokens", token_count(held_out_)},
@@ -186,7 +187,7 @@ bool ModelRun::take_earlier() const {
   const Statistics found = load_statistics(options.output);
   const std::string fingerprint = checkpoint_.fingerprint();
   const Statistics wanted = statistics_header(checkpoint_, fingerprint, prompts_, run_.plan, options, 0);
-  const bool same = found.model_fingerprint == checkpoint_.fingerprint_like(found.model_fingerprint) &&
+  const bool same = found.model_fingerprint == fingerprint &&
                     found.metadata.value("parts", Json()) == wanted.metadata["parts"];
   if (!same && options.overwrite) return false;
   if (!same) {

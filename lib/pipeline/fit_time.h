@@ -1,4 +1,4 @@
-// How long `oscar-fit --model` takes on this machine, for --dry-run: the phases of collecting (collect_time.h), and
+// How long `oscar-fit --model` takes on this machine, for --dry-run: the phases of collecting (collect_probe.h), and
 // those before and after it. Curves count the passes of measure_curves.h, with the exact cache, and the logits that
 // each scores; self-generated text counts steps of one token for each row, and the prefills between blocks.
 #pragma once
@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "generate/write_text.h"
-#include "pipeline/collect_time.h"
+#include "pipeline/collect_probe.h"
 #include "pipeline/fit_curves.h"
 #include "pipeline/held_out.h"
 

@@ -80,7 +80,7 @@ class Verification {
   Verification(const Checkpoint& checkpoint, const LazyTokenizer& tokenizer, std::vector<EvaluatedBundle> bundles,
                VerifyRequest request);
 
-  // For --dry-run: sequences, passes, memory, and time as measured on one layer.
+  // For --dry-run: sequences, passes and memory.
   std::string plan_text() const;
   // Loads the weights and measures. With ranks, the first one gets the report and the others an empty one.
   VerifyReport run();

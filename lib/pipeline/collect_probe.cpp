@@ -1,4 +1,4 @@
-#include "pipeline/collect_time.h"
+#include "pipeline/collect_probe.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/InferenceMode.h>
@@ -105,13 +105,6 @@ std::vector<PhaseSeconds> CollectProbe::phases(const TokenPlan& plan) {
                                       {phase::kMoments, of(moments_, lengths)}};
   if (far.enabled) phases.push_back({phase::kFarPairs, pairs});
   return phases;
-}
-
-RunTime collect_time(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options) {
-  if (!checkpoint.has_shards()) return {};
-  const c10::InferenceMode no_gradients;
-  CollectProbe probe(checkpoint, options);
-  return {probe.layers().tokens(), probe.phases(plan)};
 }
 
 double RunTime::seconds() const {

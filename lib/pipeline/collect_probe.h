@@ -1,5 +1,5 @@
-// How long the phases of a run take on this machine, for --dry-run: what oscar-collect and `oscar-fit --model` share.
-// pipeline/fit_time.h adds the phases of a fit. Phases that take no notable time are not listed.
+// How long collecting takes on this machine, for the dry run of `oscar-fit --model`; fit_time.h adds the phases of a
+// fit. Phases that take no notable time are not listed.
 #pragma once
 
 #include <cstdint>
@@ -45,8 +45,5 @@ class CollectProbe {
   LayerTimer layers_;
   LayerTimer::Rates forward_, moments_, far_;
 };
-
-// The time of oscar-collect.
-RunTime collect_time(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options);
 
 }  // namespace oscar
