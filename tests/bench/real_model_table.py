@@ -1,4 +1,4 @@
-"""The table of scripts/real_model, from the reports of oscar-verify by length (JSON)."""
+"""The table of tests/bench/real_model, from the reports of oscar-verify by length (JSON)."""
 
 
 def label(name):

@@ -13,8 +13,8 @@
 #include "codec/codec.h"
 #include "codec/feedback.h"
 #include "layout/float16.h"
-#include "tools/golden/interchange_codes.h"
-#include "tools/golden/writer.h"
+#include "tests/golden/interchange_codes.h"
+#include "tests/golden/writer.h"
 
 namespace oscar {
 namespace {
