@@ -43,11 +43,11 @@ struct FallbackSequence {
 struct FallbackSide {
   const std::uint8_t* pages;  // [pages, page_bytes], 4-byte aligned
   std::int64_t page_bytes;
-  std::int32_t head_bytes;   // bytes of one KV head
+  std::int32_t head_bytes;  // bytes of one KV head
   std::int32_t page_tokens;
-  std::int32_t values;       // 1: code bits in the order of values, 0: of keys (SideLayout)
+  std::int32_t values;  // 1: code bits in the order of values, 0: of keys (SideLayout)
   SideLayout layout;
-  const float* sigma;        // [Hkv, 4] deviations of blocks; read if layout.params is kScaleByte
+  const float* sigma;  // [Hkv, 4] deviations of blocks; read if layout.params is kScaleByte
 };
 
 struct FallbackAttentionParams {

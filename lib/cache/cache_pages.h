@@ -14,7 +14,7 @@ namespace oscar {
 
 // The page layout that a kernel needs.
 struct PageFormat {
-  std::int32_t head_bytes = 0;   // bytes of one KV head
+  std::int32_t head_bytes = 0;  // bytes of one KV head
   SideLayout rows;
   const float* sigma = nullptr;  // [Hkv, 4] deviations of blocks, valid while the pages exist
 };

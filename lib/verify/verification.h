@@ -67,8 +67,8 @@ struct VerifyRequest {
 struct EvaluatedBundle {
   const Bundle* bundle = nullptr;
   BundleFacts facts;
-  // A method that was fitted for comparison (pipeline/beside_fit.h) and is no bundle of the request: the id of its row.
-  // Such entries come last.
+  // A method that was fitted for comparison (pipeline/verify/beside_fit.h) and is no bundle of the request: the id of
+  // its row. Such entries come last.
   std::string fitted;
 };
 

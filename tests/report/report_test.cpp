@@ -267,9 +267,9 @@ TEST(ReportHtml, SizesTheDayAndEndsOfLinesAreShown) {
 
 TEST(ReportHtml, EveryPartOfAFullReportIsThere) {
   const std::string page = report_html(sample_report({}));
-  for (const char* part : {"<h2>Methods</h2>", "<h2>KL by position</h2>", "<h2>Errors by layer</h2>",
-                           "<h2>Retrieval</h2>", "<h2>Gates and self checks</h2>", "<h2>Provenance</h2>",
-                           "oscar-verify --model &#39;a &lt;model&gt;&#39;"}) {
+  for (const char* part :
+       {"<h2>Methods</h2>", "<h2>KL by position</h2>", "<h2>Errors by layer</h2>", "<h2>Retrieval</h2>",
+        "<h2>Gates and self checks</h2>", "<h2>Provenance</h2>", "oscar-verify --model &#39;a &lt;model&gt;&#39;"}) {
     EXPECT_THAT(page, HasSubstr(part));
   }
 }
