@@ -9,7 +9,6 @@
 #include "layout/left_out.h"
 #include "statistics/layer_fields.h"
 #include "statistics/random_statistics.h"
-#include "statistics/statistics_weight.h"
 #include "statistics/windowed_layers.h"
 #include "support/temp_directory.h"
 
