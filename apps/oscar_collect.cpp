@@ -12,15 +12,14 @@
 #include "base/output_file.h"
 #include "checkpoint/checkpoint.h"
 #include "collect/collect_phases.h"
-#include "pipeline/collect_check.h"
-#include "pipeline/collect_output.h"
-#include "pipeline/collect_run.h"
-#include "pipeline/device_choice.h"
-#include "pipeline/output_files.h"
-#include "pipeline/rank_run.h"
+#include "pipeline/collect/collect_check.h"
+#include "pipeline/collect/collect_output.h"
+#include "pipeline/collect/collect_run.h"
+#include "pipeline/common/device_choice.h"
+#include "pipeline/common/output_files.h"
+#include "pipeline/common/rank_run.h"
 #include "statistics/shard_merge.h"
 #include "statistics/show.h"
-#include "statistics/statistics_weight.h"
 
 namespace oscar {
 namespace {
@@ -29,7 +28,6 @@ constexpr const char* kExample =
     "oscar-collect --model Qwen/Qwen3-8B --prompts prompts.jsonl -o stats.safetensors\n"
     "oscar-collect merge part1.safetensors part2.safetensors -o stats.safetensors\n"
     "oscar-collect --model M --prompts prompts.jsonl --shard 2/8 -o shard-2.safetensors\n"
-    "oscar-collect merge window.safetensors today.safetensors --decay 0.5 -o window2.safetensors\n"
     "oscar-collect show stats.safetensors";
 
 struct Arguments {
@@ -38,7 +36,6 @@ struct Arguments {
   std::vector<std::string> parts;
   std::string shown;
   MergeOptions merge;
-  double decay = 1.0;
 };
 
 void add_collect_options(CLI::App& app, CollectArguments& a) {
@@ -115,8 +112,7 @@ int collect_statistics(Arguments& a, Ranks* ranks) {
   CollectRun run = prepare_run(a.collect, checkpoint, prompts, a.common.dry_run);
   if (a.common.dry_run) {
     if (!told) return 0;
-    const RunTime time = collect_time(checkpoint, run.plan, options);
-    print_estimate(run.plan, options, run.estimate, time, a.common.json);
+    print_estimate(run.plan, options, run.estimate, a.common.json);
     return 0;
   }
   const std::unique_ptr<ByteGather> gather =
@@ -140,10 +136,6 @@ int run_merge(const Arguments& a) {
   std::vector<Statistics> parts;
   for (const std::string& part : a.parts) parts.push_back(load_part(part));
   const bool shards = std::any_of(parts.begin(), parts.end(), is_shard);
-  if (shards && a.decay < 1.0) {
-    throw UsageError("--decay weighs runs, and shards are parts of one: merge the shards first, then what came of it");
-  }
-  if (a.decay < 1.0) parts = decayed_statistics(std::move(parts), a.decay);
   const Statistics merged = shards ? merge_shards(std::move(parts), a.parts) : merge_statistics(parts, a.merge);
   if (a.merge.same_prompts) warn_of_same_prompts(merged);
   if (!a.common.dry_run) save_statistics(merged, a.common.output);
@@ -185,12 +177,6 @@ int main_collect(int argc, char** argv) {
   merge->add_flag("--allow-mixed-dtypes", a.merge.mixed_dtypes, "Accept parts collected in different precisions");
   merge->add_flag("--allow-missing-far-pairs", a.merge.missing_far_pairs,
                   "Accept parts without metrics of pairs outside the windows beside parts that have them");
-  merge
-      ->add_option("--decay", a.decay,
-                   "Moving window over traffic: parts are given from the oldest to the newest, and each counts D times "
-                   "as much as the one after it")
-      ->check(CLI::Range(1e-6, 1.0))
-      ->type_name("D");
   merge->fallthrough();
   CLI::App* show = app.add_subcommand("show", "Print geometry, tokens and spectra of a statistics file");
   show->add_option("file", a.shown, "Statistics file")->required()->type_name("FILE");

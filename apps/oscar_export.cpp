@@ -7,8 +7,8 @@
 #include "checkpoint/checkpoint_files.h"
 #include "export/export_format.h"
 #include "export/export_report.h"
-#include "pipeline/output_files.h"
-#include "pipeline/rank_run.h"
+#include "pipeline/common/output_files.h"
+#include "pipeline/common/rank_run.h"
 
 namespace oscar {
 namespace {
@@ -70,8 +70,7 @@ std::optional<Checkpoint> open_model(Arguments& a, const Bundle& bundle, const E
     format.check_model(format, checkpoint, bundle);
     return checkpoint;
   }
-  const auto faults =
-      check_bundle_model(bundle, checkpoint.config(), checkpoint.fingerprint_like(bundle.model_fingerprint));
+  const auto faults = check_bundle_model(bundle, checkpoint.config(), checkpoint.fingerprint());
   if (!faults.empty()) throw InputError(a.bundle + " does not belong to the model: " + faults.front());
   if (format.check_model != nullptr) format.check_model(format, checkpoint, bundle);
   // A folder name is valid only on the author's machine, and cards are shared.

@@ -8,8 +8,8 @@
 #include "base/errors.h"
 #include "collect/collect_phases.h"
 #include "fit/fit_phases.h"
-#include "pipeline/rank_run.h"
-#include "pipeline/run_fit.h"
+#include "pipeline/common/rank_run.h"
+#include "pipeline/fit/run_fit.h"
 
 namespace oscar {
 namespace {

@@ -89,7 +89,7 @@ endfunction()
 
 # oscar_test(name [TORCH] SOURCES ... DEPS ...): a GoogleTest executable, one entry of CTest. One process runs all cases:
 # starting LibTorch takes a second of CPU time, longer than most of them, and minutes under the sanitizers.
-# scripts/count_tests.py counts the cases.
+# tests/count_tests.py counts the cases.
 function(oscar_test name)
   cmake_parse_arguments(A "TORCH" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${A_SOURCES})

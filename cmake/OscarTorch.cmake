@@ -22,7 +22,7 @@ target_link_directories(oscar_torch INTERFACE ${OSCAR_TORCH_DIR}/lib)
 target_link_libraries(oscar_torch INTERFACE -Wl,--no-as-needed stdc++ -Wl,--as-needed torch_cpu c10)
 if(OSCAR_WITH_CUDA)
   # libtorch.so pulls in libtorch_cuda.so and the gigabytes it loads; nothing in our code refers to it directly, so the
-  # linker must be told to keep it. The four commands load it where a GPU is used (lib/pipeline/cuda/gpu_facts.cpp), so that they start
+  # linker must be told to keep it. The four commands load it where a GPU is used (lib/pipeline/common/cuda/gpu_facts.cpp), so that they start
   # in half the time on the CPU; programs of tests find it loaded.
   target_link_libraries(oscar_torch INTERFACE
     $<$<NOT:$<BOOL:$<TARGET_PROPERTY:OSCAR_LOADS_CUDA_LATER>>>:-Wl,--no-as-needed,-ltorch,--as-needed>)

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "apps/options/shared_options.h"
-#include "pipeline/collect_request.h"
+#include "pipeline/collect/collect_request.h"
 
 namespace oscar {
 

@@ -9,9 +9,9 @@
 #include "base/log.h"
 #include "collect/collect_phases.h"
 #include "export/export_format.h"
-#include "pipeline/fit_model.h"
-#include "pipeline/output_files.h"
-#include "pipeline/pair_options.h"
+#include "pipeline/common/output_files.h"
+#include "pipeline/common/pair_options.h"
+#include "pipeline/fit/fit_model.h"
 #include "registry/registry.h"
 
 namespace oscar {

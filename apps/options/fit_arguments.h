@@ -4,8 +4,8 @@
 #include <string>
 
 #include "apps/options/shared_options.h"
-#include "pipeline/fit_check.h"
-#include "pipeline/fit_request.h"
+#include "pipeline/fit/fit_check.h"
+#include "pipeline/fit/fit_request.h"
 
 namespace oscar {
 

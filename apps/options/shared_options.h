@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/shell.h"
-#include "pipeline/common_options.h"
+#include "pipeline/common/common_options.h"
 
 namespace oscar {
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "apps/options/shared_options.h"
-#include "pipeline/fit_target.h"
+#include "pipeline/fit/fit_target.h"
 
 namespace oscar {
 

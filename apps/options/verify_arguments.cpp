@@ -84,7 +84,7 @@ void add_measurement_options(CLI::App& app, VerifyArguments& a) {
       ->capture_default_str()
       ->check(whole_number(0, kMostTokens));
   app.add_option("--tasks", a.request.tasks,
-                 "Synthetic tasks: niah, niah-multikey, niah-multivalue, niah-multiquery, vt, cwe, fwe, copy, or all")
+                 "Synthetic tasks: niah, niah-multikey, niah-multivalue, niah-multiquery, vt, or all")
       ->delimiter(',')
       ->type_name("NAME,...");
   app.add_option("--task-lengths", a.request.task_lengths, "Tokens of task prompts (default: the context)")

@@ -18,8 +18,8 @@ constexpr int kMaxDim = 2 * kThreads;
 static_assert(kHeads == kWarps && kTile == 32 && kPart % kTile == 0);
 
 // Floats of a part in the workspace, [B, Hq, parts] of them: largest logit, sum of weights, then the sums of weighted
-// BF16 values [D] and of weighted coded values [D].
-__host__ __device__ constexpr long long part_floats(int head_dim) { return 2 + 2 * static_cast<long long>(head_dim); }
+// values [D].
+__host__ __device__ constexpr long long part_floats(int head_dim) { return 2 + static_cast<long long>(head_dim); }
 
 int part_count(const FallbackAttentionParams& p) { return std::max(1, (p.max_tokens + kPart - 1) / kPart); }
 int head_tiles(const FallbackAttentionParams& p) { return (p.query_heads / p.kv_heads + kHeads - 1) / kHeads; }
@@ -36,8 +36,7 @@ __device__ __forceinline__ void key_logits(const FallbackAttentionParams& p, con
   const long long head0 = static_cast<long long>(b.sequence) * p.query_heads + b.first_head;
   for (int t = threadIdx.x / 32; t < tokens; t += kWarps) {
     const TokenPlace place = places[t];
-    const bool coded = place.row == nullptr && p.query_coded != nullptr;
-    const float* query = (coded ? p.query_coded : p.query) + head0 * d;
+    const float* query = p.query + head0 * d;
     float dots[kHeads] = {};
     for (int c = lane; c < d; c += 32) {
       const float k = read_element(p.key, place, b.kv_head, c);
@@ -108,7 +107,7 @@ __global__ void __launch_bounds__(kThreads) parts_kernel(const __grid_constant__
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 
   Softmax softmax;
-  float plain[kSpans][kHeads] = {}, coded[kSpans][kHeads] = {};  // for the thread's channels
+  float sums[kSpans][kHeads] = {};  // for the thread's channels
   for (int first = begin; first < end; first += kTile) {
     const int tokens = min(kTile, end - first);
     if (warp < 2 && lane < tokens) {
@@ -131,21 +130,15 @@ __global__ void __launch_bounds__(kThreads) parts_kernel(const __grid_constant__
       if (channel >= d) break;
 #pragma unroll
       for (int h = 0; h < kHeads; ++h) {
-        if (h < b.heads) plain[i][h] *= factors[h], coded[i][h] *= factors[h];
+        if (h < b.heads) sums[i][h] *= factors[h];
       }
 #pragma unroll 4
       for (int t = 0; t < tokens; ++t) {
         const TokenPlace place = places[1][t];
         const float v = read_element(p.value, place, kv_head, channel);
-        const bool apart = place.row == nullptr && p.output_coded != nullptr;
 #pragma unroll
         for (int h = 0; h < kHeads; ++h) {
-          if (h >= b.heads) continue;
-          if (apart) {
-            coded[i][h] += logits[h][t] * v;
-          } else {
-            plain[i][h] += logits[h][t] * v;
-          }
+          if (h < b.heads) sums[i][h] += logits[h][t] * v;
         }
       }
     }
@@ -164,7 +157,7 @@ __global__ void __launch_bounds__(kThreads) parts_kernel(const __grid_constant__
     if (channel >= d) return;
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
-      if (h < b.heads) part_of(h)[2 + channel] = plain[i][h], part_of(h)[2 + d + channel] = coded[i][h];
+      if (h < b.heads) part_of(h)[2 + channel] = sums[i][h];
     }
   }
 }
@@ -179,26 +172,22 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(const __grid_constant__
   float top = sink;
   for (int i = 0; i < parts; ++i) top = fmaxf(top, first[i * part_floats(d)]);
   for (int channel = static_cast<int>(threadIdx.x); channel < d; channel += kThreads) {
-    float keys = 0.0f, plain = 0.0f, coded = 0.0f;
+    float keys = 0.0f, sum = 0.0f;
     for (int i = 0; i < parts; ++i) {
       const float* part = first + i * part_floats(d);
       if (part[1] == 0.0f) continue;
       const float factor = expf(part[0] - top);
       keys += part[1] * factor;
-      plain += part[2 + channel] * factor, coded += part[2 + d + channel] * factor;
+      sum += part[2 + channel] * factor;
     }
     const float total = has_sink ? keys + expf(sink - top) : keys;
     if (p.weight_sum != nullptr && channel == 0) p.weight_sum[head] = total == 0.0f ? 0.0f : keys / total;
-    p.output[head * d + channel] = total == 0.0f ? 0.0f : plain / total;
-    if (p.output_coded != nullptr) p.output_coded[head * d + channel] = total == 0.0f ? 0.0f : coded / total;
+    p.output[head * d + channel] = total == 0.0f ? 0.0f : sum / total;
   }
 }
 
 bool has_pages(const FallbackSide& side, int head_dim) {
-  if (side.page_tokens <= 0) return false;
-  if (side.lines.bits == 0) return side.layout.head_dim == head_dim;
-  return side.lines.bits > 0 && side.lines.quant_group > 0 && side.lines.line % side.lines.quant_group == 0 &&
-         side.lines.line == (side.lines.channel_axis ? side.page_tokens : head_dim);
+  return side.page_tokens > 0 && side.layout.head_dim == head_dim;
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Decode attention over every cache that the CPU supports: head sizes up to 512, any number of query heads per KV head,
-// every page layout of kernels/common/page_layout.h, and the pages of lib/cache/kivi_pages.h on either axis. Plain FP32
+// every page layout of kernels/common/page_layout.h. Plain FP32
 // arithmetic for verification, not for serving. CPU references (the specification): decode_attention_reference,
-// decode_attention_cpu and decode_attention_two_pass (lib/attention/cpu/decode_attention_cpu.h). Raw pointers, no
+// decode_attention_cpu (lib/attention/cpu/decode_attention_cpu.h). Raw pointers, no
 // LibTorch.
 //
 //   logit_j = scale (<q, khat_j> + <u, phases_j>) + logit_shift
@@ -39,37 +39,25 @@ struct FallbackSequence {
   std::int32_t length;  // tokens in the cache, including the current one
 };
 
-// Codes of kivi_pages.h: a line holds the codes of one channel (channel axis) or of one token (token axis).
-struct LineLayout {
-  std::int32_t bits;               // 2 or 4; 0: the pages have a SideLayout
-  std::int32_t line, quant_group;  // codes per line; codes that share scale and offset
-  std::int32_t channel_axis;       // 1: line = channel, codes of tokens; 0: line = token, codes of channels
-  std::int32_t params_offset;      // bytes from the start of a head's page
-};
-
-// Keys or values of one layer. A page holds the FP32 norms of its tokens (with `norms`), then Hkv times head_bytes.
+// Keys or values of one layer.
 struct FallbackSide {
   const std::uint8_t* pages;  // [pages, page_bytes], 4-byte aligned
   std::int64_t page_bytes;
-  std::int32_t head_bytes;   // bytes of one KV head
-  std::int32_t page_tokens;  // 64; for KiviPages 128
-  std::int32_t values;       // 1: code bits in the order of values, 0: of keys (SideLayout)
-  std::int32_t norms;        // 1: each token is multiplied by its norm (LineLayout)
-  SideLayout layout;         // used if lines.bits == 0
-  const float* sigma;        // [Hkv, 4] deviations of blocks; read if layout.params is kScaleByte
-  LineLayout lines;          // used if lines.bits > 0
+  std::int32_t head_bytes;  // bytes of one KV head
+  std::int32_t page_tokens;
+  std::int32_t values;  // 1: code bits in the order of values, 0: of keys (SideLayout)
+  SideLayout layout;
+  const float* sigma;  // [Hkv, 4] deviations of blocks; read if layout.params is kScaleByte
 };
 
 struct FallbackAttentionParams {
-  const float* query;                 // [B, Hq, D] in the basis of BF16 keys
-  const float* query_coded;           // [B, Hq, D] in the basis of coded keys; null: the same
+  const float* query;                 // [B, Hq, D] in the basis of the cache
   const float* position_query;        // null, or u: [B, Hq, D]
   const float* rope_phases;           // [positions, D] for the cached tokens; read with position_query
   const float* logit_shift;           // null, or [B, Hq]
   const float* sink_logits;           // null, or [Hq]
   const FallbackSequence* sequences;  // [B]
-  float* output;                      // [B, Hq, D] in the basis of BF16 values
-  float* output_coded;                // [B, Hq, D] sum over coded values; null: it is part of output
+  float* output;                      // [B, Hq, D] in the basis of the cache
   float* weight_sum;                  // null, or [B, Hq]: sum_j p_j
   void* workspace;                    // fallback_attention_workspace_bytes()
   FallbackSide key, value;

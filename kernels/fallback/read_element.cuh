@@ -12,7 +12,6 @@ struct TokenPlace {
   const std::uint16_t* row;  // [D] BF16; null: the token is coded
   const std::uint8_t* page;  // page of the KV head
   int slot;
-  float norm;
 };
 
 __device__ __forceinline__ float bfloat16_float(unsigned bits) { return __uint_as_float(bits << 16); }
@@ -30,13 +29,11 @@ __device__ inline TokenPlace place_of(const FallbackSide& side, const FallbackSe
   const int behind = j - s.sink_tokens;
   if (behind >= 0 && behind < s.body_tokens) {
     const std::uint8_t* page = side.pages + s.page_table[behind / side.page_tokens] * side.page_bytes;
-    const int slot = behind % side.page_tokens, header = side.norms ? 4 * side.page_tokens : 0;
-    const float norm = side.norms ? reinterpret_cast<const float*>(page)[slot] : 1.0f;
-    return {nullptr, page + header + static_cast<long long>(kv_head) * side.head_bytes, slot, norm};
+    return {nullptr, page + static_cast<long long>(kv_head) * side.head_bytes, behind % side.page_tokens};
   }
   const FallbackTier& tier = behind < 0 ? s.sink : s.recent;
   const int row = (tier.first + (behind < 0 ? j : behind - s.body_tokens)) % tier.capacity;
-  return {tier.rows + (static_cast<long long>(row) * kv_heads + kv_head) * head_dim, nullptr, 0, 1.0f};
+  return {tier.rows + (static_cast<long long>(row) * kv_heads + kv_head) * head_dim, nullptr, 0};
 }
 
 // xhat of a SideLayout (page_layout.h). sigma: [4] of the KV head.
@@ -63,19 +60,8 @@ __device__ inline float plane_element(const FallbackSide& side, const float* sig
   return 0.0f;  // a block of width 0
 }
 
-// xhat of a LineLayout (kivi_pages.h).
-__device__ inline float line_element(const LineLayout& lines, const TokenPlace& place, int channel) {
-  const int line = lines.channel_axis ? channel : place.slot, i = lines.channel_axis ? place.slot : channel;
-  const int stride = lines.line * lines.bits / 8;
-  const int code = place.page[line * stride + i % stride] >> (i / stride * lines.bits) & ((1 << lines.bits) - 1);
-  const std::uint32_t pair = param_pair(place.page + lines.params_offset +
-                                        (line * (lines.line / lines.quant_group) + i / lines.quant_group) * 4);
-  return (static_cast<float>(code) * float16_float(pair & 0xffffu) + float16_float(pair >> 16)) * place.norm;
-}
-
 __device__ inline float read_element(const FallbackSide& side, const TokenPlace& place, int kv_head, int channel) {
   if (place.row != nullptr) return bfloat16_float(place.row[channel]);
-  if (side.lines.bits > 0) return line_element(side.lines, place, channel);
   return plane_element(side, side.sigma + 4 * kv_head, place, channel);
 }
 

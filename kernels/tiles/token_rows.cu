@@ -1,7 +1,5 @@
-// One block per Hadamard block; one warp per token norm; several blocks per run of rows.
+// One block per Hadamard block; one warp per token norm.
 #include "kernels/tiles/token_rows.h"
-
-#include <cuda_bf16.h>
 
 #include <cmath>
 #include <cstddef>
@@ -9,7 +7,7 @@
 namespace oscar::kernels {
 namespace {
 
-constexpr int kMostOrder = 8192, kMostThreads = 256, kNormThreads = 128, kGatherThreads = 256, kGatherBlocks = 16;
+constexpr int kMostOrder = 8192, kMostThreads = 256, kNormThreads = 128;
 
 __global__ void __launch_bounds__(kMostThreads) hadamard_kernel(float* data, int order, float scale) {
   extern __shared__ float x[];
@@ -44,30 +42,7 @@ __global__ void __launch_bounds__(kNormThreads)
   if (lane == 0) norms[token] = static_cast<float>(sqrt(fmax(sum, 1e-8)));
 }
 
-// Grid: (runs, blocks of a run).
-__global__ void __launch_bounds__(kGatherThreads) gather_kernel(const __grid_constant__ GatherRowsParams p) {
-  const PageRun run = p.runs[blockIdx.x];
-  const std::int64_t width = static_cast<std::int64_t>(p.kv_heads) * p.head_dim, first = p.to[blockIdx.x].first_row;
-  const std::uint16_t* from = p.rows + run.first_row * width;
-  for (std::int64_t i = blockIdx.y * kGatherThreads + threadIdx.x; i < run.count * width;
-       i += gridDim.y * kGatherThreads) {
-    const float x = __bfloat162float(__ushort_as_bfloat16(from[i]));
-    p.out[first * width + i] = x;
-    if (!isfinite(x)) {
-      const int token = static_cast<int>(i / width), head = static_cast<int>(i % width / p.head_dim);
-      atomicMin(p.bad, (run.first_position + token) * p.kv_heads + head);
-    }
-  }
-}
-
 }  // namespace
-
-cudaError_t gather_rows(const GatherRowsParams& p, cudaStream_t stream) {
-  if (p.kv_heads < 1 || p.head_dim < 1 || p.bad == nullptr) return cudaErrorInvalidValue;
-  if (p.run_count == 0) return cudaSuccess;
-  gather_kernel<<<dim3(static_cast<unsigned>(p.run_count), kGatherBlocks), kGatherThreads, 0, stream>>>(p);
-  return cudaGetLastError();
-}
 
 cudaError_t hadamard_rows(float* data, std::int64_t blocks, std::int32_t order, cudaStream_t stream) {
   if (order < 1 || order > kMostOrder || (order & (order - 1)) != 0) return cudaErrorInvalidValue;

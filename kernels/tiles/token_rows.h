@@ -7,8 +7,6 @@
 
 #include <cstdint>
 
-#include "kernels/quantize/quantize_pages.h"
-
 namespace oscar::kernels {
 
 // Sylvester-Hadamard transform in place of blocks of `order` floats, a power of two up to 8192, divided by the root of
@@ -18,16 +16,5 @@ cudaError_t hadamard_rows(float* data, std::int64_t blocks, std::int32_t order, 
 // norms[t] = sqrt(max(sum of squares of row t, 1e-8)), summed in FP64 from the first element to the last.
 // rows: [tokens, width] FP32, norms: [tokens].
 cudaError_t token_norms(const float* rows, std::int64_t tokens, std::int64_t width, float* norms, cudaStream_t stream);
-
-// Gathers the rows of runs in FP32, one run after the other.
-struct GatherRowsParams {
-  const std::uint16_t* rows = nullptr;  // [.., Hkv, D] BF16
-  const PageRun* runs = nullptr;        // [run_count]: source rows, and their positions
-  const PageRun* to = nullptr;          // [run_count]: first_row in `out`
-  float* out = nullptr;                 // [N, Hkv, D]
-  std::int32_t* bad = nullptr;  // smallest position * Hkv + head with a non-finite value, as in quantize_pages()
-  std::int32_t run_count = 0, kv_heads = 0, head_dim = 0;
-};
-cudaError_t gather_rows(const GatherRowsParams& params, cudaStream_t stream);
 
 }  // namespace oscar::kernels

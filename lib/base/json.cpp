@@ -277,6 +277,14 @@ std::string json_string(const Json& object, const char* key, const std::string& 
   const Json* value = find(object, key, where);
   return value == nullptr ? fallback : as_string(*value, key, where);
 }
+std::string json_fingerprint(const Json& object, const char* key, const std::string& where) {
+  std::string text = json_string(object, key, where);
+  if (text.starts_with("sha256:")) {
+    throw InputError(where + ": '" + key + "' is of version 1 (" + quote_name(text) +
+                     "), which this release does not compare; make the file again with this release");
+  }
+  return text;
+}
 const Json& json_object(const Json& object, const char* key, const std::string& where) {
   const Json& value = need(object, key, where);
   if (!value.is_object()) wrong_type(value, key, where, "an object");

@@ -29,6 +29,8 @@ double json_number(const Json& object, const char* key, const std::string& where
 bool json_bool(const Json& object, const char* key, const std::string& where, bool fallback);
 std::string json_string(const Json& object, const char* key, const std::string& where);
 std::string json_string(const Json& object, const char* key, const std::string& where, const std::string& fallback);
+// A fingerprint (Checkpoint::fingerprint), or "". InputError for version 1, which earlier releases wrote.
+std::string json_fingerprint(const Json& object, const char* key, const std::string& where);
 // The member, which must be an object (or array). InputError otherwise.
 const Json& json_object(const Json& object, const char* key, const std::string& where);
 const Json& json_array(const Json& object, const char* key, const std::string& where);

@@ -302,7 +302,7 @@ Manifest manifest_from_json(const Json& json, const std::string& where) {
     throw InputError(where + ": 'scope' is " + quote_name(bundle.scope) + ", expected 'layer' or 'head'");
   }
   bundle.model = json_object(json, "model", where);
-  bundle.model_fingerprint = json_string(bundle.model, "fingerprint", where + ", model");
+  bundle.model_fingerprint = json_fingerprint(bundle.model, "fingerprint", where + ", model");
   bundle.model.erase("fingerprint");
   if (bundle.model.contains("name")) {
     bundle.model["name"] = read_model_name(json_string(bundle.model, "name", where + ", model", ""), where);

@@ -12,25 +12,11 @@
 
 namespace oscar {
 
-// Codes in lines (kivi_pages.h): a line holds one channel or one token.
-struct LineFormat {
-  std::int32_t bits = 0;           // 0: the pages have a SideLayout instead
-  std::int32_t line = 0;           // codes per line
-  std::int32_t group = 0;          // codes that share scale and offset
-  bool channel_axis = false;       // true: a line is a channel
-  std::int32_t params_offset = 0;  // bytes from the start of a head's page
-  bool integer_zero = false;       // zero points are integers, for the range times `clip`
-  float clip = 1.0f;
-  std::int32_t hadamard_order = 0;  // order of the Hadamard blocks that rotate rows before coding; 0: none
-};
-
-// The page layout that a kernel needs: [norms of the tokens, FP32,] then the bytes of each KV head.
+// The page layout that a kernel needs.
 struct PageFormat {
-  std::int32_t head_bytes = 0;   // bytes of one KV head
-  bool norms = false;            // each token is multiplied by its norm
-  SideLayout rows;               // used if lines.bits is 0
-  LineFormat lines;              // used otherwise
-  const float* sigma = nullptr;  // [Hkv, 4] deviations of blocks, valid while the pages exist; null for lines
+  std::int32_t head_bytes = 0;  // bytes of one KV head
+  SideLayout rows;
+  const float* sigma = nullptr;  // [Hkv, 4] deviations of blocks, valid while the pages exist
 };
 
 class CachePages {
@@ -51,9 +37,7 @@ class CachePages {
   virtual void write_head(std::uint8_t* /*page*/, int /*head*/, int /*token*/, int /*count*/,
                           const float* /*rows*/) const {}
 
-  // Transforms rows of queries, [queries, d], into the basis of coded keys, in place. rotates(): whether that changes
-  // them.
-  virtual bool rotates() const { return false; }
+  // Transforms rows of queries, [queries, d], into the basis of coded keys, in place.
   virtual void to_code_basis(float* /*rows*/, std::int64_t /*queries*/) const {}
 
   // Keys: dots[h * tokens() + t] = <q_h, khat_t> for the first `count` tokens of a KV head. q: [queries, d], in the
@@ -77,7 +61,7 @@ class CachePages {
   // For checks: the first `count` rows of a KV head as readers decode them, [count, d] in the basis of the windows.
   virtual void read_back(const std::uint8_t* page, int head, int count, float* rows) const = 0;
 
-  virtual PageFormat format() const = 0;
+  virtual PageFormat format() const { return {}; }  // of pages that kernels read
 };
 
 }  // namespace oscar

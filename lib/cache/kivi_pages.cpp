@@ -69,21 +69,6 @@ KiviPages::KiviPages(const SideCode& side, int kv_heads, int head_dim)
       code_bytes_(std::int64_t{lines_} * line_ * bits_ / 8),
       param_bytes_(std::int64_t{lines_} * (line_ / group_) * 4) {}
 
-PageFormat KiviPages::format() const {
-  PageFormat format;
-  format.head_bytes = static_cast<std::int32_t>(head_bytes());
-  format.norms = norm_bytes_ > 0;
-  format.lines = {.bits = bits_,
-                  .line = line_,
-                  .group = group_,
-                  .channel_axis = channel_axis_,
-                  .params_offset = static_cast<std::int32_t>(code_bytes_),
-                  .integer_zero = side_.code == CacheCode::kIntegerZero,
-                  .clip = static_cast<float>(side_.clip),
-                  .hadamard_order = static_cast<std::int32_t>(order_)};
-  return format;
-}
-
 float KiviPages::norm(const std::uint8_t* page, int token) const {
   if (norm_bytes_ == 0) return 1.0f;
   float norm = 0;

@@ -31,7 +31,6 @@ class KiviPages : public CachePages {
   void write(std::uint8_t* page, int token, int count, const float* rows) const override;
   // The first `count` rows of a KV head, [count, d], in the basis of the codes.
   void read(const std::uint8_t* page, int head, int count, float* rows) const;
-  bool rotates() const override { return order_ > 0; }
   void to_code_basis(float* rows, std::int64_t queries) const override;
   void dots(const std::uint8_t* page, int head, int count, const float* q, int queries, float* dots) const override;
   // Sums over codes are kept after sums over BF16 rows, whose basis differs.
@@ -42,7 +41,6 @@ class KiviPages : public CachePages {
   std::int64_t differing_rows(const std::uint8_t* pages, int head, std::int64_t tokens,
                               const float* rows) const override;
   void read_back(const std::uint8_t* page, int head, int count, float* rows) const override;
-  PageFormat format() const override;
 
  private:
   const std::uint8_t* head_page(const std::uint8_t* page, int head) const {

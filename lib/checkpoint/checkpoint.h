@@ -46,9 +46,6 @@ class Checkpoint {
   // name, dtype and shape. It also covers 4 KiB samples from the start, middle and end of each tensor's data. A
   // fine-tune of the same architecture thus has another fingerprint, and even large models need little reading.
   std::string fingerprint() const;
-  // The fingerprint in the version of `other`, so that the two can be compared. Version 1, "sha256:<hex>" in older
-  // files, covers the parsed geometry instead of config.json.
-  std::string fingerprint_like(const std::string& other) const;
 
  private:
   explicit Checkpoint(const ModelLocation& location);  // reads config.json

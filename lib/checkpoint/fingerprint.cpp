@@ -4,13 +4,11 @@
 
 #include "base/hash.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/fingerprint_1.h"
 
 namespace oscar {
 namespace {
 
 constexpr std::size_t kSample = 4096;
-constexpr std::string_view kVersion1 = "sha256:";
 
 void add_tensor(Sha256& hash, const std::string& name, const TensorView& tensor) {
   // The length before the name prevents confusion between a name and another name plus its shape.
@@ -27,16 +25,13 @@ void add_tensor(Sha256& hash, const std::string& name, const TensorView& tensor)
 
 }  // namespace
 
-std::string Checkpoint::fingerprint() const { return fingerprint_like(""); }
-
-std::string Checkpoint::fingerprint_like(const std::string& other) const {
-  const bool first = other.starts_with(kVersion1);
+std::string Checkpoint::fingerprint() const {
   Sha256 hash;
-  hash.update(first ? fingerprint_1_text(config_) : "oscar-fingerprint-2\n" + canonical_config_ + "\n");
+  hash.update("oscar-fingerprint-2\n" + canonical_config_ + "\n");
   std::map<std::string, const TensorView*> stored;  // by name in the file
   for (const auto& [name, tensor] : index_) stored.emplace(stored_name(name), tensor);
   for (const auto& [name, tensor] : stored) add_tensor(hash, name, *tensor);
-  return (first ? "sha256:" : "v2:sha256:") + hash.hex();
+  return "v2:sha256:" + hash.hex();
 }
 
 }  // namespace oscar

@@ -1,4 +1,4 @@
-// Memory and disk space that a run needs, computed from the geometry. pipeline/collect_time.h measures its time.
+// Memory and disk space that a run needs, computed from the geometry.
 #pragma once
 
 #include <cstdint>

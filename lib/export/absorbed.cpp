@@ -275,7 +275,7 @@ std::set<std::string> recorded_files(const fs::path& directory) {
 }  // namespace
 
 void check_absorb(const ExportFormat&, const Checkpoint& source, const Bundle& bundle) {
-  const auto faults = check_bundle_model(bundle, source.config(), source.fingerprint_like(bundle.model_fingerprint));
+  const auto faults = check_bundle_model(bundle, source.config(), source.fingerprint());
   if (!faults.empty()) throw InputError("the bundle does not belong to the model: " + faults.front());
   if (!family_of(source).qkv.empty()) {
     throw InputError("the format absorbed changes only v_proj, which " + source.config().architecture +

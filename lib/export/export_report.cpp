@@ -81,11 +81,8 @@ void check_export_report(const Json& report, const std::string& where, const Ser
                      std::to_string(kReportFormatVersion) + "; evaluate the bundle again with oscar-verify --as " +
                      form.format);
   }
-  const std::string fingerprint = json_string(json_object(report, "model", where), "fingerprint", where, "");
-  // A newer report about a bundle with a version 1 fingerprint. oscar-verify has compared the two, and the hashes below
-  // identify the bundle.
-  const bool older = form.bundle.model_fingerprint.starts_with("sha256:") && fingerprint.starts_with("v2:");
-  if (!form.bundle.model_fingerprint.empty() && fingerprint != form.bundle.model_fingerprint && !older) {
+  const std::string fingerprint = json_fingerprint(json_object(report, "model", where), "fingerprint", where);
+  if (!form.bundle.model_fingerprint.empty() && fingerprint != form.bundle.model_fingerprint) {
     throw InputError(where + ": is the report of another model (fingerprint " + quote_name(fingerprint) +
                      ", the bundle has " + form.bundle.model_fingerprint + ")");
   }

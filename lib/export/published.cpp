@@ -76,7 +76,9 @@ Record record_of(const RotationFile& file, const std::string& name) {
   const Json& calibration = file.extra["calibration"];
   const std::string where = name + ", calibration";
   if (!calibration.contains("clip_ratio")) return record;
-  record.fingerprint = json_string(calibration, "model_fingerprint", where, "");
+  if (calibration.contains("model_fingerprint")) {
+    record.fingerprint = json_fingerprint(calibration, "model_fingerprint", where);
+  }
   const Json& clip = json_object(calibration, "clip_ratio", where);
   record.key_clip = recorded_ratio(clip, "key", where + ".clip_ratio");
   record.value_clip = recorded_ratio(clip, "value", where + ".clip_ratio");

@@ -104,7 +104,7 @@ std::string report_html(const VerifyReport& report) {
     page += "<div class=\"banner note\" role=\"note\">" + html::escape(note) + "</div>\n";
   }
   page += "<h2>Methods</h2>\n" + html::method_table(report);
-  page += html::text_table(report) + html::size_plots(report);
+  page += html::text_table(report);
   if (const std::string samples = html::passage_samples(report); !samples.empty()) {
     page += "<h2>A passage of the text</h2>\n" + samples;
   }

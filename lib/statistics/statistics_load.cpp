@@ -199,7 +199,7 @@ Statistics read(const SafetensorsFile& file, std::shared_ptr<const SafetensorsFi
     throw InputError(where + ": 'format_version' of the JSON and of the file differ");
   }
   const Json& model = json_object(s.metadata, "model", where);
-  s.model_fingerprint = json_string(model, "fingerprint", where);
+  s.model_fingerprint = json_fingerprint(model, "fingerprint", where);
   s.model_name = read_model_name(json_string(model, "name", where), where);
   s.architecture = json_string(model, "architecture", where);
   const std::int64_t layers = json_int_within(model, "layers", where, 1, kMaxLayers);

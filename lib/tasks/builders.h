@@ -19,15 +19,6 @@ TaskSet make_multiquery_task(std::int64_t length, std::int64_t prompts, std::uin
 // chain, 4 hops.
 TaskSet make_tracking_task(std::int64_t length, std::int64_t prompts, std::uint64_t seed, const Tokenizer& tokenizer);
 
-// The ten most common words of a list, and the three most frequent coded words of a Zipf text. RULER's cwe and fwe.
-TaskSet make_common_words_task(std::int64_t length, std::int64_t prompts, std::uint64_t seed,
-                               const Tokenizer& tokenizer);
-TaskSet make_frequent_words_task(std::int64_t length, std::int64_t prompts, std::uint64_t seed,
-                                 const Tokenizer& tokenizer);
-
-// Verbatim copy of one record among many near duplicates that differ in a few characters.
-TaskSet make_copy_task(std::int64_t length, std::int64_t prompts, std::uint64_t seed, const Tokenizer& tokenizer);
-
 // Spreads 0 to 1 over the prompts; 0.5 for a single prompt.
 double spread_depth(std::int64_t prompt, std::int64_t prompts);
 

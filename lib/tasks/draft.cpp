@@ -20,8 +20,6 @@ constexpr std::array<const char*, 16> kAdjectives = {"gentle", "copper",  "quiet
 constexpr std::array<const char*, 16> kNouns = {"harbour", "lantern", "meadow", "window", "bridge", "orchard",
                                                 "valley",  "anchor",  "garden", "kettle", "ladder", "mirror",
                                                 "pebble",  "saddle",  "ticket", "violin"};
-constexpr std::array<const char*, 16> kSyllables = {"ba", "lo",  "mi", "ter", "san", "ku", "vel", "dor",
-                                                    "ri", "pon", "fa", "nes", "gul", "te", "hor", "zim"};
 
 std::int64_t shared_prefix(const std::vector<std::int32_t>& a, const std::vector<std::int32_t>& b) {
   return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
@@ -95,13 +93,6 @@ std::string TaskRandom::letters(int count) {
 std::string TaskRandom::key() {
   const std::string adjective = kAdjectives[below(kAdjectives.size())];
   return adjective + " " + kNouns[below(kNouns.size())];
-}
-
-std::string TaskRandom::word() {
-  std::string text;
-  const std::uint64_t count = 2 + below(2);
-  for (std::uint64_t i = 0; i < count; ++i) text += kSyllables[below(kSyllables.size())];
-  return text;
 }
 
 std::string noise_sentence(std::int64_t index) {

@@ -39,7 +39,6 @@ class TaskRandom {
   std::string digits(int count);             // the first one is not 0
   std::string letters(int count);            // uppercase
   std::string key();                         // "amber harbour"
-  std::string word();                        // a made-up word of two or three syllables
 
  private:
   std::uint64_t seed_, stream_, next_ = 0;

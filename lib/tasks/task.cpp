@@ -17,10 +17,7 @@ constexpr Entry kTasks[] = {{"niah", make_needle_task},
                             {"niah-multikey", make_multikey_task},
                             {"niah-multivalue", make_multivalue_task},
                             {"niah-multiquery", make_multiquery_task},
-                            {"vt", make_tracking_task},
-                            {"cwe", make_common_words_task},
-                            {"fwe", make_frequent_words_task},
-                            {"copy", make_copy_task}};
+                            {"vt", make_tracking_task}};
 
 constexpr int kDepthRows = 5;  // rows of the depth grid in the report
 

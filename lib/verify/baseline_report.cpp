@@ -95,13 +95,7 @@ void BaselineReport::require_same(const ModelFacts& model, const TextFacts& text
   const auto refuse = [&](const std::string& what) {
     throw InputError("the baseline " + name_ + " is of another " + what + "; compare reports of equal runs");
   };
-  const auto fingerprint = json_["model"]["fingerprint"].get<std::string>();
-  if (fingerprint.starts_with("sha256:") && model.fingerprint.starts_with("v2:")) {
-    throw InputError("the baseline " + name_ +
-                     " has a fingerprint of version 1, which cannot be compared with this run; write it again with "
-                     "oscar-verify --report");
-  }
-  if (fingerprint != model.fingerprint) refuse("model");
+  if (json_fingerprint(json_["model"], "fingerprint", name_) != model.fingerprint) refuse("model");
   if (json_["text"]["sha256"] != text.sha256) refuse("text");
   if (json_["context"] != scoring.context) {
     refuse("context (" + json_["context"].dump() + " tokens, and this run has " + std::to_string(scoring.context) +

@@ -67,8 +67,8 @@ struct VerifyRequest {
 struct EvaluatedBundle {
   const Bundle* bundle = nullptr;
   BundleFacts facts;
-  // A method that was fitted for comparison (pipeline/beside_fit.h) and is no bundle of the request: the id of its row.
-  // Such entries come last.
+  // A method that was fitted for comparison (pipeline/verify/beside_fit.h) and is no bundle of the request: the id of
+  // its row. Such entries come last.
   std::string fitted;
 };
 
@@ -80,7 +80,7 @@ class Verification {
   Verification(const Checkpoint& checkpoint, const LazyTokenizer& tokenizer, std::vector<EvaluatedBundle> bundles,
                VerifyRequest request);
 
-  // For --dry-run: sequences, passes, memory, and time as measured on one layer.
+  // For --dry-run: sequences, passes and memory.
   std::string plan_text() const;
   // Loads the weights and measures. With ranks, the first one gets the report and the others an empty one.
   VerifyReport run();

@@ -11,7 +11,6 @@
 #include "model/weights.h"
 #include "report/number_text.h"
 #include "text/text_hashes.h"
-#include "verify/time_estimate.h"
 #include "verify/verification.h"
 
 namespace oscar {
@@ -104,15 +103,6 @@ std::string Verification::plan_text() const {
   }
   text += "memory     about " + format_bytes(weights) + " of weights, " + format_bytes(hidden) +
           " of hidden states, 0.5 GiB of logits and scores\n";
-  TimeRequest time{request_.prefill, request_.decode, first_scored(), request_.layer_sequences};
-  time.decode_last = request_.decode_last;
-  for (const TaskSet& t : tasks_) {
-    for (const TaskPrompt& prompt : t.prompts) time.task_tokens += std::ssize(prompt.ids);
-  }
-  const TimeEstimate estimate = estimate_time(checkpoint_, request_.decoder, method_pointers(), baseline_, set_, time);
-  text += "time       about " + duration_text(estimate.seconds) +
-          " without loading the weights, from one layer of each kind on " + grouped(estimate.sample_tokens) +
-          " tokens\n";
   return text;
 }
 

@@ -11,8 +11,8 @@
 #include "apps/options/config_check.h"
 #include "base/errors.h"
 #include "build_info.h"
-#include "pipeline/device_choice.h"
-#include "pipeline/gpu_facts.h"
+#include "pipeline/common/device_choice.h"
+#include "pipeline/common/gpu_facts.h"
 #include "support/temp_directory.h"
 
 namespace oscar {

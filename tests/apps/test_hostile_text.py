@@ -129,7 +129,7 @@ def test_text_with_invalid_utf8_is_read_like_python_does(model, bundle, text, tm
 
 
 def plan(model, *arguments, **options):
-    """The plan of a dry run, its times left out."""
+    """The plan of a dry run."""
     line = command("collect", "--model", model, "-o", "s.safetensors", "--dry-run", "--json", *arguments)
     done = subprocess.run(line, capture_output=True, timeout=300, **options)
     return done.returncode, done.stdout.decode(), done.stderr.decode(errors="replace")

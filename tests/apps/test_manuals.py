@@ -41,7 +41,8 @@ def test_every_option_is_named(name, sub):
 
 def test_bash_completes_files_and_subcommands():
     assert bash_completion("verify", "pl") == {"plan"}
-    assert "--decay" in bash_completion("collect", "merge", "--d") and "--decay" not in bash_completion("collect", "--d")
+    same = "--allow-same-prompts"
+    assert same in bash_completion("collect", "merge", "--a") and same not in bash_completion("collect", "--a")
     assert bash_completion("fit", "--config", "CMakeCac") == {"CMakeCache.txt"}
 
 

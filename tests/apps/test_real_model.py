@@ -1,18 +1,18 @@
-"""scripts/real_model on a sample model: what it downloads is not tried here, what it makes of its files is."""
+"""tests/bench/real_model on a sample model: what it downloads is not tried here, what it makes of its files is."""
 import json
 import subprocess
 import sys
 
 from harness import BUILD_DIR, SAMPLE, SOURCE_DIR, succeed
 
-sys.path.insert(0, str(SOURCE_DIR / "scripts"))
+sys.path.insert(0, str(SOURCE_DIR / "tests/bench"))
 from real_model_table import recalled  # noqa: E402
 
 MODEL, TEXT = SAMPLE / "tiny-llama", SAMPLE / "heldout.txt"
 
 
 def run(out, *options):
-    command = [sys.executable, SOURCE_DIR / "scripts" / "real_model", "-o", out, "--model", MODEL, "--prompts", out / "prompts.jsonl", "--text", TEXT,
+    command = [sys.executable, SOURCE_DIR / "tests/bench/real_model", "-o", out, "--model", MODEL, "--prompts", out / "prompts.jsonl", "--text", TEXT,
                "--device", "cpu", "--build", BUILD_DIR, *options]
     return subprocess.run(list(map(str, command)), capture_output=True, text=True)
 
@@ -48,7 +48,7 @@ def test_table_of_a_model(tmp_path):
 
 
 def test_refusals(tmp_path):
-    script = SOURCE_DIR / "scripts" / "real_model"
+    script = SOURCE_DIR / "tests/bench/real_model"
     done = subprocess.run([sys.executable, script, "-o", tmp_path, "--model", MODEL], capture_output=True, text=True)
     assert done.returncode == 2 and "--model needs --prompts and --text" in done.stderr
     done = run(tmp_path, "--budgets", "2.25")  # no such prompts

@@ -81,10 +81,10 @@ def test_an_earlier_report_of_a_bf16_server(reference, tmp_path):
     fake = FakeEngine(reference, "vllm", colder)
     with fake.running() as url:
         compared = ["--baseline", tmp_path / "bf16.json", "--max-kl-increase", 0.01, "--report", tmp_path / "r.json"]
-        result = run(*line(url, *compared, "--tasks", "copy", "--task-lengths", 256, "--task-prompts", 2))
+        result = run(*line(url, *compared, "--tasks", "vt", "--task-lengths", 256, "--task-prompts", 2))
     assert result.code == GATE_FAILED and "FAIL  gate max_kl_increase of served (prefill)" in result.out, str(result)
     rows = served_rows(tmp_path)
-    scores = [rows[path]["tasks"]["copy"]["256"] for path in ("prefill", "decode")]
+    scores = [rows[path]["tasks"]["vt"]["256"] for path in ("prefill", "decode")]
     # Temperature changes no most probable token: what BF16 finds, the server finds.
     assert scores[0] == scores[1] and all(score["solved"] == score["n"] for score in scores), scores
     # The prompts of the decode path are asked for without their log-probabilities, if BF16 solves any.

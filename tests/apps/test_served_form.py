@@ -182,7 +182,7 @@ def test_check_only_takes_nothing_that_it_would_ignore(bundle, tmp_path, argumen
 @pytest.mark.parametrize("change", [
     lambda m: m["layers"][0]["key"].update(clip=[0.5]), lambda m: m["global_clip"].update(value=0.5),
     lambda m: m["windows"].update(recent=128), lambda m: m["code"].update(encoder="search"),
-    lambda m: m["model"].update(fingerprint="sha256:" + "0" * 64)])
+    lambda m: m["model"].update(fingerprint="v2:sha256:" + "0" * 64)])
 def test_edited_numbers_fail_the_check(bundle, tmp_path, change):
     copy = tmp_path / "b"
     shutil.copytree(bundle, copy)

@@ -116,7 +116,6 @@ def test_what_is_no_whole_run_is_refused(folder, line, tmp_path):
     merge(one, two, tmp_path / "seed", names=[tmp_path / "seed", "--seed", "5 and 0"])
     merge(one, two, tmp_path / "of", names=[tmp_path / "of", "shard 3 of 4", "shard 1 of 3"])
     merge(one, two, three, folder / "whole", names=[folder / "whole", "no shard"])
-    merge(one, two, three, "--decay", 0.5, names="--decay", code=USAGE)
     assert tree(tmp_path) == before
 
 

@@ -43,7 +43,7 @@ COMMANDS = {
     "fit, other tables": ["fit", "moments", "-o", "again-oscar", "--method", "oscar", "--overwrite"],
     "check": ["fit", "check", "water", "--statistics", "moments"],
     "pareto": ["fit", "moments", "-o", "sweep", "--method", "waterfill", "--pareto", "1.5,2.25,3", "--overwrite"],
-    "verify": [*VERIFY, "--bundle", "water", "--path", "both", "--compare", "common", "--compare", "authors", "--tasks", "niah,copy",
+    "verify": [*VERIFY, "--bundle", "water", "--path", "both", "--compare", "common", "--compare", "authors", "--tasks", "niah,vt",
                "--task-prompts", 1, "--task-lengths", 240],
     "verify, long names": [*VERIFY, "--bundle", "water", "--bundle", LONG.format(26), "--bundle", LONG.format(27)],
     "verify, dry run": [*VERIFY, "--bundle", "water", "--bundle", LONG.format(26), "--dry-run"],

@@ -324,6 +324,13 @@ TEST(DecodeUnsupported, NamesWhatNoKernelIsBuiltFor) {
   EXPECT_THAT(decode_unsupported(s.method, s.model, gpu), ::testing::HasSubstr("head sizes up to 512, not for 1024"));
   EXPECT_EQ(decode_unsupported(s.method, s.model, at::kCPU), "");
   EXPECT_THROW(PagedAttention(s.method, s.model, gpu), EnvironmentError);
+  const Scenario small = make_scenario(128, 2, 4, Basis::kIdentity, {64, 256, 1});
+  for (const char* id : {"kivi2", "oscar-tns", "quarot2"}) {
+    const KvMethod method = make_method(id, small.model, nullptr, {});
+    EXPECT_THAT(decode_unsupported(method, small.model, gpu),
+                ::testing::AllOf(::testing::HasSubstr("pages that hold keys and values"),
+                                 ::testing::HasSubstr("--device cpu, or --path prefill")));
+  }
 }
 
 }  // namespace

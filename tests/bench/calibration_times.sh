@@ -9,7 +9,7 @@
 # long (collect of 120,000 tokens in sequences of 4,000), whole (collect of one sequence of WHOLE tokens, default 131072), fit, verify,
 # decode; without any, all of them in this order. fit needs collect; verify and decode need fit. DEVICE (default cuda), PYTHON (default
 # python3, with torch and safetensors), TOKENS (default 30000), GEOMETRY (default 8b), and of the decode path CONTEXT (default 400),
-# SEQUENCES (2) and ROWS (naive2,kivi2-g128,oscar-tns) come from the environment.
+# SEQUENCES (2) and ROWS (naive2) come from the environment.
 set -u
 [ $# -ge 2 ] || { sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 2; }
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -80,7 +80,7 @@ for part in "$@"; do
       ;;
     decode)
       timed decode "$bin/oscar-verify" --no-gate --model "$model" --bundle "$work/fitted-oscar" --bundle "$work/centered-oscar" \
-        --bundle "$work/feedback-oscar" --text "$root/sample_data/heldout.txt" --methods "${ROWS:-naive2,kivi2-g128,oscar-tns}" \
+        --bundle "$work/feedback-oscar" --text "$root/sample_data/heldout.txt" --methods "${ROWS:-naive2}" \
         --path decode --context "${CONTEXT:-400}" --tokens 0 --max-sequences "${SEQUENCES:-2}" --windows 16,64 --layer-sequences 1 \
         --device "$device" --report "$work/decode.json" --overwrite
       ;;

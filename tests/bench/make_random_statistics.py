@@ -53,7 +53,7 @@ def main():
         tensors.update({f"layers.{i}.{name}": t.contiguous() for name, t in out.items()})
         tensors.update({f"rows.{i}.{name}": t[picked].contiguous() for name, t in (("q", q), ("k", k), ("v", v))})
     facts = {"format_version": 3, "tool": {"name": "oscar-collect", "version": "0.0.0"}, "tokens": n,
-             "model": {"name": "random", "fingerprint": "sha256:" + "0" * 64, "architecture": "Qwen3ForCausalLM",
+             "model": {"name": "random", "fingerprint": "v2:sha256:" + "0" * 64, "architecture": "Qwen3ForCausalLM",
                        "layers": options.layers, "query_heads": QUERY_HEADS, "kv_heads": KV_HEADS, "head_dim": D, "hidden": HIDDEN,
                        "max_position": 40960, "attention_scale": D**-0.5, "rope_scale": 1.0},
              "rows": {"requested": options.rows, "kept": options.rows},

@@ -26,7 +26,7 @@ inline Bundle small_bundle(std::int64_t layers = 2, std::int64_t d = 16, std::in
   Bundle bundle;
   bundle.method = "oscar";
   bundle.scope = per_head ? "head" : "layer";
-  bundle.model_fingerprint = "sha256:" + std::string(64, 'a');
+  bundle.model_fingerprint = "v2:sha256:" + std::string(64, 'a');
   bundle.model = {{"name", "org/model"},  {"architecture", "Qwen3ForCausalLM"},
                   {"layers", layers},     {"query_heads", 2 * kv_heads},
                   {"kv_heads", kv_heads}, {"head_dim", d}};

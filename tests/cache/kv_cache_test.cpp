@@ -37,7 +37,6 @@ class PlainPages : public CachePages {
   void finish(float*, int) const override { FAIL(); }
   std::int64_t differing_rows(const std::uint8_t*, int, std::int64_t, const float*) const override { return 0; }
   void read_back(const std::uint8_t*, int, int, float*) const override { FAIL(); }
-  PageFormat format() const override { return {}; }
 
  private:
   int least_, slots_, first_;

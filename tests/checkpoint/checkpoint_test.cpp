@@ -202,26 +202,6 @@ TEST_F(CheckpointTest, FingerprintLeavesOutWhatProgramsRewrite) {
   EXPECT_NE(with(R"(, "q": [1.5, null])"), with(R"(, "q": [1.5])"));
 }
 
-// Bundles and statistics of earlier releases are compared by what they hold.
-TEST_F(CheckpointTest, FingerprintOfVersion1) {
-  write("model.safetensors", {tensor("a", 20000)});
-  const auto with = [&](const std::string& members) {
-    std::string config = kConfig;
-    config.insert(config.size() - 1, members);
-    write_file_atomic(dir_ / "config.json", config);
-    return open().fingerprint_like("sha256:of another model");
-  };
-  const std::string first = open().fingerprint_like("sha256:");
-  EXPECT_EQ(first.size(), 7u + 64u);
-  EXPECT_THAT(first, ::testing::StartsWith("sha256:"));
-  EXPECT_EQ(open().fingerprint_like(""), open().fingerprint());
-  EXPECT_EQ(open().fingerprint_like("v2:sha256:"), open().fingerprint());
-  // The v5 spelling of the default changes nothing.
-  EXPECT_EQ(with(R"(, "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"})"), first);
-  EXPECT_EQ(with(R"(, "any_other_key": 1)"), first);
-  EXPECT_NE(with(R"(, "rope_theta": 20000.0)"), first);
-}
-
 TEST_F(CheckpointTest, MissingFiles) {
   EXPECT_THAT(refusal(), AllOf(HasSubstr("neither model.safetensors nor"), HasSubstr("converted to safetensors")));
   write_index(R"({"a": "model-1.safetensors"})");

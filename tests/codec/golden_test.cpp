@@ -9,7 +9,7 @@
 #include "codec/codec.h"
 #include "codec/feedback.h"
 #include "support/paths.h"
-#include "tools/golden/interchange_codes.h"
+#include "tests/golden/interchange_codes.h"
 
 namespace oscar {
 namespace {

@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include "codec/rows.h"
-#include "tools/golden/interchange_codes.h"
+#include "tests/golden/interchange_codes.h"
 
 namespace oscar {
 namespace {

@@ -194,7 +194,7 @@ TEST_F(ShardMerge, OtherRunsAreRefusedByName) {
   refused([&] { part(1)["prompts"]["date"] = "2026-01-01"; }, b + "the prompts are recorded differently");
   refused([&] { part(1)["tool_version"] = "2"; }, b + "the versions of oscar-collect differ, \"2\" and \"1\"");
   refused([&] { part(1)["shard"]["tokens"] = 151; }, b + "the whole run has other tokens");
-  refused([&] { shards_[1].model_fingerprint = "sha256:0"; }, b + "the models differ");
+  refused([&] { shards_[1].model_fingerprint = "v2:sha256:0"; }, b + "the models differ");
   refused([&] { shards_[1] = random_statistics({.seed = 9}); }, "b: is no shard of a run, and a is shard 1 of 3");
   for (std::size_t i = 0; i < 3; ++i) part(i)["shard"]["tokens"] = 149;
   EXPECT_THAT(refusal(), HasSubstr("a: says that the whole run has 149 tokens, and all shards have 150"));

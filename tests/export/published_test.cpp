@@ -10,7 +10,7 @@ namespace oscar {
 namespace {
 
 std::string fingerprint(char digit) {
-  std::string text = "sha256:";
+  std::string text = "v2:sha256:";
   return text.append(64, digit);
 }
 

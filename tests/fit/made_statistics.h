@@ -25,7 +25,7 @@ inline MadeRows random_made_rows(std::int64_t tokens, std::int64_t query_heads, 
 inline Statistics made_statistics(const std::vector<MadeRows>& layers) {
   Statistics s;
   const MadeRows& first = layers.front();
-  s.model_fingerprint = "sha256:" + std::string(64, 'b');
+  s.model_fingerprint = "v2:sha256:" + std::string(64, 'b');
   s.model_name = "made";
   s.architecture = "Qwen3ForCausalLM";
   s.tokens = first.k.size(0);

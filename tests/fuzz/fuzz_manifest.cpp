@@ -11,7 +11,7 @@ namespace {
 std::string manifest(const std::string& version, const std::string& code, const std::string& side) {
   const std::string hex = "0123456789abcdef", sha = hex + hex + hex + hex;
   return R"({"format":"oscar-bundle","format_version":)" + version +
-         R"(,"method":"oscar","scope":"layer","model":{"fingerprint":"sha256:)" + sha +
+         R"(,"method":"oscar","scope":"layer","model":{"fingerprint":"v2:sha256:)" + sha +
          R"(","name":"org/model","architecture":"Qwen3ForCausalLM","layers":2,"kv_heads":2},"code":)" + code +
          R"(,"windows":{"sink":64,"recent":256},"hadamard_block":32,"global_clip":{"key":0.96,"value":0.92},"layers":[)"
          R"({"layer":0,"head_dim":32,"kv_heads":2,"key":)" +

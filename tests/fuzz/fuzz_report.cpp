@@ -24,7 +24,7 @@ std::vector<std::string> seeds() {
       R"("methods":[{"id":"bf16","path":"prefill","comparison":"common","evaluated":false,"bits_per_element":16.0,)"
       R"("kl":{"mean":0,"p999":0},"ppl_ratio":1.0,"same_top1":1.0},{"id":"oscar","path":"decode","comparison":"common",)"
       R"("evaluated":true,"bits_per_element":2.75,"kl":{"mean":0.1,"p999":2.5},"ppl_ratio":1.01,"same_top1":0.9}])";
-  return {R"({"format_version":2,"model":{"fingerprint":"sha256:00"},"text":{"sha256":"00"},"context":2048,)"
+  return {R"({"format_version":2,"model":{"fingerprint":"v2:sha256:00"},"text":{"sha256":"00"},"context":2048,)"
           R"("options":{"dtype":"float32"},)" +
               rows + "}",
           "{" + rows + "}", "{}"};

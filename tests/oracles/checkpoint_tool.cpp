@@ -79,7 +79,7 @@ int run(const Arguments& args) {
     print_each(args, [](const std::string& file) { return to_json(parse_model_config(read_json(file), file)).dump(); });
   } else if (command == "open" && args.size() >= 2) {
     const Checkpoint checkpoint = Checkpoint::open(locate_model(args[1]));
-    std::cout << checkpoint.fingerprint_like(args.size() > 2 ? args[2] : "") << "\n";
+    std::cout << checkpoint.fingerprint() << "\n";
     for (const std::string& name : checkpoint.names()) std::cout << name << "\n";
   } else if (command == "locate" && args.size() >= 2) {
     const ModelLocation found = locate_model(args[1], args.size() > 2 ? args[2] : "");

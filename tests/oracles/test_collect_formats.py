@@ -115,7 +115,7 @@ def test_dry_run_follows_its_schema_and_writes_nothing(tool, files, folder):
     plan = json.loads(tool("oscar-collect", "--model", MODEL, "--prompts", folder / "a.jsonl", "-o", folder / "c.safetensors",
                            "--dry-run", "--json", "-q"))
     assert errors("collect.schema.json", plan) == []
-    assert plan["plan"]["tokens"] == 150 and plan["seconds"] > 0
+    assert plan["plan"]["tokens"] == 150
     assert plan["disk_bytes"] > 150 * 4 * 192
     assert sorted(folder.iterdir()) == before
 

@@ -12,7 +12,7 @@ import pytest
 
 from conftest import SOURCE_DIR
 
-sys.path.insert(0, str(SOURCE_DIR / "scripts"))
+sys.path.insert(0, str(SOURCE_DIR / "tests/bench"))
 import real_model_table  # noqa: E402
 
 NAMED = re.compile(r"(?<![\w./-])((?:[\w-]+/)*[\w-]+\.(?:h|cpp|cu|cuh|py|md|schema\.json))(?![\w/-])")
@@ -176,7 +176,7 @@ def table_rows(text):
 
 
 def raw_results(name):
-    """{length: results} of scripts/real_model"""
+    """{length: results} of tests/bench/real_model"""
     return json.loads((SOURCE_DIR / "tests/bench/results" / name).read_text())["lengths"]
 
 

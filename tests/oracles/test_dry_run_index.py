@@ -1,4 +1,4 @@
-"""oscar-collect --dry-run of a checkpoint whose shards are not here: config.json and the index tell what the shards would, but time."""
+"""oscar-collect --dry-run of a checkpoint whose shards are not here: config.json and the index tell what the shards would."""
 import json
 
 import pytest
@@ -29,13 +29,10 @@ def test_the_index_alone(name, tool, tmp_path):
     for shard in model.glob("*.safetensors"):
         shard.unlink()
     alone = json.loads(collect(tool, model, tmp_path, *plan))
-    differ = {"seconds", "seconds_from", "phases", "peak_memory_bytes"}  # the process itself is in the last, and has no shards mapped
-    assert {key: value for key, value in alone.items() if key not in differ} == {
-        key: value for key, value in with_shards.items() if key not in differ}
-    assert alone["peak_memory_bytes"] == pytest.approx(with_shards["peak_memory_bytes"], rel=0.3)
-    assert with_shards["seconds"] > 0 and alone["seconds"] is None and "shards are not here" in alone["seconds_from"]
-    text = collect(tool, model, tmp_path, "--dry-run")
-    assert "time       not known: the shards are not here" in text and "plan       400 tokens" in text
+    # The process itself is in it, and has no shards mapped.
+    assert alone.pop("peak_memory_bytes") == pytest.approx(with_shards.pop("peak_memory_bytes"), rel=0.3)
+    assert alone == with_shards
+    assert "plan       400 tokens" in collect(tool, model, tmp_path, "--dry-run")
     # A run needs the shards.
     assert "is missing; complete the checkpoint" in collect(tool, model, tmp_path, code=3)
     # What no shard holds is seen before one is fetched.

@@ -153,7 +153,7 @@ def test_card_has_measured_numbers_and_the_serve_command(tool, bundles, tmp_path
     for line in ("SGLANG_MIXED_KV_PREFIX_TOKENS=64", "SGLANG_MIXED_KV_RECENT_TOKENS=256", "k_rotation_qqt_r_h_pbr.pt",
                  "--kv-cache-dtype int2"):
         assert line in card, line
-    measured["model"]["fingerprint"] = "sha256:" + "0" * 64
+    measured["model"]["fingerprint"] = "v2:sha256:" + "0" * 64
     report.write_text(json.dumps(measured))
     message = tool("oscar-export", bundles["layer"], "--format", "sglang-branch", "--report", report, "-o", tmp_path / "y", code=3)
     assert "another model" in message and not (tmp_path / "y").exists()

@@ -1,4 +1,4 @@
-"""oscar-fit check and oscar-collect merge --decay as commands, on two kinds of text that a sample model wrote."""
+"""oscar-fit check as a command, on two kinds of text that a sample model wrote."""
 import json
 import pathlib
 
@@ -71,19 +71,3 @@ def test_refusals(tool, folder):
         (damaged / file.name).write_bytes(file.read_bytes())
     (damaged / "oscar_bundle.json").write_text(json.dumps(manifest))
     assert "'center'" in tool("oscar-fit", "check", damaged, "--statistics", folder / "code", code=3)
-
-
-def test_a_moving_window_forgets(tool, folder):
-    """The less older traffic counts, the nearer a window is to the newer one."""
-    regrets = []
-    for decay in ("1", "0.3", "0.05"):
-        tool("oscar-collect", "merge", folder / "code", folder / "stories", "--decay", decay, "-o",
-             folder / f"window{decay}", "-q")
-        tool("oscar-fit", folder / f"window{decay}", "-o", folder / f"bundle{decay}", "--method", "balanced", "-q")
-        regrets.append(check(tool, folder, f"bundle{decay}", "stories")["total"]["regret"])
-    assert regrets[0] > regrets[1] > regrets[2]
-    shown = json.loads(tool("oscar-collect", "show", folder / "window0.3", "--json"))
-    stories = json.loads(tool("oscar-collect", "show", folder / "stories", "--json"))
-    code = json.loads(tool("oscar-collect", "show", folder / "code", "--json"))
-    assert shown["tokens"] == stories["tokens"] + round(0.3 * code["tokens"])
-    tool("oscar-collect", "merge", folder / "code", folder / "stories", "--decay", "0", "-o", folder / "w", code=2)

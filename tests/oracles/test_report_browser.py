@@ -35,17 +35,7 @@ window.addEventListener("load", function () {
     }
     return getComputedStyle(document.documentElement).backgroundColor;
   }
-  var labels = all("svg text.label", function (t) { var b = box(t); b.text = t.textContent; return b; });
-  found.labels = labels.length;
-  found.overlaps = [];
-  labels.forEach(function (a, i) {
-    labels.slice(i + 1).forEach(function (b) {
-      if (a.left < b.right - 1 && b.left < a.right - 1 && a.top + 2 < b.bottom && b.top + 2 < a.bottom) {
-        found.overlaps.push(a.text + " / " + b.text);
-      }
-    });
-  });
-  // Labels on lines of their plot: the gate, and the points of the line that joins the best methods.
+  // Labels on lines of their plot.
   found.crossed = [];
   all("svg", function (s) {
     var lines = [];
@@ -93,10 +83,6 @@ window.addEventListener("load", function () {
   button.click();
   found.descending = values();
   found.sort = table.tHead.rows[0].cells[kl].getAttribute("aria-sort");
-  found.bars = all("table.bars tbody tr", function (r) {
-    return {name: r.cells[0].textContent, kl: parseFloat(r.cells[1].textContent), bar: box(r.querySelector(".track i")),
-            interval: r.querySelector(".track b") && box(r.querySelector(".track b")), track: box(r.querySelector(".track > div"))};
-  });
   found.ground = getComputedStyle(document.body).backgroundColor;
   found.ink = getComputedStyle(document.body).color;
   found.contrast = all("td, th, p, caption, dt, dd, li, figcaption", function (e) {
@@ -111,7 +97,7 @@ window.addEventListener("load", function () {
     var s = f.querySelector(".scroll");
     return s.scrollWidth > s.clientWidth + 1 ? f.textContent.slice(0, 60) : "";
   }).filter(Boolean);
-  found.gates = all("table.bars .track s", box).length + all("svg .gate", box).length;
+  found.gates = all("svg .gate", box).length;
   found.requests = performance.getEntriesByType("resource").length;
   scroll.scrollLeft = 250;
   scroll.dispatchEvent(new Event("scroll"));  // the browser's own comes with its next frame
@@ -228,32 +214,14 @@ def test_hidden_columns_have_a_cue_and_the_method_stays(look):
     assert abs(found["method_scrolled"]["left"] - found["method"]["left"]) < 1, "the method column is fixed"
 
 
-def test_labels_and_sorting(look):
+def test_plot_and_sorting(look):
     found = look("crowded")
-    assert found["labels"] >= 10
-    assert found["overlaps"] == [], "labels of the plot cover each other"
+    assert look("report")["gates"] == 1, "the gate's line"
     assert found["crossed"] == [], "labels stand on lines"
     assert found["plots"] and all(plot["width"] > 0.9 * 1280 for plot in found["plots"])
     assert found["ascending"] == sorted(found["ascending"]) and len(set(found["ascending"])) > 3
     assert found["descending"] == found["ascending"][::-1] or found["descending"] == sorted(found["descending"], reverse=True)
     assert found["sort"] == "descending"
-
-
-@pytest.mark.parametrize("name,width", [("bytes", 400), ("bytes", 1280), ("report", 1280)])
-def test_equal_bytes_are_sorted_bars_with_intervals(look, name, width):
-    found = look(name, width)
-    bars = found["bars"]
-    assert found["labels"] == 0, "a scatter at one place of its axis"
-    assert len(bars) >= 2 and [b["kl"] for b in bars] == sorted(b["kl"] for b in bars)
-    for better, worse in zip(bars, bars[1:]):
-        assert better["bar"]["left"] <= worse["bar"]["left"] + 0.5
-    assert found["gates"] >= len(bars), "the gate's line in every plot of KL"
-    for b in bars:
-        assert b["track"]["right"] <= width and b["bar"]["width"] > 0
-        # The interval lies around the middle of the dot, inside the track.
-        middle = (b["bar"]["left"] + b["bar"]["right"]) / 2
-        assert b["track"]["left"] - 1 <= b["interval"]["left"] <= middle + 1 <= b["interval"]["right"] + 2
-        assert b["interval"]["right"] <= b["track"]["right"] + 1
 
 
 def test_windows_are_named_for_each_method(look):
@@ -277,5 +245,5 @@ def test_without_scripts(pages, tmp_path):
     silent.write_text(re.sub(r"script-src [^;]*;", "script-src 'none';", (pages / "crowded.html").read_text()))
     text = dom(silent, tmp_path / "profile").split("<script>")[0]
     assert "<button" not in text
-    for word in ("KL mean", "Bits against KL", "Provenance", "naive2"):
+    for word in ("KL mean", "KL by position", "Provenance", "naive2"):
         assert word in text, word

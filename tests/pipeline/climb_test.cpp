@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "base/errors.h"
-#include "pipeline/fit_measure.h"
+#include "pipeline/fit/fit_measure.h"
 #include "support/message_of.h"
 
 namespace oscar {

@@ -1,5 +1,5 @@
 // Which prompts a fit holds out, and the sequences that it measures.
-#include "pipeline/held_out.h"
+#include "pipeline/fit/held_out.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,4 @@
 """The bundle reader: the golden bundle and its tokens, slices of heads, and refusals of damaged bundles."""
-import dataclasses
 import hashlib
 import json
 import shutil
@@ -96,13 +95,6 @@ def test_other_geometry(golden, facts, what):
 def test_other_fingerprint(golden):
     with pytest.raises(InputError, match="fitted on another model"):
         check_geometry(golden, 2, 2, 32, "v2:sha256:" + "1" * 64)
-
-
-def test_fingerprint_of_version_1(golden):
-    older = dataclasses.replace(golden, fingerprint="sha256:" + "0" * 64)
-    check_geometry(older, 2, 2, 32)
-    with pytest.raises(InputError, match="fingerprint of version 1, which only the commands can compare .* fit again with this release"):
-        check_geometry(older, 2, 2, 32, "v2:sha256:" + "0" * 64)
 
 
 def test_slice_beyond_the_heads(golden):

@@ -193,12 +193,11 @@ TEST(Verdict, WorstLayersComeFirstWithTheirWidths) {
 TEST(ReportHtml, PlotsHaveTheGateAndSamplesAreEscaped) {
   VerifyReport r = sample_report({0.1, {}, {}, {}});
   EXPECT_THAT(report_html(r), HasSubstr("class=\"gate\""));
-  EXPECT_THAT(report_html(r), HasSubstr("<s style="));
   EXPECT_THAT(report_html(r), HasSubstr("<mark> &amp;</mark>"));
   EXPECT_THAT(report_html(r), Not(HasSubstr("<b>")));
   EXPECT_THAT(report_html(r), HasSubstr("2.9 times smaller at 2,048 tokens, 5.5 times smaller at 8,192"));
   r = sample_report({});
-  EXPECT_THAT(report_html(r), Not(HasSubstr("<s style="))) << "no gate, no line";
+  EXPECT_THAT(report_html(r), Not(HasSubstr("class=\"gate\""))) << "no gate, no line";
   r.steps = {"spend <more> bits"};
   r.checks[0].pass = false;
   EXPECT_THAT(report_html(r), HasSubstr("<li>spend &lt;more&gt; bits</li>"));
@@ -267,13 +266,10 @@ TEST(ReportHtml, SizesTheDayAndEndsOfLinesAreShown) {
 }
 
 TEST(ReportHtml, EveryPartOfAFullReportIsThere) {
-  VerifyReport report = sample_report({});
-  EXPECT_THAT(report_html(report), HasSubstr("<h2>KL at equal bytes</h2>"));  // all methods take the same
-  report.methods[1].bits_per_element *= 2;
-  const std::string page = report_html(report);
-  for (const char* part : {"<h2>Methods</h2>", "<h2>Bits against KL</h2>", "<h2>KL by position</h2>",
-                           "<h2>Errors by layer</h2>", "<h2>Retrieval</h2>", "<h2>Gates and self checks</h2>",
-                           "<h2>Provenance</h2>", "oscar-verify --model &#39;a &lt;model&gt;&#39;"}) {
+  const std::string page = report_html(sample_report({}));
+  for (const char* part :
+       {"<h2>Methods</h2>", "<h2>KL by position</h2>", "<h2>Errors by layer</h2>", "<h2>Retrieval</h2>",
+        "<h2>Gates and self checks</h2>", "<h2>Provenance</h2>", "oscar-verify --model &#39;a &lt;model&gt;&#39;"}) {
     EXPECT_THAT(page, HasSubstr(part));
   }
 }

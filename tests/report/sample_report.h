@@ -57,14 +57,14 @@ inline VerifyReport sample_report(const GateLimits& limits) {
   VerifyReport r;
   r.tool_version = "0.1.0";
   r.command = "oscar-verify --model 'a <model>' --bundle b --text t.txt";
-  r.model = {"a <model>", "sha256:" + hash, "Qwen3ForCausalLM", 2, 4, 2, 128, 8192, 8192};
+  r.model = {"a <model>", "v2:sha256:" + hash, "Qwen3ForCausalLM", 2, 4, 2, 128, 8192, 8192};
   r.bundles = {{"oscar",
                 "bundle",
                 "b",
                 "oscar",
                 "layer",
                 "minmax",
-                "sha256:" + hash,
+                "v2:sha256:" + hash,
                 true,
                 {{"rotations.safetensors", hash}},
                 0.96,

@@ -26,7 +26,7 @@ inline Statistics random_statistics(const RandomRows& r) {
   const at::Tensor wo = at::randn({32, r.query_heads * r.head_dim});
   at::manual_seed(r.seed);
   Statistics s;
-  s.model_fingerprint = "sha256:" + sha256_hex("model");
+  s.model_fingerprint = "v2:sha256:" + sha256_hex("model");
   s.model_name = "random";
   s.architecture = "Qwen3ForCausalLM";
   s.query_heads = r.query_heads;

@@ -9,7 +9,6 @@
 #include "layout/left_out.h"
 #include "statistics/layer_fields.h"
 #include "statistics/random_statistics.h"
-#include "statistics/statistics_weight.h"
 #include "statistics/windowed_layers.h"
 #include "support/temp_directory.h"
 
@@ -215,7 +214,7 @@ TEST(Statistics, MergeDoesNotDependOnTheOrder) {
 TEST(Statistics, MergeRefusesOtherModels) {
   const Statistics a = random_statistics({.seed = 1});
   Statistics b = random_statistics({.seed = 2});
-  b.model_fingerprint = "sha256:" + std::string(64, '0');
+  b.model_fingerprint = "v2:sha256:" + std::string(64, '0');
   EXPECT_THAT(message_of([&] { merge_statistics({a, b}); }), HasSubstr("fingerprint"));
   EXPECT_THAT(message_of([&] {
                 merge_statistics({a, random_statistics({.layers = 3, .seed = 2})});

@@ -108,7 +108,7 @@ TEST_F(Baseline, OtherRunsAreRefused) {
   const VerifyReport r = sample_report({});
   EXPECT_NO_THROW(earlier.require_same(r.model, r.text, r.scoring, "float32"));
   ModelFacts model = r.model;
-  model.fingerprint = "sha256:" + std::string(64, 'b');
+  model.fingerprint = "v2:sha256:" + std::string(64, 'b');
   EXPECT_THROW(earlier.require_same(model, r.text, r.scoring, "float32"), InputError);
   TextFacts text = r.text;
   text.sha256 = std::string(64, 'b');

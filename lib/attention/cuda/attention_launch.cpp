@@ -12,10 +12,8 @@ kernels::FallbackSide general_side(const CachePages& format, Side side, const st
   kernels::FallbackSide s{};
   s.pages = pages, s.sigma = sigma;
   s.page_bytes = format.bytes(), s.head_bytes = page.head_bytes, s.page_tokens = format.tokens();
-  s.values = side == Side::kValue ? 1 : 0, s.norms = page.norms ? 1 : 0;
+  s.values = side == Side::kValue ? 1 : 0;
   s.layout = page.rows;
-  s.lines = {page.lines.bits, page.lines.line, page.lines.group, page.lines.channel_axis ? 1 : 0,
-             page.lines.params_offset};
   return s;
 }
 

@@ -59,7 +59,6 @@ std::string mean_reason(const KvMethod& method, const ModelConfig& model) {
 }  // namespace
 
 std::string fallback_reason(const KvMethod& method, const ModelConfig& model) {
-  if (!method.coder->row_by_row()) return "the fast kernel reads only codes of whole rows";
   const std::int64_t d = model.head_dim, group = model.gqa_group();
   if (d != 64 && d != 128 && d != 256) return built("head sizes 64, 128 and 256", number(d));
   if (group < 1 || group > 16) return built("1 to 16 query heads on a KV head", number(group));
@@ -67,11 +66,13 @@ std::string fallback_reason(const KvMethod& method, const ModelConfig& model) {
   return code.empty() ? mean_reason(method, model) : code;
 }
 
-std::string cuda_decode_unsupported(const KvMethod&, const ModelConfig& model) {
+std::string cuda_decode_unsupported(const KvMethod& method, const ModelConfig& model) {
   constexpr std::int64_t kMostDim = 512;
-  if (model.head_dim <= kMostDim) return "";
-  return "the decode kernels are built for head sizes up to " + number(kMostDim) + ", not for " +
-         number(model.head_dim);
+  if (model.head_dim > kMostDim) {
+    return "the decode kernels are built for head sizes up to " + number(kMostDim) + ", not for " +
+           number(model.head_dim);
+  }
+  return cache_spec(method, model).shared_pages ? "" : "the decode kernels read only pages that hold keys and values";
 }
 
 }  // namespace oscar

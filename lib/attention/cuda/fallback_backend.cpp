@@ -43,13 +43,12 @@ class FallbackBackend : public PagedBackend {
   const CachePages& pages(std::int64_t layer, Side side) const {
     return *spec_.sides[at_side(side)].pages[static_cast<std::size_t>(layer)];
   }
-  at::Tensor rotation(Side side) const;
   const float* sigma(std::int64_t layer, Side side);
   void add(const AttentionInput& input, const at::Tensor& keys, const at::Tensor& values);
   void check_finite(const AttentionInput& input) const;
   std::vector<kernels::FallbackSequence> views(const AttentionInput& input);
   void attend_rows(const AttentionInput& input, std::int64_t first, const std::vector<kernels::FallbackSequence>& views,
-                   const at::Tensor& coded_q, const BegunStep& step, const at::Tensor& coded);
+                   const BegunStep& step);
 
   const KvMethod& method_;
   KvMethod on_device_;  // with its transforms on the device
@@ -59,7 +58,6 @@ class FallbackBackend : public PagedBackend {
   DevicePhases phases_;
   std::array<std::unique_ptr<PageWriter>, 2> writers_;
   FallbackLauncher launcher_;
-  std::array<at::Tensor, 2> rotations_;           // [d, d] into the basis of the codes, for all layers; undefined: none
   std::vector<std::array<at::Tensor, 2>> sigma_;  // [layers] of [Hkv, 4]
   FiniteWatch finite_;
   RepeatedUpload<std::int32_t> tables_;
@@ -78,7 +76,6 @@ FallbackBackend::FallbackBackend(const KvMethod& method, const ModelConfig& mode
       tables_(device) {
   for (const Side side : kSides) {
     writers_[at_side(side)] = make_page_writer(method, spec_, side, phases_, device);
-    rotations_[at_side(side)] = rotation(side);
   }
   for (LayerTransform& layer : on_device_.layers) {
     for (SideTransform* side : {&layer.key, &layer.value}) {
@@ -87,13 +84,6 @@ FallbackBackend::FallbackBackend(const KvMethod& method, const ModelConfig& mode
       }
     }
   }
-}
-
-at::Tensor FallbackBackend::rotation(Side side) const {
-  if (!pages(0, side).rotates()) return {};
-  at::Tensor rows = at::eye(spec_.head_dim, at::kFloat);
-  pages(0, side).to_code_basis(rows.mutable_data_ptr<float>(), spec_.head_dim);
-  return rows.to(device_);
 }
 
 const float* FallbackBackend::sigma(std::int64_t layer, Side side) {
@@ -159,12 +149,6 @@ at::Tensor FallbackBackend::attend(const AttentionInput& input) {
       method_, input, device_, Rotation::kQueriesWithPositions,
       [&](std::int64_t id) { return tiers_.tokens(input.layer, id); }, &on_device_);
   add(input, step.keys, step.values);
-  // If sides have separate pages, coded tokens may have another basis, so their sums stay separate.
-  at::Tensor coded_q, coded;
-  if (!spec_.shared_pages) {
-    coded_q = rotations_[0].defined() ? at::matmul(step.q, rotations_[0]) : step.q;
-    coded = at::empty_like(step.q);
-  }
   const std::vector<kernels::FallbackSequence> all = views(input);
   std::int32_t longest = 1;
   for (const kernels::FallbackSequence& view : all) longest = std::max(longest, view.length);
@@ -172,21 +156,16 @@ at::Tensor FallbackBackend::attend(const AttentionInput& input) {
   const std::int64_t most = std::clamp<std::int64_t>((std::int64_t{1} << 20) / longest, 1, 512);
   for (std::int64_t first = 0; first < std::ssize(all); first += most) {
     const auto begin = all.begin() + first;
-    attend_rows(input, first, {begin, begin + std::min(most, std::ssize(all) - first)}, coded_q, step, coded);
+    attend_rows(input, first, {begin, begin + std::min(most, std::ssize(all) - first)}, step);
   }
   tiers_.trim(input.layer);
   check_finite(input);
-  if (coded.defined()) {
-    // The transform is its own inverse and symmetric.
-    step.output = step.output + (rotations_[1].defined() ? at::matmul(coded, rotations_[1]) : coded);
-  }
   return model_outputs(on_device_, input, step);
 }
 
 // Attends with queries [first, first + views.size()) of the call.
 void FallbackBackend::attend_rows(const AttentionInput& input, std::int64_t first,
-                                  const std::vector<kernels::FallbackSequence>& views, const at::Tensor& coded_q,
-                                  const BegunStep& step, const at::Tensor& coded) {
+                                  const std::vector<kernels::FallbackSequence>& views, const BegunStep& step) {
   const auto from = [&](const at::Tensor& x) {
     return x.defined() ? x.const_data_ptr<float>() + first * x.stride(0) : nullptr;
   };
@@ -194,9 +173,9 @@ void FallbackBackend::attend_rows(const AttentionInput& input, std::int64_t firs
     return x.defined() ? x.mutable_data_ptr<float>() + first * x.stride(0) : nullptr;
   };
   kernels::FallbackAttentionParams p{};
-  p.query = from(step.q), p.query_coded = from(coded_q), p.position_query = from(step.positions);
+  p.query = from(step.q), p.position_query = from(step.positions);
   p.logit_shift = from(step.shift), p.sink_logits = pointer<float>(step.sinks);
-  p.output = to(step.output), p.output_coded = to(coded), p.weight_sum = to(step.weight_sum);
+  p.output = to(step.output), p.weight_sum = to(step.weight_sum);
   if (step.positions.defined()) {
     std::int64_t longest = 1;
     for (const kernels::FallbackSequence& view : views) longest = std::max<std::int64_t>(longest, view.length);

@@ -7,9 +7,6 @@
 #include "attention/cuda/device_launch.h"
 #include "attention/cuda/device_transform.h"
 #include "attention/cuda/repeated_upload.h"
-#include "kernels/tiles/line_pages.h"
-#include "kernels/tiles/token_rows.h"
-#include "methods/device_codes.h"
 
 namespace oscar {
 namespace {
@@ -100,68 +97,11 @@ void RowPageWriter::write(std::int64_t index, const at::Tensor& rows, const std:
   check_launch(kernels::quantize_pages(p, current_stream()), "quantize_pages");
 }
 
-// Pages of kivi_pages.h, in the model's basis or its Hadamard transform.
-class LinePageWriter : public PageWriter {
- public:
-  LinePageWriter(const SideSpec& spec, at::Device device) : spec_(spec), runs_(device), gathered_(device) {}
-  at::Tensor window_rows(std::int64_t /*layer*/, const at::Tensor& rows, const SequenceBatch& /*batch*/) override {
-    return rows.to(at::kBFloat16);
-  }
-  void write(std::int64_t layer, const at::Tensor& rows, const std::vector<PageRun>& runs, const at::Tensor& pool,
-             std::int32_t* bad) override;
-
- private:
-  at::Tensor gather(const at::Tensor& rows, const std::vector<PageRun>& runs, const PageRun* to, std::int64_t count,
-                    std::int32_t* bad);
-
-  const SideSpec& spec_;
-  RepeatedUpload<PageRun> runs_, gathered_;
-};
-
-// The rows of the runs one after another, in the order of `to`: [count, Hkv, d] FP32.
-at::Tensor LinePageWriter::gather(const at::Tensor& rows, const std::vector<PageRun>& runs, const PageRun* to,
-                                  std::int64_t count, std::int32_t* bad) {
-  const std::int64_t heads = rows.size(-2), d = rows.size(-1);
-  at::Tensor x = at::empty({count, heads, d}, rows.options().dtype(at::kFloat));
-  kernels::GatherRowsParams p;
-  p.rows = reinterpret_cast<const std::uint16_t*>(rows.const_data_ptr<at::BFloat16>());
-  p.runs = runs_(runs), p.to = to, p.run_count = to_int32(std::ssize(runs));
-  p.out = x.data_ptr<float>(), p.bad = bad;
-  p.kv_heads = to_int32(heads), p.head_dim = to_int32(d);
-  check_launch(kernels::gather_rows(p, current_stream()), "gather_rows");
-  return x;
-}
-
-void LinePageWriter::write(std::int64_t layer, const at::Tensor& rows, const std::vector<PageRun>& runs,
-                           const at::Tensor& pool, std::int32_t* bad) {
-  const CachePages& pages = *spec_.pages[static_cast<std::size_t>(layer)];
-  const PageFormat format = pages.format();
-  std::vector<PageRun> gathered = runs;
-  std::int64_t count = 0;
-  for (PageRun& run : gathered) run.first_row = to_int32(count), count += run.count;
-  const PageRun* to = gathered_(gathered);
-  const at::Tensor x = gather(rows, runs, to, count, bad);
-  if (format.lines.hadamard_order > 0) hadamard_on_device(x, format.lines.hadamard_order);
-  at::Tensor norms;
-  if (format.norms) norms = token_norms_on_device(x), x.div_(norms);
-  kernels::LinePagesParams p;
-  p.rows = x.const_data_ptr<float>(), p.norms = pointer<float>(norms);
-  p.runs = to, p.run_count = to_int32(std::ssize(gathered));
-  p.pages = pool.mutable_data_ptr<std::uint8_t>(), p.page_bytes = pages.bytes();
-  p.head_bytes = format.head_bytes, p.params_offset = format.lines.params_offset;
-  p.kv_heads = to_int32(x.size(1)), p.head_dim = to_int32(x.size(2));
-  p.bits = format.lines.bits, p.line = format.lines.line, p.quant_group = format.lines.group;
-  p.channel_axis = format.lines.channel_axis;
-  p.integer_zero = format.lines.integer_zero, p.clip = format.lines.clip;
-  check_launch(kernels::line_pages(p, current_stream()), "line_pages");
-}
-
 }  // namespace
 
 std::unique_ptr<PageWriter> make_page_writer(const KvMethod& method, const KvCacheSpec& spec, Side side,
                                              DevicePhases& phases, at::Device device) {
   const SideSpec& of = spec.sides[side == Side::kKey ? 0 : 1];
-  if (of.pages.front()->format().lines.bits > 0) return std::make_unique<LinePageWriter>(of, device);
   return std::make_unique<RowPageWriter>(method, of, spec.kv_heads, side, phases, device);
 }
 

@@ -1,6 +1,6 @@
 // All-gather with NCCL. libtorch_cuda.so brings libnccl.so, and the commands load it only when a GPU is used
-// (lib/pipeline/cuda/gpu_facts.cpp). Functions are therefore looked up by name. Their types come from NCCL's header and
-// are stable.
+// (lib/pipeline/common/cuda/gpu_facts.cpp). Functions are therefore looked up by name. Their types come from NCCL's
+// header and are stable.
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/cuda/CUDAStream.h>

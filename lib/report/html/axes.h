@@ -24,7 +24,6 @@ DecadeAxis decade_axis(double low, double high, double from, double to);  // low
 std::string text_at(double x, double y, const char* anchor, const std::string& text);
 std::string open_svg(const std::string& title, const std::string& description);
 std::string horizontal_grid(const Axis& y, const std::vector<double>& ticks);
-std::string bits_labels(const Axis& x, const std::string& title);  // ticks below the plot, and the axis title
 double round_step(double high, int count);  // 1, 2 or 5 times a power of ten, for about `count` steps up to `high`
 std::string limit_line(const Axis& y, double limit);  // the gate's limit across the plot, its number beside it
 std::string marker(std::size_t series, double x, double y);

@@ -44,16 +44,10 @@ std::optional<double> kl_limit(const VerifyReport& report);
 std::string passage_samples(const VerifyReport& report);  // predictions with both caches, side by side; empty without
                                                           // text
 std::string memory_line(const VerifyReport& report);      // cache size reduction by context; empty without a bundle
-// Points of bits against KL. If all methods of a comparison use equal bytes, sorted KL bars instead. Empty for fewer
-// than two methods.
-std::string size_plots(const VerifyReport& report);
-std::string kl_bars(const VerifyReport& report, std::vector<const MethodReport*> methods, const std::string& caption);
 std::string curve_tables(
     const VerifyReport& report);                // the chosen bit widths and their measured KL; empty without curves
 std::string widths_text(const Widths& widths);  // "4-2-1-0"
 // What few readers need: a line that opens to the content.
 std::string folded(const std::string& summary, const std::string& content);
-// The methods that no other method beats in both bits and KL, by ascending bits.
-std::vector<const MethodReport*> pareto_front(const std::vector<const MethodReport*>& methods);
 
 }  // namespace oscar::html

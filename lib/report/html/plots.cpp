@@ -49,15 +49,6 @@ std::string limit_line(const Axis& y, double limit) {
          text_at(kPlotWidth - kPlotRight + 6, y.pixel(limit) + 4, "start", "gate " + significant(limit, 3)) + "\n";
 }
 
-std::string bits_labels(const Axis& x, const std::string& title) {
-  std::string text;
-  const double step = round_step(x.high - x.low, 8);
-  for (double tick = std::ceil(x.low / step) * step; tick <= x.high + 1e-9; tick += step) {
-    text += text_at(x.pixel(tick), kPlotHeight - kPlotBottom + 16, "middle", significant(tick, 4));
-  }
-  return text + text_at((kPlotLeft + kPlotWidth - kPlotRight) / 2, kPlotHeight - 8, "middle", title) + "\n";
-}
-
 // 1, 2 or 5 times a power of ten, about `count` of them up to `high`.
 double round_step(double high, int count) {
   const double raw = high / count;

@@ -14,7 +14,6 @@ from .safetensors_file import SafetensorsFile
 from .strict_json import Fields, read_json
 
 SAMPLE = 4096
-VERSION_1, VERSION_2 = "sha256:", "v2:sha256:"
 MOST_CONFIG, MOST_INDEX = 4 << 20, 128 << 20
 
 # Keys of config.json that change for an unchanged model; lib/checkpoint/canonical_config.cpp has the same list.
@@ -107,7 +106,7 @@ def checkpoint_fingerprint(directory: FileName) -> str:
             continue
         for start in (0, (size - SAMPLE) // 2, size - SAMPLE):
             digest.update(file.bytes_of(name, start, SAMPLE))
-    return VERSION_2 + digest.hexdigest()
+    return "v2:sha256:" + digest.hexdigest()
 
 
 def first_values(tensors: dict[str, SafetensorsFile], name: str, count: int) -> torch.Tensor | None:

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from ..files.errors import InputError, escaped, quoted
-from ..files.fingerprint import VERSION_1
 from ..files.foreign_files import FileName, RegularFile, is_folder, is_present
 from ..files.safetensors_file import SafetensorsFile
 from ..files.strict_json import read_json
@@ -184,10 +183,6 @@ def check_geometry(bundle: Bundle, layers: int, kv_heads: int, head_dim: int, fi
 
 def check_fingerprint(bundle: Bundle, fingerprint: str | None) -> None:
     """InputError if both have a fingerprint and they differ."""
-    if bundle.fingerprint.startswith(VERSION_1) and fingerprint:
-        raise InputError(f"{bundle.path}: the bundle has a fingerprint of version 1, which only the commands can "
-                         "compare with a checkpoint (oscar-verify --check-only --model DIR); collect and fit again "
-                         "with this release")
     if bundle.fingerprint and fingerprint and bundle.fingerprint != fingerprint:
         raise InputError(f"{bundle.path}: the bundle was fitted on another model (fingerprint {bundle.fingerprint}, "
                          f"found {fingerprint}); fit a bundle for this one")

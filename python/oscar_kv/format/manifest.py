@@ -237,6 +237,9 @@ def parse_manifest(document: dict[str, Any], where: FileName) -> Manifest:
         raise InputError(f"{where}: 'scope' is {quoted(scope)}, expected 'layer' or 'head'")
     model = fields.object("model")
     fingerprint = model.text("fingerprint")
+    if fingerprint.startswith("sha256:"):
+        raise InputError(f"{where}: 'fingerprint' is of version 1 ({quoted(fingerprint)}), which this release does not "
+                         "compare; make the file again with this release")
     tensors: dict[str, tuple[int, ...]] = {}
     layers = _layers(fields, tensors)
     encoder, group = _code(fields, layers, tensors)

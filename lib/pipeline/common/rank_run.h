@@ -1,0 +1,36 @@
+// Runs a command as one of several ranks started by torchrun (distributed/ranks.h), with one set of messages and a
+// common end.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/timeline.h"
+#include "distributed/byte_gather.h"
+#include "distributed/ranks.h"
+#include "pipeline/common/common_options.h"
+
+namespace oscar {
+
+// Runs body(ranks), or body(nullptr) for a single process. Only rank 0 shows progress and messages other than warnings.
+// An error on one rank ends all of them. The first failing rank reports it, and all end with its code; a dead rank
+// counts as ExitCode::kEnvironment. resume_command: continues the same run; read only if needed.
+int run_as_rank(const std::string& resume_command, const std::function<int(Ranks*)>& body);
+
+// Returns how the ranks load `bytes` of weights together, on GPUs and if that is faster than separate loading;
+// otherwise null. hidden: seconds of computation that run in parallel with loading. All ranks get the same result and
+// must either all have GPUs or all have none (EnvironmentError).
+std::unique_ptr<ByteGather> gather_of(Ranks* ranks, at::Device device, std::uint64_t bytes, double hidden = 0);
+
+// With -v: logs each other rank's table on rank 0, after its own. All ranks call it; null: no table.
+void log_other_timelines(Timeline* timeline, Ranks* ranks);
+
+// UsageError if torchrun started more than one process of a single-process command; what: "oscar-export".
+void require_alone(const char* what);
+
+// The command as it was started: directly or with torchrun.
+std::string as_started(const std::string& command);
+
+}  // namespace oscar

@@ -1,0 +1,85 @@
+#include "pipeline/fit/fit_summary.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/columns.h"
+#include "base/files.h"
+#include "base/formatted.h"
+#include "bundle/model_card.h"
+
+namespace oscar {
+namespace {
+
+constexpr std::size_t kShown = 3;  // layers and sides
+
+// Covers the layers in the bundle; layers left out do not change.
+std::string memory_line(const Bundle& bundle) {
+  const double code = bundle_bits_per_element(bundle);
+  std::string text = "memory    ";
+  for (const std::int64_t context : {2048, 8192, 32768, 131072}) {
+    const double bits = bits_with_windows(code, bundle.windows, context);
+    text += std::to_string(context / 1024) + "K " + formatted("%.1fx", 16.0 / bits) + (context < 131072 ? ", " : "");
+  }
+  return text + " smaller than BF16, windows of " + std::to_string(bundle.windows.sink) + "/" +
+         std::to_string(bundle.windows.recent) + " included\n";
+}
+
+// "cache     8K 5.6 MiB, ... a sequence; BF16 32.0 MiB, ...": of the layers in the bundle.
+std::string cache_line(const Bundle& bundle) {
+  double elements = 0.0;  // of a token
+  for (const LayerTransform& layer : bundle.layers) {
+    elements += 2.0 * static_cast<double>(layer.kv_heads * layer.head_dim);
+  }
+  std::string coded, plain;
+  for (const std::int64_t context : {8192, 32768, 131072}) {
+    const auto bytes = [&](double bits) {
+      return format_bytes(static_cast<std::uint64_t>(elements * static_cast<double>(context) * bits / 8.0));
+    };
+    const std::string comma = coded.empty() ? "" : ", ";
+    coded += comma + std::to_string(context / 1024) + "K " +
+             bytes(bits_with_windows(bundle_bits_per_element(bundle), bundle.windows, context));
+    plain += comma + bytes(16.0);
+  }
+  return "cache     " + coded + " a sequence; BF16 " + plain + "\n";
+}
+
+struct SideDamage {
+  std::int64_t layer = 0;
+  bool key = false;
+  double value = 0.0;
+  const SideTransform* side = nullptr;
+};
+
+std::string widths_of(const SideTransform& side) {
+  std::string text;
+  for (const std::uint8_t width : side.widths) text += (text.empty() ? "" : "-") + std::to_string(width);
+  return text.empty() ? "2 bits" : text;
+}
+
+std::string worst_line(const FitResult& result) {
+  const bool shares = !result.layers.front().key_spectrum.lambda.empty();
+  if (!shares && result.held_out_rows == 0) return "";
+  std::vector<SideDamage> sides;
+  for (const LayerFit& layer : result.layers) {
+    const LayerTransform& t = layer.transform;
+    sides.push_back({t.layer, true, shares ? layer.key_spectrum.share : layer.key.fit, &t.key});
+    sides.push_back({t.layer, false, shares ? layer.value_spectrum.share : layer.value.fit, &t.value});
+  }
+  std::stable_sort(sides.begin(), sides.end(), [](const auto& a, const auto& b) { return a.value > b.value; });
+  std::string text = "worst     ";
+  for (std::size_t i = 0; i < std::min(kShown, sides.size()); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(sides[i].layer) + (sides[i].key ? " keys " : " values ") +
+            (shares ? formatted("%.0f%%", 100.0 * sides[i].value) : formatted("%.3f", sides[i].value)) + " (" +
+            widths_of(*sides[i].side) + ")";
+  }
+  return wrapped(text + (shares ? " of the predicted error" : " relative error"), 10);
+}
+
+}  // namespace
+
+std::string fit_summary(const Bundle& bundle, const FitResult& result) {
+  return memory_line(bundle) + cache_line(bundle) + worst_line(result);
+}
+
+}  // namespace oscar

