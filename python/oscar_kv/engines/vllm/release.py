@@ -43,8 +43,10 @@ def _extend(cache: Any, handler: Any) -> None:
             handler.quant_mode()
         return name
 
-    known: Any = Literal[(*get_args(cache.CacheDType), handler.name)]
-    for module in (cache, sys.modules.get("vllm.v1.attention.selector")):  # if imported later, it reads the former
+    literal: Any = Literal
+    known = literal[get_args(cache.CacheDType) + (handler.name,)]
+    modules: list[Any] = [cache, sys.modules.get("vllm.v1.attention.selector")]  # later, it reads the former
+    for module in modules:
         if module is not None:
             module.CacheDType = known
     STR_DTYPE_TO_TORCH_DTYPE[handler.name] = handler.torch_dtype()
