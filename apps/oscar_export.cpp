@@ -3,6 +3,7 @@
 #include "base/errors.h"
 #include "base/log.h"
 #include "bundle/bundle_files.h"
+#include "bundle/bundle_location.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/checkpoint_files.h"
 #include "export/export_format.h"
@@ -81,6 +82,7 @@ std::optional<Checkpoint> open_model(Arguments& a, const Bundle& bundle, const E
 
 int run_export(Arguments& a) {
   require_no_stdout(a.common.output, "an export, which is a folder,");
+  a.bundle = locate_bundle(a.bundle).string();
   check_roles(a, nullptr);
   a.options.overwrite = a.common.overwrite;
   a.options.tool_version = tool_version();
@@ -123,7 +125,7 @@ int main_export(int argc, char** argv) {
   Arguments a;
   CLI::App app{"Write the files that a serving engine loads, from a bundle.", "oscar-export"};
   set_up_app(app, a.common, kExample);
-  app.add_option("bundle", a.bundle, "Bundle of oscar-fit")->required()->type_name("DIR");
+  app.add_option("bundle", a.bundle, "Bundle of oscar-fit")->required()->type_name("DIR|hf:org/name");
   app.add_option("--format", a.format, format_help())->required();
   app.add_option(
          "--report", a.report,

@@ -11,6 +11,7 @@
 #include "base/errors.h"
 #include "base/log.h"
 #include "bundle/bundle_files.h"
+#include "bundle/bundle_location.h"
 #include "checkpoint/checkpoint_files.h"
 #include "export/export_format.h"
 #include "model/device_memory.h"
@@ -329,6 +330,7 @@ int main_verify(int argc, char** argv) {
       return run_methods(a);
     }
     refuse_idle_options(app, a);
+    for (std::string& bundle : a.bundles) bundle = locate_bundle(bundle).string();
     Timeline timeline(verify_phase::all());
     timeline.add_earlier(verify_phase::kStarting, process_seconds());
     if (a.common.verbose) a.request.timeline = &timeline;

@@ -149,7 +149,7 @@ CLI::App* add_check_command(CLI::App& app, CheckArguments& a) {
       "check", "How much worse a bundle is on newer traffic than a new fit would be, from its statistics only");
   check->add_option("bundle", a.bundle, "Bundle of oscar-fit, method balanced or waterfill")
       ->required()
-      ->type_name("DIR");
+      ->type_name("DIR|hf:org/name");
   check->add_option("--statistics", a.statistics, "Statistics of the newer traffic, of oscar-collect")
       ->required()
       ->type_name("FILE");

@@ -11,7 +11,7 @@ void add_source_options(CLI::App& app, VerifyArguments& a) {
       app.add_option("--bundle", a.bundles,
                      "Bundle of oscar-fit to evaluate; given several times, the first one is the candidate, which "
                      "gates decide about, and rows are named by directory")
-          ->type_name("DIR")
+          ->type_name("DIR|hf:org/name")
           ->allow_extra_args(false);
   app.add_option("--rotations", a.rotations, "Published rotation files to evaluate")
       ->type_name("K.pt,V.pt")

@@ -85,7 +85,7 @@ std::string resolve_commit(const fs::path& repository, const std::string& revisi
   return commit;
 }
 
-ModelLocation locate_in_cache(const std::string& model, const std::string& revision) {
+ModelLocation locate_in_cache(const std::string& model, const std::string& revision, const std::string& file) {
   const fs::path hub = hub_cache();
   std::string folder = "models--";
   for (const char c : model) folder += c == '/' ? std::string("--") : std::string(1, c);
@@ -101,9 +101,9 @@ ModelLocation locate_in_cache(const std::string& model, const std::string& revis
     throw InputError(model + ": the revision " + quote_name(wanted) + " is not in the Hugging Face cache " +
                      hub.string() + "; fetch it with: " + download_command(model, revision));
   }
-  if (!path_exists(snapshot / "config.json")) {  // a partial download, or a link whose blob is missing
-    throw InputError(model + ": the cached snapshot " + snapshot.string() +
-                     " has no config.json; complete it with: " + download_command(model, revision));
+  if (!path_exists(snapshot / file)) {  // a partial download, or a link whose blob is missing
+    throw InputError(model + ": the cached snapshot " + snapshot.string() + " has no " + file +
+                     "; complete it with: " + download_command(model, revision));
   }
   return {snapshot, model, commit};
 }
@@ -140,13 +140,17 @@ ModelLocation locate_model(const std::string& model, const std::string& revision
                      ": is a file, expected the directory of a Hugging Face checkpoint (the folder "
                      "with config.json)");
   }
-  if (!is_repository_name(model)) {
-    throw InputError(quote_name(model) + " is neither a directory nor a model name of the form org/name");
+  return locate_repository(model, revision, "config.json");
+}
+
+ModelLocation locate_repository(const std::string& name, const std::string& revision, const std::string& file) {
+  if (!is_repository_name(name)) {
+    throw InputError(quote_name(name) + " is neither a directory nor a model name of the form org/name");
   }
   if (!revision.empty() && !all_plain(split(revision))) {
     throw InputError("the revision " + quote_name(revision) + " is no branch, tag or commit name");
   }
-  return locate_in_cache(model, revision);
+  return locate_in_cache(name, revision, file);
 }
 
 }  // namespace oscar

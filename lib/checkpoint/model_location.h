@@ -18,4 +18,7 @@ struct ModelLocation {
 // hash. If not found: InputError with the `hf download` command.
 ModelLocation locate_model(const std::string& model, const std::string& revision = "");
 
+// The same for a repository in the cache whose snapshot must have `file`.
+ModelLocation locate_repository(const std::string& name, const std::string& revision, const std::string& file);
+
 }  // namespace oscar

@@ -46,14 +46,14 @@ bool copy_hashed(const fs::path& from, const fs::path& to, const std::string& sh
 
 }  // namespace
 
-std::vector<std::string> copy_bundle(const fs::path& bundle, const fs::path& directory) {
+std::vector<std::string> copy_bundle(const fs::path& bundle, const fs::path& directory, const std::string& folder) {
   const std::string text = read_file(bundle / kManifestName);
   const Json manifest = parse_json(text, (bundle / kManifestName).string());
   const Json& listed = json_object(manifest, "files", (bundle / kManifestName).string());
-  const std::string folder = kBundleFolder;
-  make_directory(directory / folder);
+  const std::string prefix = folder.empty() ? "" : folder + "/";
+  if (!folder.empty()) make_directory(directory / folder);
   write_file_atomic(directory / folder / kManifestName, text);
-  std::vector<std::string> names = {folder + "/" + kManifestName};
+  std::vector<std::string> names = {prefix + kManifestName};
   std::set<fs::path> known;  // names known to be plain
   for (const fs::path& path : bundle_files(bundle)) known.insert(path.lexically_relative(bundle));
   for (const auto& [file, entry] : listed.items()) {
@@ -62,7 +62,7 @@ std::vector<std::string> copy_bundle(const fs::path& bundle, const fs::path& dir
     std::error_code ec;
     const bool here = known.contains(file) && fs::is_regular_file(path, ec);
     if (here && copy_hashed(path, directory / folder / file, json_string(entry, "sha256", path.string()))) {
-      names.push_back(folder + "/" + file);
+      names.push_back(prefix + file);
     } else if (file != kCardName) {  // the card may contain text by anyone
       throw InputError(path.string() +
                        ": is not the file that the bundle's manifest lists; it was changed while it was "

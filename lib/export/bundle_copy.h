@@ -10,11 +10,12 @@ namespace oscar {
 
 constexpr const char* kBundleFolder = "oscar_bundle";
 
-// Copies the files listed in a bundle's manifest into kBundleFolder of `directory`. Returns their names there,
-// "oscar_bundle/oscar_bundle.json" and so on. Each file is read once, so the hashed bytes are the written bytes.
+// Copies the files listed in a bundle's manifest into `folder` of `directory`; empty: into itself. Returns their names
+// there, "oscar_bundle/oscar_bundle.json" and so on. Each file is read once, so the hashed bytes are the written bytes.
 // InputError if a hash differs from the manifest.
 // Calibration hashes are left out because exports are shared. A card with other content, which load_bundle() accepts,
 // is also left out. In a bundle from a stranger it may link to any file that the user can read.
-std::vector<std::string> copy_bundle(const fs::path& bundle, const fs::path& directory);
+std::vector<std::string> copy_bundle(const fs::path& bundle, const fs::path& directory,
+                                     const std::string& folder = kBundleFolder);
 
 }  // namespace oscar

@@ -32,8 +32,8 @@ struct LayerLimit {
 // One file for each engine: engine_vllm.cpp, engine_sglang.cpp.
 struct PluginEngine {
   const char* name;
-  const char* release;   // the release that python/oscar_kv/engines is written for
-  const char* releases;  // what the plugin serves: "0.33.x"
+  const char* release;   // the newest release that python/oscar_kv/engines is written for
+  const char* releases;  // what the plugin serves: "0.32.x and 0.33.x"
   const char* gpus;      // where it was run: those of tests/bench/results
   std::vector<LayerLimit> limits;
   const char* command;     // after the environment; the model follows

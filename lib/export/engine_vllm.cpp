@@ -7,7 +7,7 @@ const PluginEngine& vllm_engine() {
   static const PluginEngine engine = {
       .name = "vLLM",
       .release = "0.33",
-      .releases = "0.33.x",
+      .releases = "0.32.x and 0.33.x",
       .gpus = "NVIDIA H100 and H200",
       .limits = {{"sliding_window", "a sliding window", true, true, has_sliding_window},
                  {"logits_soft_cap", "a soft cap on logits", true, true, has_soft_cap},

@@ -7,6 +7,7 @@
 #include "export/branch_export.h"
 #include "export/engine_export.h"
 #include "export/engine_limits.h"
+#include "export/hub_export.h"
 #include "export/transformers_export.h"
 
 namespace oscar {
@@ -61,6 +62,13 @@ std::vector<ExportFormat> build() {
            .write = write_transformers},
           engine_format("vllm", vllm_engine),
           engine_format("sglang", sglang_engine),
+          {.id = "hub",
+           .summary = "the folder to upload to the Hugging Face Hub, which --bundle hf:ORG/NAME reads",
+           .has_card = true,
+           .note = "Upload it with: hf upload ORG/NAME FOLDER",
+           .unsupported = transformers_unsupported,
+           .plan = hub_plan,
+           .write = write_hub},
           {.id = "absorbed",
            .summary = "a Hugging Face checkpoint with the value transform inside; needs --model",
            .note = "oscar_bundle there goes with the new checkpoint: its values need no transform.",

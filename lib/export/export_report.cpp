@@ -29,6 +29,11 @@ void check_form(const Json& evaluated, const std::string& where, const ServedFor
   }
   const std::string found = json_string(json_object(evaluated, "served_as", where), "format", where + ", served_as");
   if (found == form.format) return;
+  // The hub's folder is the bundle itself.
+  if (form.format == "hub" &&
+      json_array(json_object(evaluated, "served_as", where), "changes", where + ", served_as").empty()) {
+    return;
+  }
   std::string reason = where + ": evaluates the bundle as " + quote_name(found) + ", and format " + form.format;
   if (form.changes.empty()) {
     throw InputError(reason + " is exported; evaluate what will be served with oscar-verify --as " + form.format);

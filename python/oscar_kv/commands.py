@@ -19,7 +19,8 @@ GATE_FAILED, USAGE, BAD_INPUT, ENVIRONMENT, NUMERICAL = 1, 2, 3, 4, 5
 
 def _executable(name: str) -> str:
     folder = os.environ.get(FOLDER_VARIABLE)
-    found = shutil.which(name, path=folder) if folder else shutil.which(name)
+    beside = os.path.dirname(sys.executable)  # of a virtual environment that is not activated
+    found = shutil.which(name, path=folder) if folder else shutil.which(name) or shutil.which(name, path=beside)
     if found is None:
         raise EnvironmentFault(f"{name} is not in {folder or 'PATH'}; install the toolchain, or name the folder of "
                                f"its commands in {FOLDER_VARIABLE}")

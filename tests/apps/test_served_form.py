@@ -2,6 +2,7 @@
 reports may stand beside them."""
 import json
 import shutil
+import subprocess
 
 import pytest
 
@@ -222,3 +223,33 @@ def test_vllm_keeps_windowed_layers_in_bf16(sample, tmp_path):
     succeed("verify", "--no-gate", "--bundle", tmp_path / "b", *evaluated, "--model", windowed)
     refuse(USAGE, "export", sample / "layers", "--format", "vllm", "-o", tmp_path / "out", names="needs --model")
     succeed("export", sample / "layers", "--format", "vllm", "-o", tmp_path / "out", "--model", OUTLIERS)
+
+
+def test_a_folder_to_upload_is_read_from_the_cache(sample, tmp_path, monkeypatch):
+    """--format hub, then hf: in the commands, offline, by the rule of the engines (tests/python/test_bundle_search.py)."""
+    report = tmp_path / "report.json"
+    evaluate(report, "--bundle", sample / "layers")
+    hub, commit = tmp_path / "hub", "c" * 40
+    snapshot = hub / "models--org--kv" / "snapshots" / commit
+    succeed("export", sample / "layers", "--format", "hub", "--report", report, "-o", snapshot, "--model", OUTLIERS)
+    names = {str(path.relative_to(snapshot)) for path in snapshot.rglob("*")}
+    assert names == {"README.md", "SHA256SUMS", "oscar_bundle.json", "report.json", "rotations.safetensors"}
+    subprocess.run(["sha256sum", "-c", "--quiet", "SHA256SUMS"], cwd=snapshot, check=True)
+    card, kept = (snapshot / "README.md").read_text(), (snapshot / "report.json").read_text()
+    assert "vLLM 0.3" in card and "H100" in card and "SGLang 0.5" in card and "| oscar |" in card
+    for text in (card, kept, (snapshot / "oscar_bundle.json").read_text()):
+        assert str(tmp_path) not in text and str(sample) not in text and str(SAMPLE) not in text and "--report" not in text.replace(
+            "oscar-export --report", "")
+    assert json.loads(kept)["bundles"] and "command" not in json.loads(kept)
+    monkeypatch.setenv("HF_HUB_CACHE", str(hub))
+    (hub / "models--org--kv" / "refs").mkdir()
+    (hub / "models--org--kv" / "refs" / "v1").write_text(commit)
+    check = ["verify", "--check-only", "--model", OUTLIERS, "--bundle"]
+    for name in ("hf:org/kv@v1", f"hf:org/kv@{commit}"):
+        succeed(*check, name)
+    succeed("export", "hf:org/kv@v1", "--format", "vllm", "--model", OUTLIERS, "-o", tmp_path / "vllm")
+    refuse(BAD_INPUT, *check, "hf:org/kv", names="fetch it with: hf download org/kv")
+    refuse(BAD_INPUT, *check, "hf:org/kv@v2", names="hf download org/kv --revision v2")
+    refuse(BAD_INPUT, *check, "hf:../etc", names="neither a directory nor a model name")
+    (snapshot / "oscar_bundle.json").unlink()
+    refuse(BAD_INPUT, *check, "hf:org/kv@v1", names="has no oscar_bundle.json")

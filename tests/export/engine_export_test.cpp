@@ -68,7 +68,7 @@ TEST(EngineExport, CardsHaveBothCommands) {
                                       start + sglang + " --context-length 4096 --disable-radix-cache"}));
   EXPECT_NE(card.find("`--tensor-parallel-size N`, where N divides the 2 KV heads"), std::string::npos) << card;
   EXPECT_NE(other.find("`--tp-size N`"), std::string::npos) << other;
-  for (const char* word : {"vLLM 0.33.x", "run in vLLM on NVIDIA H100 and H200", "oscar-verify --as vllm"}) {
+  for (const char* word : {"vLLM 0.32.x and 0.33.x", "run in vLLM on NVIDIA H100 and H200", "oscar-verify --as vllm"}) {
     EXPECT_NE(card.find(word), std::string::npos) << word << "\n" << card;
   }
   // Requests share only whole pages, and without a recorded calibration no length is named.

@@ -1,5 +1,9 @@
 """Which bundle an engine takes: named ones, those of the Hugging Face cache, and the one of the checkpoint where none is named."""
 import json
+import logging
+import os
+import pathlib
+import threading
 
 import pytest
 
@@ -7,8 +11,10 @@ pytest.importorskip("torch")
 constants = pytest.importorskip("huggingface_hub.constants")
 
 from conftest import GOLDEN, SAMPLES  # noqa: E402
+from oscar_kv import commands  # noqa: E402
 from oscar_kv.engines import bundles  # noqa: E402
 from oscar_kv.files.errors import InputError  # noqa: E402
+from oscar_kv.format.bundle import load_bundle  # noqa: E402
 from oscar_kv.files.fingerprint import checkpoint_fingerprint  # noqa: E402
 
 MODEL = SAMPLES / "tiny-qwen3"
@@ -75,3 +81,38 @@ def test_named_bundles(places):
         with pytest.raises(InputError, match=sentence) as told:
             bundles.named(text)
         assert "\x1b" not in str(told.value)
+
+
+def test_auto_fits_once_and_only_for_its_checkpoint(places, monkeypatch):
+    """With the real oscar-fit, and options that make it quick."""
+    monkeypatch.setenv(commands.FOLDER_VARIABLE, str(pathlib.Path(os.environ["OSCAR_BUILD_DIR"]) / "bin"))
+    fit, runs = commands.fit, []
+
+    def quick(output, **options):
+        runs.append(options)
+        return fit(output, **options, method="balanced", tokens=2000)
+
+    monkeypatch.setattr(commands, "fit", quick)
+    log, found = logging.getLogger("test"), []
+    threads = [threading.Thread(target=lambda: found.append(bundles.fitted(MODEL, 512, log))) for _ in range(2)]  # as an engine's processes
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(runs) == 1 and runs[0] == {"model": MODEL, "context": 512, "windows": "64,256"} and found[0] == found[1]
+    bundle = load_bundle(found[0])
+    assert (bundle.sink, bundle.recent) == (64, 256) and found[0].parent == places[0] and bundles.of_checkpoint(MODEL, "--option") == found[0]
+    other = bundles.fitted(SAMPLES / "tiny-qwen3-outliers", 512, log)
+    assert len(runs) == 2 and other != found[0]
+    (other / "oscar_bundle.json").unlink()
+    for place in (found[0] / "oscar_bundle.json").read_bytes(), b"{":  # of another model; damaged
+        (other / "oscar_bundle.json").write_bytes(place)
+        with pytest.raises(InputError, match="holds no bundle of the model .*tiny-qwen3-outliers'; remove it"):
+            bundles.fitted(SAMPLES / "tiny-qwen3-outliers", 512, log)
+
+
+def test_auto_without_the_commands(places, monkeypatch):
+    monkeypatch.setenv(commands.FOLDER_VARIABLE, str(places[0]))
+    with pytest.raises(InputError, match="no bundle of .*tiny-qwen3' was fitted: oscar-fit is not in .*install the toolchain"):
+        bundles.fitted(MODEL, 512, logging.getLogger("test"))
+    assert not [path for path in places[0].iterdir() if path.is_dir()]

@@ -12,8 +12,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 vllm = pytest.importorskip("vllm", reason="vllm is not installed (scripts/requirements-vllm.txt)")
-if not vllm.__version__.startswith("0.33."):
-    pytest.skip(f"vllm {vllm.__version__} is installed, the adapter is for 0.33", allow_module_level=True)
+if not vllm.__version__.startswith(("0.32.", "0.33.")):
+    pytest.skip(f"vllm {vllm.__version__} is installed, the adapter is for 0.32 and 0.33", allow_module_level=True)
 
 import numpy as np  # noqa: E402
 from block_engine import SCALE, Engine, PrefixEngine, families, requests  # noqa: E402
@@ -21,7 +21,7 @@ from conftest import GOLDEN, SAMPLES, SOURCE_DIR, card_commands  # noqa: E402
 from oscar_kv.cache import overlay_kv, overlay_table  # noqa: E402
 from oscar_kv.engines import bundles, serving as engine_serving  # noqa: E402
 from oscar_kv.engines.names import check_version  # noqa: E402
-from oscar_kv.engines.vllm.limits import RELEASE  # noqa: E402
+from oscar_kv.engines.vllm.release import RELEASES  # noqa: E402
 from oscar_kv.engines.vllm import plugin as vllm_plugin, serving as vllm_serving  # noqa: E402
 from oscar_kv.files.errors import InputError  # noqa: E402
 from oscar_kv.cache.transform import Phases  # noqa: E402
@@ -32,6 +32,11 @@ from transformers import AutoConfig, AutoModel, LlamaConfig  # noqa: E402
 from vllm.config.cache import CacheConfig  # noqa: E402
 from vllm.v1.attention.backend import AttentionCGSupport, CommonAttentionMetadata  # noqa: E402
 from vllm.v1.attention.backends.registry import AttentionBackendEnum  # noqa: E402
+
+try:
+    from vllm.v1.core import kv_cache_planning as vllm_planning  # noqa: E402
+except ImportError:  # 0.32
+    from vllm.v1.core import kv_cache_utils as vllm_planning  # noqa: E402
 
 vllm_plugin.register()
 from oscar_kv.engines.vllm import backend as vllm_backend  # noqa: E402
@@ -113,7 +118,6 @@ def specs_of(layers, made):
 def allocated(specs, made, blocks):
     """vLLM's own way from specs to the tensors of layers."""
     from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
-    from vllm.v1.core import kv_cache_planning
     from vllm.v1.kv_cache_interface import KVCacheGroupSpec, UniformTypeKVCacheSpecs
     from vllm.v1.worker.utils import allocate_kv_cache
     made.cache_config.kv_cache_layout = None
@@ -122,7 +126,7 @@ def allocated(specs, made, blocks):
     assert layout.name == "LBHNC"
     group = KVCacheGroupSpec(list(specs), UniformTypeKVCacheSpecs.from_specs(specs))
     memory = blocks * sum(spec.page_size_bytes for spec in specs.values())
-    planned = kv_cache_planning.get_kv_cache_config_from_groups(made, [group], memory)
+    planned = vllm_planning.get_kv_cache_config_from_groups(made, [group], memory)
     assert planned.num_blocks == blocks
     return allocate_kv_cache(planned, torch.device("cpu"), layout, [64])
 
@@ -131,8 +135,10 @@ def test_registration():
     vllm_plugin.register()  # any number of times
     assert AttentionBackendEnum["OSCAR"].get_class() is OscarBackend and OscarBackend.get_name() == "OSCAR"
     from vllm.utils.torch_utils import STR_DTYPE_TO_TORCH_DTYPE
-    from vllm.v1.kv_cache_interface import is_quantized_kv_cache
-    assert STR_DTYPE_TO_TORCH_DTYPE["oscar"] is torch.uint8 and is_quantized_kv_cache("oscar")
+    assert STR_DTYPE_TO_TORCH_DTYPE["oscar"] is torch.uint8
+    if vllm.__version__.startswith("0.33."):
+        from vllm.v1.kv_cache_interface import is_quantized_kv_cache
+        assert is_quantized_kv_cache("oscar")
     assert CacheConfig(cache_dtype="oscar").cache_dtype == "oscar"
     with pytest.raises(ValueError):
         CacheConfig(cache_dtype="oscar3")
@@ -140,7 +146,7 @@ def test_registration():
     assert OscarMetadataBuilder.get_cudagraph_support(None, None) is AttentionCGSupport.UNIFORM_BATCH
     entry = (SOURCE_DIR / "python" / "pyproject.toml").read_text(encoding="utf-8")
     assert '[project.entry-points."vllm.general_plugins"]\noscar_kv = "oscar_kv.engines.vllm.plugin:register"' in entry
-    assert importlib.metadata.version("vllm").startswith("0.33.")
+    assert importlib.metadata.version("vllm").startswith(RELEASES)
 
 
 WRAPPED = """
@@ -195,10 +201,11 @@ def test_what_vllm_itself_refuses(name, value, valid):
 
 
 def test_versions():
-    check_version("vLLM", "0.33.0", RELEASE), check_version("vLLM", "0.33.4.post1", RELEASE)
-    for other in ("0.34.0", "0.3.3", "1.33.0", "dev"):
-        with pytest.raises(InputError, match=r"oscar-kv serves vLLM 0\.33\.x; install vllm==0\.33\.0"):
-            check_version("vLLM", other, RELEASE)
+    for served in ("0.33.0", "0.33.4.post1", "0.32.0"):
+        check_version("vLLM", served, *RELEASES)
+    for other in ("0.34.0", "0.31.9", "0.3.3", "1.33.0", "dev"):
+        with pytest.raises(InputError, match=r"oscar-kv serves vLLM 0\.32\.x and 0\.33\.x; install vllm==0\.33\.0"):
+            check_version("vLLM", other, *RELEASES)
 
 
 @pytest.mark.parametrize("changed,sentence", [
@@ -285,6 +292,8 @@ def test_the_bundle_is_named_by_option_or_environment(monkeypatch):
     monkeypatch.delenv("OSCAR_KV_BUNDLE")
     monkeypatch.setattr(bundles, "of_checkpoint", lambda folder, option: (folder, option))
     assert vllm_serving.bundle_path(config(additional_config={})) == (SAMPLES / "tiny-qwen3", "--additional-config '{\"oscar_bundle\": \"DIR\"}'")
+    monkeypatch.setattr(bundles, "fitted", lambda folder, context, log: (folder, context))
+    assert vllm_serving.bundle_path(config(additional_config={"oscar_bundle": "auto"})) == (SAMPLES / "tiny-qwen3", 384)
 
 
 @pytest.mark.parametrize("value", [7, True, [], {}, 1e308, float("nan"), "", " ", "a\0b"])

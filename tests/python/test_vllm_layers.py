@@ -9,7 +9,7 @@ import types
 import pytest
 
 pytest.importorskip("vllm", reason="vllm is not installed (scripts/requirements-vllm.txt)")
-from test_vllm import VllmEngine, VllmPrefixEngine, attention_layer, serve, speculation  # noqa: F401, I001  (skips this file, too, with another release)
+from test_vllm import VllmEngine, VllmPrefixEngine, attention_layer, serve, speculation, vllm_planning  # noqa: F401, I001  (skips this file, too, with another release)
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
@@ -118,7 +118,6 @@ def unequal(kv_heads=2, d=64, **options):
 def planned(made, blocks=BLOCKS):
     """vLLM's own way from layers to the tensors of each layer: specs, layout, groups, kernel block sizes, memory."""
     from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
-    from vllm.v1.core import kv_cache_planning
     from vllm.v1.worker.gpu.attn_utils import get_kv_cache_spec
     from vllm.v1.worker.utils import AttentionGroup, allocate_kv_cache, prepare_kernel_block_sizes
     from vllm.config import get_layers_from_vllm_config
@@ -126,9 +125,9 @@ def planned(made, blocks=BLOCKS):
     made.cache_config.num_gpu_blocks_override = None
     specs = get_kv_cache_spec(made)
     layout = resolve_kv_cache_layout(made, [["LBHNC"]], specs.values())
-    groups = kv_cache_planning.get_kv_cache_groups(made, dict(specs))
-    memory = blocks * kv_cache_planning._pool_bytes_per_block(made, groups)
-    found = kv_cache_planning.get_kv_cache_config_from_groups(made, groups, memory)
+    groups = vllm_planning.get_kv_cache_groups(made, dict(specs))
+    memory = blocks * vllm_planning._pool_bytes_per_block(made, groups)
+    found = vllm_planning.get_kv_cache_config_from_groups(made, groups, memory)
     layers = get_layers_from_vllm_config(made, Attention)
     attention = []
     for i, group in enumerate(groups):
@@ -208,7 +207,7 @@ def cache_manager(found, made, whole, unit):
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
     from vllm.v1.request import Request
     init_none_hash(sha256)
-    manager = KVCacheManager(found, max_model_len=3000, scheduler_block_size=whole, hash_block_size=unit, enable_caching=True)
+    manager = KVCacheManager(found, max_model_len=3000, scheduler_block_size=whole, hash_block_size=unit, enable_caching=True, enable_kv_cache_events=True)
     vllm_prefixes.defer(types.SimpleNamespace(kv_cache_manager=manager), made)
     hasher = get_request_block_hasher(unit, sha256)
 
@@ -238,6 +237,10 @@ def test_vllms_cache_manager_and_block_tables(build):
     full = next(i for i, group in enumerate(groups) if isinstance(group.kv_cache_spec, FullAttentionSpec))
     hit, first = admit("first", text), manager.get_block_ids("first")
     assert hit == 0 and len(first[full]) == -(-1500 // whole)
+    events = manager.take_events()  # for routers that look for prefixes
+    assert {event.group_idx: event.block_size for event in events} == {i: g.kv_cache_spec.block_size for i, g in enumerate(groups)}
+    told = [event for event in events if event.group_idx == full]
+    assert sum((event.token_ids for event in told), []) == text[:1500 // whole * whole] and sum(len(e.block_hashes) for e in told) == 1500 // whole
     assert len(set(sum(first, [])) - {0}) == sum(len([b for b in ids if b]) for ids in first)  # a block belongs to one group
     asked = text[:1400] + list(range(5000, 5100))
     assert admit("second", asked) is None  # in the same step its first blocks are not written yet
@@ -315,7 +318,6 @@ def test_a_layer_that_reads_another_cache(build):
 
 def test_states_of_linear_attention(build):
     """vLLM makes the blocks of attention as large as a state; its kernels still see pages of 64 tokens."""
-    from vllm.v1.core import kv_cache_planning
     bundle, layers = gemma(random_bundle(2, d=64), window=None)
     bundle = dataclasses.replace(bundle, layers=[dataclasses.replace(layer, layer=i) for i, layer in enumerate(bundle.layers)])
     made, built = build(bundle, [{}, {}], model_config__is_hybrid=True)
@@ -327,7 +329,7 @@ def test_states_of_linear_attention(build):
     assert tensors[built[0].layer_name].shape == (BLOCKS * 37, 2, 64, page // 2)
     state = MambaSpec(block_size=384, shapes=((37 * 64 * page // 4 - 5,),), dtypes=(torch.float32,), page_size_padded=64 * 37 * page)
     specs = {one.layer_name: groups[0].kv_cache_spec for one in built} | {"model.layers.2.mixer": state, "model.layers.3.mixer": state}
-    mixed = kv_cache_planning.get_kv_cache_groups(made, specs)
+    mixed = vllm_planning.get_kv_cache_groups(made, specs)
     assert sorted(len(group.layer_names) for group in mixed) == [2, 2]
 
 
@@ -338,7 +340,6 @@ def test_vllm_makes_blocks_that_hold_a_state(kind, caching, build, monkeypatch):
     tokens, because vLLM would otherwise copy parts of blocks."""
     from vllm.model_executor.models import ModelRegistry
     from vllm.platforms.interface import Platform
-    from vllm.v1.core import kv_cache_planning
     from vllm.v1.core.kv_cache_utils import partial_hash_hits_enabled
     from vllm.v1.worker.gpu.attn_utils import get_kv_cache_spec
     state = dict(shapes=((9000,),), dtypes=(torch.float32,))
@@ -366,7 +367,7 @@ def test_vllm_makes_blocks_that_hold_a_state(kind, caching, build, monkeypatch):
     specs |= {f"model.layers.{i}.mixer": MambaSpec(block_size=cache.mamba_block_size, page_size_padded=cache.mamba_page_size_padded,
                                                    mamba_cache_mode=cache.mamba_cache_mode, **state) for i in (8, 9)}
     assert len({spec.page_size_bytes for spec in specs.values()}) == 1 and max(spec.page_size_bytes for spec in specs.values()) >= 36000
-    groups = kv_cache_planning.get_kv_cache_groups(made, specs)
+    groups = vllm_planning.get_kv_cache_groups(made, specs)
     if caching:
         assert {group.kv_cache_spec.block_size for group in groups} == {cache.block_size}
         assert not partial_hash_hits_enabled(groups, cache.block_size)
@@ -508,3 +509,35 @@ def test_prefix_caching_beside_windowed_layers(build, monkeypatch):
 def test_the_wrapped_constructor_has_vllms_signature():
     assert list(inspect.signature(Attention.__init__).parameters)[:4] == ["self", "num_heads", "head_size", "scale"]
     assert AttentionBackendEnum["OSCAR"].get_class() is OscarBackend
+
+
+def test_metrics(build):
+    """Gauges in vLLM's own registry, with numbers that the scheduler's statistics carry from one process to another."""
+    import msgspec
+    from oscar_kv.engines.serving import bits_and_bytes
+    from oscar_kv.engines.vllm import gauges
+    from prometheus_client import REGISTRY
+    from vllm.config import DeviceConfig, VllmConfig
+    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.engine import FinishReason
+    from vllm.v1.metrics.loggers import PrometheusStatLogger
+    from vllm.v1.metrics.stats import FinishedRequestStats, IterationStats, SchedulerStats
+    bundle = random_bundle(2, d=64, sink=64, recent=256)
+    made, _ = build(bundle, [{}, {}])
+    assert hasattr(PrometheusStatLogger, gauges.MARK)
+    held = types.SimpleNamespace(vllm_config=made, running=[types.SimpleNamespace(num_computed_tokens=n) for n in (100, 320, 820)], **{
+        name: None for name in ("connector_prefix_cache_stats", "kv_metrics_collector")}, log_stats=True, deferred_waiting=[], _kv_fetch_counts={},
+        kv_cache_manager=types.SimpleNamespace(make_prefix_cache_stats=lambda: SchedulerStats().prefix_cache_stats, usage=0.5),
+        get_request_counts=lambda: (3, 0))
+    stats = msgspec.msgpack.decode(msgspec.msgpack.encode(Scheduler.make_stats(held)), type=SchedulerStats)  # as between vLLM's processes
+    config = VllmConfig(device_config=DeviceConfig("cpu"))
+    config.model_config = types.SimpleNamespace(served_model_name="m", max_model_len=99, is_diffusion=False, is_multimodal_model=False)
+    ours = types.SimpleNamespace(**{**vars(config), "cache_config": made.cache_config, "additional_config": made.additional_config})
+    logger = PrometheusStatLogger(ours, [0, 1])
+    iteration = IterationStats()
+    iteration.finished_requests = [FinishedRequestStats(FinishReason.STOP, num_cached_tokens=n) for n in (0, 64, 640)]
+    logger.record(stats, iteration, engine_idx=1)
+    value = lambda name, engine: REGISTRY.get_sample_value(f"vllm:oscar_kv_{name}", {"model_name": "m", "engine": engine})
+    assert (value("bits", "0"), value("bytes_per_token", "1")) == bits_and_bytes(bundle)
+    assert value("quantized_share", "1") == 500 / 1240 and value("quantized_share", "0") == 0
+    assert value("window_rereads_total", "1") == 2

@@ -90,7 +90,10 @@ def test_vllm_knows_the_options(monkeypatch):
                       "max_num_batched_tokens", "enable_chunked_prefill", "tensor_parallel_size", "disable_custom_all_reduce",
                       "skip_tokenizer_init", "enforce_eager", "compilation_config", "gpu_memory_utilization"}
     SamplingParams(n=3, max_tokens=4, temperature=0.7, seed=11, ignore_eos=True, logprobs=1, detokenize=False)
-    from vllm.entrypoints.common.cli_args import make_arg_parser
+    try:
+        from vllm.entrypoints.common.cli_args import make_arg_parser
+    except ImportError:  # 0.32
+        from vllm.entrypoints.launchers.cli_args import make_arg_parser
     from vllm.entrypoints.openai.completion.protocol import CompletionRequest
     from vllm.utils.argparse_utils import FlexibleArgumentParser
     command = helpers.serve_command("MODEL", 1, "--max-model-len", "4096", "--max-num-seqs", "8", "--max-num-batched-tokens", "1024",

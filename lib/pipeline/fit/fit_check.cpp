@@ -9,6 +9,7 @@
 #include "base/errors.h"
 #include "base/log.h"
 #include "bundle/bundle.h"
+#include "bundle/bundle_location.h"
 #include "fit/provenance_options.h"
 #include "fit/regret.h"
 #include "layout/left_out.h"
@@ -79,7 +80,7 @@ void print_text(const CheckArguments& a, const Regret& regret, bool pass) {
 }  // namespace
 
 int run_check(const CheckArguments& a, bool json) {
-  const Bundle bundle = load_bundle(a.bundle);
+  const Bundle bundle = load_bundle(locate_bundle(a.bundle));
   const FitOptions options = fit_options_of(bundle);
   Statistics collected = load_statistics(a.statistics);
   const std::vector<LeftOutLayer> left_out = read_left_out(bundle.model, collected.model_layers(), a.bundle);

@@ -1,17 +1,21 @@
 """Which bundle an engine serves: a folder, a repository in the Hugging Face cache (hf:ORG/NAME@REVISION), or, where
-none is named, the one that was fitted on the checkpoint, from the store or the cache. Never uses the network, and never
-takes a bundle of another model."""
+none is named, the one that was fitted on the checkpoint, from the store or the cache. `auto` is the one that this
+module fits. Never uses the network, and never takes a bundle of another model."""
+import fcntl
+import logging
 import os
 import pathlib
 
-from ..files.errors import InputError, quoted
+from .. import commands
+from ..files.errors import EnvironmentFault, InputError, NumericalError, quoted
 from ..files.fingerprint import checkpoint_fingerprint
 from ..files.strict_json import read_json
 from ..format.bundle import MOST_MANIFEST
 from ..format.manifest import NAME
 from .names import BUNDLE_VARIABLE
 
-STORE_VARIABLE, HUB = "OSCAR_KV_STORE", "hf:"
+STORE_VARIABLE, HUB, AUTO = "OSCAR_KV_STORE", "hf:", "auto"
+WINDOWS = (64, 256)  # of fitted bundles: whole pages, so that requests share prefixes
 MOST_FOLDERS = 4096  # that are looked at
 
 
@@ -63,6 +67,26 @@ def of_checkpoint(checkpoint: pathlib.Path, option: str) -> pathlib.Path:
                      f"fit one with: oscar-fit --model {checkpoint} --prompts PROMPTS.jsonl -o {place}; evaluate it "
                      f"with: oscar-verify --model {checkpoint} --bundle {place} --text TEXT; or name one with {option} "
                      f"or {BUNDLE_VARIABLE}")
+
+
+def fitted(checkpoint: pathlib.Path, context: int, log: logging.Logger) -> pathlib.Path:
+    """The bundle in the store that oscar-fit made of this checkpoint for contexts of so many tokens, made now if there
+    is none. Processes that start together wait for the first one."""
+    wanted = checkpoint_fingerprint(checkpoint)
+    folder = store() / f"{wanted.rpartition(':')[2][:32]}-{WINDOWS[0]}-{WINDOWS[1]}-{context}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            log.warning("oscar-kv: fitting a bundle of %s into %s; this takes minutes, once", checkpoint, folder)
+            try:
+                commands.fit(folder, model=checkpoint, context=context, windows=f"{WINDOWS[0]},{WINDOWS[1]}")
+            except (EnvironmentFault, NumericalError, ValueError) as error:
+                raise InputError(f"no bundle of {quoted(str(checkpoint))} was fitted: {error}") from error
+    facts = _facts(folder)
+    if facts is None or facts[0] != wanted:
+        raise InputError(f"{folder} holds no bundle of the model {quoted(str(checkpoint))}; remove it and start again")
+    return folder
 
 
 def _facts(folder: pathlib.Path) -> tuple[str, str] | None:

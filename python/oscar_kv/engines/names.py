@@ -37,14 +37,15 @@ def existing_folder(value: Any, place: str) -> str | None:
     return value
 
 
-def is_release(found: str, release: str) -> bool:
-    """release: "0.5.23", or "0.33" for all of 0.33.x. Engines guarantee plugins nothing across releases."""
-    return found == release or (release.count(".") == 1 and found.startswith(f"{release}."))
+def is_release(found: str, *releases: str) -> bool:
+    """releases: "0.5.23", or "0.33" for all of 0.33.x. Engines guarantee plugins nothing across releases."""
+    return any(found == one or (one.count(".") == 1 and found.startswith(f"{one}.")) for one in releases)
 
 
-def check_version(engine: str, found: str, release: str) -> None:
-    """InputError unless an engine is the release whose interfaces its adapter uses."""
-    if not is_release(found, release):
-        shown, wanted = (f"{release}.x", f"{release}.0") if release.count(".") == 1 else (release, release)
+def check_version(engine: str, found: str, *releases: str) -> None:
+    """InputError unless an engine is one of the releases whose interfaces its adapter uses, the newest last."""
+    if not is_release(found, *releases):
+        shown = " and ".join(f"{one}.x" if one.count(".") == 1 else one for one in releases)
+        wanted = releases[-1] + (".0" if releases[-1].count(".") == 1 else "")
         raise InputError(f"{engine} {found} is installed, oscar-kv serves {engine} {shown}; install "
                          f"{engine.lower()}=={wanted}")

@@ -117,6 +117,20 @@ def layers_by_reason(reasons: Mapping[int, str]) -> str:
     return "; ".join(f"{layer_numbers(indices)} ({reason})" for reason, indices in by_reason.items())
 
 
+def _cell(bundle: Bundle, layer: Layer) -> int:
+    """Bytes per token and head in a page: an engine's block is [Hkv, 64, cell], this package's is [Hkv, page
+    bytes]. A layer without bits has a byte that nobody reads, because engines know no pages without bytes."""
+    codes = [side_codec(layer, key, bundle.encoder, bundle.group).code for key in (True, False)]
+    return max(1, PageLayout(*codes).bytes // PAGE_TOKENS)
+
+
+def bits_and_bytes(bundle: Bundle, layers: Sequence[Layer] | None = None) -> tuple[float, int]:
+    """Bits of a number, and bytes of a token, in the pages of these layers, or of all."""
+    layers = bundle.layers if layers is None else layers
+    coded = sum(_cell(bundle, layer) * layer.kv_heads for layer in layers)
+    return 8 * coded / sum(2 * layer.head_dim * layer.kv_heads for layer in layers), coded
+
+
 class EngineServing:
     """bundle: of the full model, loaded under plain_torch(). InputError if it does not fit the engine's settings."""
 
@@ -130,18 +144,12 @@ class EngineServing:
             rotated = any(layer.key.rotated_mean for layer in bundle.layers)
             self.phases = phases_of(settings.text, settings.head_size) if rotated else None
             self.layers = {layer.layer: layer for layer in self.bundle.layers}
-            self.cells = {index: self._cell(layer) for index, layer in self.layers.items()}
+            self.cells = {index: _cell(self.bundle, layer) for index, layer in self.layers.items()}
         self.by_block, self.slots, self.most_tokens = settings.shares, settings.slots, settings.most_tokens
         self.most_new = 1 + settings.proposed  # tokens of a request in a decode step
         self._caches: dict[int, SlotKV] = {}
         self._faults: Faults | None = None
         self.shared, self._checked = Shared(settings.flash), False
-
-    def _cell(self, layer: Layer) -> int:
-        """Bytes per token and head in a page: an engine's block is [Hkv, 64, cell], this package's is [Hkv, page
-        bytes]. A layer without bits has a byte that nobody reads, because engines know no pages without bytes."""
-        codes = [side_codec(layer, key, self.bundle.encoder, self.bundle.group).code for key in (True, False)]
-        return max(1, PageLayout(*codes).bytes // PAGE_TOKENS)
 
     def cell(self, index: int) -> int:
         """InputError if the layer is not in the bundle."""
@@ -192,12 +200,9 @@ class EngineServing:
     def summary(self) -> str:
         """One line on what is served."""
         served = sorted(self._caches or self.layers)
-        layers = [self.layers[i] for i in served]
-        coded = sum(self.cells[layer.layer] * layer.kv_heads for layer in layers)
-        plain = sum(4 * layer.head_dim * layer.kv_heads for layer in layers)
-        bits = 16 * coded / plain
+        bits, coded = bits_and_bytes(self.bundle, [self.layers[i] for i in served])
         return (f"bundle {self.bundle.path} ({self.bundle.method}, {bits:.2f} bits a number) in "
-                f"{layer_numbers(served)}: {coded} bytes a token on this GPU, {plain / coded:.1f}x less "
+                f"{layer_numbers(served)}: {coded} bytes a token on this GPU, {16 / bits:.1f}x less "
                 f"than BF16; windows of {self.bundle.sink} and {self.bundle.recent} tokens in BF16")
 
     def passed(self) -> None:

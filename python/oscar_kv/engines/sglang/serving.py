@@ -135,11 +135,14 @@ def bf16_reason(layer: Any) -> str | None:
     return next((f"it has {words}" for name, words in IN_BF16.items() if is_set(values[name])), None)
 
 
-def bundle_path() -> pathlib.Path:
+def bundle_path(model: Any = None) -> pathlib.Path:
+    """model: SGLang's ModelConfig, for `auto`, which fits a bundle."""
     known_names(os.environ, VARIABLES, "the environment")
     path = folder_name(os.environ.get(BUNDLE_VARIABLE) or None, BUNDLE_VARIABLE)
     if path is None:
         raise InputError(f"the attention backend needs a bundle of oscar-fit; name its folder in {BUNDLE_VARIABLE}")
+    if path == bundles.AUTO:
+        return bundles.fitted(_checkpoint(model), model.context_len, logging.getLogger("sglang.srt.oscar_kv"))
     return bundles.named(path)
 
 
@@ -177,7 +180,7 @@ class Serving(EngineServing):
             raise InputError(f"the model cannot be served with the 2-bit cache: {reason}")
         model, parallel = kvc.model_config, groups["parallel"]
         with plain_torch():
-            bundle = load_bundle(bundle_path())
+            bundle = load_bundle(bundle_path(model))
         super().__init__(bundle, Settings(
             text=model.hf_text_config, kv_heads=model.get_total_num_kv_heads(), head_size=model.head_dim,
             checkpoint=functools.partial(_checkpoint, model), slots=groups["schedule"].max_running_requests,

@@ -1,1 +1,1 @@
-"""The plugin for vLLM 0.33."""
+"""The plugin for vLLM 0.32 and 0.33."""

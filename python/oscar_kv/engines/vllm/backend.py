@@ -1,19 +1,18 @@
-"""vLLM's attention backend OSCAR: SlotKV with the interfaces of vLLM 0.33 (v1/attention/backend.py there). vLLM owns
-the pages, in blocks of 64 tokens and the layout LBHNC, in which a layer's block is [Hkv, page bytes]. The BF16
-windows are in rings by request slot, or with prefix caching in an overlay by block. Only vLLM's second model
-runner gives slots to a backend."""
+"""vLLM's attention backend OSCAR: SlotKV with the interfaces of vLLM 0.33 (v1/attention/backend.py there), which are
+those of 0.32. vLLM owns the pages, in blocks of 64 tokens and the layout LBHNC, in which a layer's block is [Hkv, page
+bytes]. The BF16 windows are in rings by request slot, or with prefix caching in an overlay by block. Only vLLM's
+second model runner gives slots to a backend."""
 import dataclasses
 import logging
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-import vllm
 
-from ..names import CACHE_DTYPE, VLLM_BACKEND, check_version
-from .limits import RELEASE
+from ..names import CACHE_DTYPE, VLLM_BACKEND
+from .release import check_release
 
-check_version("vLLM", vllm.__version__, RELEASE)
+check_release()
 
 from vllm.config import get_current_vllm_config
 from vllm.v1.attention.backend import (

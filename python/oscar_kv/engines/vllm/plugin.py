@@ -9,8 +9,8 @@ import copyreg
 import os
 from typing import Any
 
-from ..names import BUNDLE_VARIABLE, CACHE_DTYPE, VLLM_BACKEND, check_version, is_release
-from .limits import RELEASE
+from ..names import BUNDLE_VARIABLE, CACHE_DTYPE, VLLM_BACKEND
+from .release import check_release, register_cache_type, served
 
 
 class OscarCacheType:
@@ -25,7 +25,7 @@ class OscarCacheType:
         """vLLM asks when it makes a configuration with this type."""
         from vllm.v1.kv_cache_interface import KVQuantMode
         install()
-        return KVQuantMode.CUSTOM
+        return getattr(KVQuantMode, "CUSTOM", KVQuantMode.NONE)
 
 
 def backend() -> Any:
@@ -51,10 +51,10 @@ def received() -> Any:
 
 def install() -> None:
     """Wraps vLLM's classes once. Other releases stay as they are; backend.py refuses them."""
-    from vllm import __version__
-    if is_release(__version__, RELEASE):
-        from . import prefixes
+    if served():
+        from . import gauges, prefixes
         prefixes.install()
+        gauges.install()
         with contextlib.suppress(ImportError):  # a process without vLLM's kernels, which builds no model
             from . import layers
             layers.install()
@@ -63,13 +63,9 @@ def install() -> None:
 def register() -> None:
     """The entry point. May be called any number of times."""
     try:
-        from vllm.config.cache import is_known_kv_cache_dtype, register_kv_cache_dtype
+        register_cache_type(OscarCacheType)
         backend()
     except ImportError:  # another release: its users may not know that oscar-kv is installed
         if os.environ.get(BUNDLE_VARIABLE):
-            from vllm import __version__
-            check_version("vLLM", __version__, RELEASE)
+            check_release()
             raise
-        return
-    if not is_known_kv_cache_dtype(CACHE_DTYPE):
-        register_kv_cache_dtype(CACHE_DTYPE)(OscarCacheType)

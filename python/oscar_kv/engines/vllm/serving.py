@@ -1,5 +1,5 @@
 """State shared by the layers of one vLLM worker: the bundle, or the worker's heads of it, checked against the model
-and vLLM's settings. Implements no interface of vLLM; reads its configuration as in 0.33."""
+and vLLM's settings. Implements no interface of vLLM; reads its configuration as in 0.32 and 0.33."""
 import functools
 import logging
 import os
@@ -36,8 +36,11 @@ def _option(config: Any, name: str, read: Callable[[Any, str], str | None]) -> s
 
 def bundle_path(config: Any) -> pathlib.Path:
     """--additional-config '{"oscar_bundle": DIR}' or the environment; the option takes precedence. Without both, the
-    bundle of the checkpoint on this machine."""
+    bundle of the checkpoint on this machine. "auto" fits one."""
     name = _option(config, BUNDLE_OPTION, folder_name) or os.environ.get(BUNDLE_VARIABLE)
+    if name == bundles.AUTO:
+        return bundles.fitted(_checkpoint(config), config.model_config.max_model_len,
+                              logging.getLogger("vllm.oscar_kv"))
     if name:
         return bundles.named(name)
     return bundles.of_checkpoint(_checkpoint(config), f"--additional-config '{{\"{BUNDLE_OPTION}\": \"DIR\"}}'")
