@@ -9,7 +9,7 @@
 namespace oscar {
 namespace {
 
-constexpr std::int64_t kQueries = 8;     // compared with full attention
+constexpr std::int64_t kQueries = 8;      // compared with full attention
 constexpr double kSurelyRounding = 0.01;  // a difference up to this is not looked into
 
 // |a - b| / |b|, in FP64 on the CPU.
@@ -19,8 +19,8 @@ double relative_difference(const at::Tensor& a, const at::Tensor& b) {
   return (a.to(at::kCPU, at::kDouble) - exact).norm().item<double>() / (norm > 0 ? norm : 1.0);
 }
 
-// How far BF16 arithmetic alone moves the outputs of these queries: plain attention in BF16 and in FP32. Keys with means
-// of hundreds (Qwen2.5) have logits of thousands, of which BF16 rounds away several nats.
+// How far BF16 arithmetic alone moves the outputs of these queries: plain attention in BF16 and in FP32. Keys with
+// means of hundreds (Qwen2.5) have logits of thousands, of which BF16 rounds away several nats.
 double rounding_of(const AttentionInput& input) {
   const std::int64_t tokens = input.k.size(0), tail = input.q.size(0);
   const SequenceBatch batch{{0}, {tokens}, {0}};
@@ -73,7 +73,8 @@ void CacheChecker::check_layer(const LayerToCheck& layer) {
   }
   const SequenceBatch batch{{0}, {tail}, {body}};
   double error = relative_difference(paged.attend(tokens_of(input, batch)), layer.prefill);
-  if (error > kSurelyRounding && input.k.scalar_type() == at::kBFloat16 && error <= 2.0 * rounding_of(input)) error = 0.0;
+  if (error > kSurelyRounding && input.k.scalar_type() == at::kBFloat16 && error <= 2.0 * rounding_of(input))
+    error = 0.0;
   // std::max() would drop a NaN.
   check_.reader_error =
       std::isfinite(error) ? std::max(check_.reader_error, error) : std::numeric_limits<double>::max();

@@ -279,7 +279,8 @@ TEST(CacheCheck, RoundingOfBf16IsNoFault) {
   for (at::Tensor* x : {&in.input.q, &in.input.k}) x->select(2, 1).add_(600.0);
   for (at::Tensor* x : {&in.input.q, &in.input.k, &in.input.v}) *x = x->to(at::kBFloat16);
   const KvMethod plain = make_method("bf16", small_model(), nullptr, {4, 8, 1});
-  const at::Tensor rounded = FullAttention().attend(in.input), decoded = SimulatedPrefillAttention(plain).attend(in.input);
+  const at::Tensor rounded = FullAttention().attend(in.input),
+                   decoded = SimulatedPrefillAttention(plain).attend(in.input);
   EXPECT_GT((rounded - decoded).norm().item<double>(), 0.03 * decoded.norm().item<double>());
   CacheChecker checker(plain, small_model());
   checker.check_layer(layer_to_check(in.input, rounded));

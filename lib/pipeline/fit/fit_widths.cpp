@@ -25,7 +25,8 @@ Fitted fitted_with(const FitRequest& r, const FitInput& input, FitOptions option
   fitted.result = fit(input.statistics, options);
   progress.finish();
   options.on_step = nullptr;
-  const FitSource source{fs::path(r.statistics).filename().string(), hash_of(input), tool_version(), r.text_hashes, r.check_rows};
+  const FitSource source{fs::path(r.statistics).filename().string(), hash_of(input), tool_version(), r.text_hashes,
+                         r.check_rows};
   fitted.bundle = bundle_from_fit(input.statistics, options, fitted.result, r.windows, source);
   if (!r.form.empty()) {
     fitted.bundle.provenance["options"]["for"] = r.form;
