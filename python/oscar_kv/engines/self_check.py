@@ -31,9 +31,9 @@ SEQUENCES = (1, 4, 16, 24, 48)  # and as many as the engine serves at a time
 # Difference of an output from the reference's, in parts of the reference's length. Right kernels have .002 to .01; a
 # wrong page, scale or sum has .5 and more, or no number at all.
 LIMIT = 0.1
-# A chunk attends to keys in BF16. Where means of hundreds make logits of thousands, as in layer 0 of Qwen2.5-Coder-1.5B,
-# rounding moves outputs by most of their size in any implementation: differences up to this multiple of what it does to
-# the reference tell nothing.
+# A chunk attends to keys in BF16. Where means of hundreds make logits of thousands, as in layer 0 of
+# Qwen2.5-Coder-1.5B, rounding moves outputs by most of their size in any implementation: differences up to this
+# multiple of what it does to the reference tell nothing.
 ROUNDINGS = 4.0
 
 Source = Callable[[LayerCode, int, int], CheckRows]
@@ -83,10 +83,9 @@ def errors_of(kv: SlotKV, slots: int, most_tokens: int, source: Source = made_ro
     theirs = PagedKV(code, PageTable(1), 1) if own else ours
     chunk = _by_chunk(ours, theirs, rows, tokens, scale)
     if chunk is not None:
-        found, right, rounded = chunk
-        apart, rounding = _error(found, right), _error(rounded, right)
-        made.append((f"a prompt chunk of {len(found)} tokens",
-                     torch.where(apart <= ROUNDINGS * rounding, rounding.new_zeros(()), apart)))
+        difference, rounding = _error(chunk[0], chunk[1]), _error(chunk[2], chunk[1])
+        made.append((f"a prompt chunk of {len(chunk[0])} tokens",
+                     torch.where(difference <= ROUNDINGS * rounding, rounding.new_zeros(()), difference)))
     held = _stepped(ours, tokens)
     with operators.by_reference():
         expected = _expected(_stepped(theirs, tokens) if own else held, rows, code, scale)
@@ -126,8 +125,8 @@ def _newest(rows: CheckRows, position: int) -> torch.Tensor:
 
 def _by_chunk(ours: PagedKV, theirs: PagedKV, rows: CheckRows, tokens: int,
               scale: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
-    """Fills both caches with `tokens` tokens, the last of which attend as a chunk: outputs [T, Hq, d] by the kernels, by
-    the reference, and by the reference with stored rows in BF16; or None if the sequence is too short for one."""
+    """Fills both caches with `tokens` tokens, the last of which attend as a chunk: outputs [T, Hq, d] by the kernels,
+    by the reference, and by the reference with stored rows in BF16; or None if the sequence is too short for one."""
     code, count, outputs = ours.code, min(CHUNK, tokens // 2), None
     for begin, end in ((0, tokens - count), (tokens - count, tokens)):
         key, value = rows.key[begin:end], rows.value[begin:end]
