@@ -226,7 +226,7 @@ def known_options():
     """Of the commands, the scripts, the programs that measure and the Python package."""
     known = set().union(*map(options_of, SUBCOMMANDS))
     scripts = (path for path in (SOURCE_DIR / "scripts").rglob("*") if path.suffix in ("", ".py") and path.is_file())
-    benches = (path for path in (SOURCE_DIR / "tests" / "bench").rglob("*") if path.suffix in (".cpp", ".cu", ".cuh"))
+    benches = (path for path in (SOURCE_DIR / "tests" / "bench").rglob("*") if path.suffix in (".cpp", ".cu", ".cuh", "", ".py") and path.is_file())
     for program in itertools.chain(scripts, benches, (SOURCE_DIR / "docs" / "ci").glob("*.sh"),
                                    (SOURCE_DIR / "tests" / "oracles").glob("*.py"), (SOURCE_DIR / "python").rglob("*.py")):
         known |= set(LONG_OPTION.findall(program.read_text()))

@@ -135,7 +135,7 @@ def test_exported_files_know_their_model_and_clip(bundle, text, tmp_path):
 
 def test_forms_that_do_not_exist_or_have_nothing_to_serve(bundle, model, text):
     verify = ["verify", "--no-gate", "--model", model, "--text", text, "--context", 512]
-    refuse(USAGE, *verify, "--bundle", bundle, "--as", "tensorrt", names="sglang-branch, sglang-branch-v2, sglang-branch-v3, transformers, vllm, sglang, absorbed")
+    refuse(USAGE, *verify, "--bundle", bundle, "--as", "tensorrt", names="sglang-branch, sglang-branch-v2, sglang-branch-v3, transformers, vllm, sglang, hub, absorbed")
     refuse(USAGE, *verify, "--as", "sglang-branch", names="--bundle")
 
 
@@ -233,7 +233,7 @@ def test_a_folder_to_upload_is_read_from_the_cache(sample, tmp_path, monkeypatch
     snapshot = hub / "models--org--kv" / "snapshots" / commit
     succeed("export", sample / "layers", "--format", "hub", "--report", report, "-o", snapshot, "--model", OUTLIERS)
     names = {str(path.relative_to(snapshot)) for path in snapshot.rglob("*")}
-    assert names == {"README.md", "SHA256SUMS", "oscar_bundle.json", "report.json", "rotations.safetensors"}
+    assert names == {"README.md", "SHA256SUMS", "oscar_bundle.json", "report.json", "rotations.safetensors", "self_check.safetensors"}
     subprocess.run(["sha256sum", "-c", "--quiet", "SHA256SUMS"], cwd=snapshot, check=True)
     card, kept = (snapshot / "README.md").read_text(), (snapshot / "report.json").read_text()
     assert "vLLM 0.3" in card and "H100" in card and "SGLang 0.5" in card and "| oscar |" in card
