@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::int64_t kQueries = 8;      // compared with full attention
 constexpr double kSurelyRounding = 0.01;  // a difference up to this is not looked into
+constexpr double kStretch = 0.83;         // turns numbers of BF16 into others, near in size
 
 // |a - b| / |b|, in FP64 on the CPU.
 double relative_difference(const at::Tensor& a, const at::Tensor& b) {
@@ -19,17 +20,19 @@ double relative_difference(const at::Tensor& a, const at::Tensor& b) {
   return (a.to(at::kCPU, at::kDouble) - exact).norm().item<double>() / (norm > 0 ? norm : 1.0);
 }
 
-// How far BF16 arithmetic alone moves the outputs of these queries: plain attention in BF16 and in FP32. Keys with
-// means of hundreds (Qwen2.5) have logits of thousands, of which BF16 rounds away several nats.
+// How far it moves the outputs of these queries if keys as large as these are rounded to BF16, which prefill on a GPU
+// does with the keys that it restores, and decode does not. Keys with means of hundreds (Qwen2.5) have logits of
+// thousands, of which rounding takes several nats. The layer's own keys are BF16 already, so they are stretched first.
 double rounding_of(const AttentionInput& input) {
   const std::int64_t tokens = input.k.size(0), tail = input.q.size(0);
   const SequenceBatch batch{{0}, {tokens}, {0}};
-  AttentionInput whole = input;
-  whole.batch = &batch;
-  whole.asked = at::arange(tokens - tail, tokens, at::kLong);
-  const AttentionInput rounded = with_all_queries(whole);
-  AttentionInput exact = rounded;
-  exact.q = rounded.q.to(at::kFloat), exact.k = rounded.k.to(at::kFloat), exact.v = rounded.v.to(at::kFloat);
+  AttentionInput exact = input;
+  exact.batch = &batch;
+  exact.asked = at::arange(tokens - tail, tokens, at::kLong);
+  exact = with_all_queries(exact);
+  exact.q = exact.q.to(at::kFloat), exact.v = input.v.to(at::kFloat), exact.k = input.k.to(at::kFloat).mul_(kStretch);
+  AttentionInput rounded = exact;
+  rounded.k = exact.k.to(at::kBFloat16).to(at::kFloat);
   FullAttention attention;
   const auto last = [&](const at::Tensor& x) { return x.narrow(0, tokens - tail, tail); };
   return relative_difference(last(attention.attend(rounded)), last(attention.attend(exact)));

@@ -20,7 +20,7 @@ struct CacheCheck {
   std::int64_t read = 0;       // quantized rows read back
   std::int64_t misread = 0;    // rows that differ from the simulated prefill's
   // worst layer: |decode - prefill| / |prefill| of attention output for the last queries; 0 for a layer where it is at
-  // most twice what BF16 arithmetic does to plain attention
+  // most twice what rounding keys to BF16 does to plain attention
   double reader_error = 0;
   std::uint64_t allocated_bytes = 0;  // per sequence, all layers
 };

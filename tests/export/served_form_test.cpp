@@ -109,8 +109,9 @@ TEST(ServedForm, VllmNeedsWhatItsKernelsHave) {
 
 TEST(ServedForm, UnknownFormatsAreRefusedWithTheList) {
   const std::string message = message_of<UsageError>([&] { served_form(small_bundle(), "tensorrt"); });
-  EXPECT_NE(message.find("sglang-branch, sglang-branch-v2, sglang-branch-v3, transformers, vllm, sglang, absorbed"),
-            std::string::npos)
+  EXPECT_NE(
+      message.find("sglang-branch, sglang-branch-v2, sglang-branch-v3, transformers, vllm, sglang, hub, absorbed"),
+      std::string::npos)
       << message;
 }
 
