@@ -46,7 +46,8 @@ bool copy_hashed(const fs::path& from, const fs::path& to, const std::string& sh
 
 }  // namespace
 
-std::vector<std::string> copy_bundle(const fs::path& bundle, const fs::path& directory, const std::string& folder) {
+std::vector<std::string> copy_bundle(const fs::path& bundle, const fs::path& directory, const std::string& folder,
+                                     const std::set<std::string>& left_out) {
   const std::string text = read_file(bundle / kManifestName);
   const Json manifest = parse_json(text, (bundle / kManifestName).string());
   const Json& listed = json_object(manifest, "files", (bundle / kManifestName).string());
@@ -57,9 +58,10 @@ std::vector<std::string> copy_bundle(const fs::path& bundle, const fs::path& dir
   std::set<fs::path> known;  // names known to be plain
   for (const fs::path& path : bundle_files(bundle)) known.insert(path.lexically_relative(bundle));
   for (const auto& [file, entry] : listed.items()) {
-    if (file == kCalibrationHashesName) continue;
+    if (file == kCalibrationHashesName || left_out.contains(file)) continue;
     const fs::path path = bundle / file;
     std::error_code ec;
+    if (!fs::exists(path, ec) && (file == kCheckRowsName || file == kProbeName)) continue;  // its owner deleted it
     const bool here = known.contains(file) && fs::is_regular_file(path, ec);
     if (here && copy_hashed(path, directory / folder / file, json_string(entry, "sha256", path.string()))) {
       names.push_back(prefix + file);

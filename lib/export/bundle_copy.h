@@ -1,6 +1,7 @@
 // Copies a bundle into an export whose engine reads the bundle itself.
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,8 +15,10 @@ constexpr const char* kBundleFolder = "oscar_bundle";
 // there, "oscar_bundle/oscar_bundle.json" and so on. Each file is read once, so the hashed bytes are the written bytes.
 // InputError if a hash differs from the manifest.
 // Calibration hashes are left out because exports are shared. A card with other content, which load_bundle() accepts,
-// is also left out. In a bundle from a stranger it may link to any file that the user can read.
+// is also left out. In a bundle from a stranger it may link to any file that the user can read. left_out: further
+// files.
 std::vector<std::string> copy_bundle(const fs::path& bundle, const fs::path& directory,
-                                     const std::string& folder = kBundleFolder);
+                                     const std::string& folder = kBundleFolder,
+                                     const std::set<std::string>& left_out = {});
 
 }  // namespace oscar

@@ -72,7 +72,7 @@ std::string hub_plan(const ServedForm& form, const ExportOptions& options) {
 std::vector<std::string> write_hub(const ExportFormat&, const ServedForm& form, const fs::path& directory,
                                    const ExportOptions& options) {
   AtomicDirectory target(directory, options.overwrite, checksummed_directory());
-  std::vector<std::string> names = copy_bundle(options.bundle, target.path(), "");
+  std::vector<std::string> names = copy_bundle(options.bundle, target.path(), "", {kProbeName});  // the probe is text
   const auto write = [&](const std::string& name, const std::string& text) {
     write_file_atomic(target.path() / name, text);
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);

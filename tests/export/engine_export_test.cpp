@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "bundle/bundle_fixture.h"
 #include "export/engine_limits.h"
+#include "export/hub_export.h"
 #include "support/paths.h"
 #include "support/temp_directory.h"
 
@@ -90,6 +91,28 @@ TEST(EngineExport, PlansAndRefusalsNameTheEngine) {
 }
 
 // The GPUs that cards name are those of the raw results.
+TEST(HubExport, HasNoText) {
+  // What is shared has no probe, which is text; an engine's export has it, unless its owner deleted it.
+  const TempDirectory work;
+  Bundle bundle = small_bundle(2, 64);
+  bundle.probe = {{"format", "oscar-probe"}};
+  save_bundle(bundle, work.path() / "bundle", false);
+  ExportOptions options;
+  options.bundle = work.path() / "bundle", options.model_path = "org/model", options.tool_version = "1";
+  const auto has_probe = [&](const std::string& format, const std::string& out) {
+    const ServedForm form = served_form(load_bundle(options.bundle), format);
+    const ExportFormat& row = written_format(format);
+    (format == "hub" ? write_hub : write_engine)(row, form, work.path() / out, options);
+    const std::string folder = format == "hub" ? "" : "oscar_bundle/";
+    EXPECT_NO_THROW(load_bundle(work.path() / out / folder));
+    return fs::exists(work.path() / out / (folder + kProbeName));
+  };
+  EXPECT_TRUE(has_probe("vllm", "first"));
+  EXPECT_FALSE(has_probe("hub", "second"));
+  fs::remove(options.bundle / kProbeName);
+  EXPECT_FALSE(has_probe("vllm", "third"));
+}
+
 TEST(EngineExport, NamesTheGpusOfTheResults) {
   for (const PluginEngine& engine : {vllm_engine(), sglang_engine()}) {
     std::string prefix = engine.name;
