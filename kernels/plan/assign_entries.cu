@@ -3,11 +3,12 @@
 #include "kernels/plan/assign_entries.h"
 
 #include "kernels/common/launch_kernel.cuh"
+#include "kernels/common/page_layout.h"
 
 namespace oscar::kernels {
 namespace {
 
-constexpr int kThreads = 1024, kWarps = kThreads / 32, kPageTokens = 64;
+constexpr int kThreads = 1024, kWarps = kThreads / 32;
 constexpr std::int64_t kNone = -1, kNoEntry = INT64_MAX;
 constexpr int kEntryBits = 24;
 

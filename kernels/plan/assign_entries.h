@@ -9,9 +9,8 @@
 
 namespace oscar::kernels {
 
-// R requests whose windows have W = sink_pages + ring_pages blocks. All pointers are device pointers. Arrays of
-// [entries
-// + 1] and [blocks + 1] have a last element for what is discarded.
+// R requests whose windows have W = sink_pages + ring_pages blocks. All pointers are device pointers. Arrays of one
+// element more than there are entries or blocks have a last one for what is discarded.
 struct AssignEntriesParams {
   const std::int32_t* lengths;  // [R] tokens with the new ones; 0: padding
   const std::int64_t* known;    // [R] tokens before the new ones of a chunk; -1: not a chunk

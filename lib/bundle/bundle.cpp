@@ -79,8 +79,7 @@ void check_files(const Manifest& manifest, const fs::path& directory) {
       }
       continue;
     }
-    // These may be deleted before a bundle is passed on.
-    if (!present && (name == kCalibrationHashesName || name == kCheckRowsName || name == kProbeName)) continue;
+    if (!present && may_be_deleted(name)) continue;
     if (!present) throw InputError(path.string() + ": is missing; the manifest lists it");
     const std::uint64_t size = fs::file_size(path, ec);
     if (size != listed.bytes) {
@@ -199,6 +198,10 @@ void save(const Bundle& bundle, const Curves* curves, const fs::path& directory,
 }  // namespace
 
 DirectoryKind bundle_directory() { return {kManifestName, own_files}; }
+
+bool may_be_deleted(const std::string& name) {
+  return name == kCalibrationHashesName || name == kCheckRowsName || name == kProbeName;
+}
 
 std::vector<fs::path> bundle_files(const fs::path& directory) {
   std::vector<fs::path> files;

@@ -61,7 +61,7 @@ std::vector<std::string> copy_bundle(const fs::path& bundle, const fs::path& dir
     if (file == kCalibrationHashesName || left_out.contains(file)) continue;
     const fs::path path = bundle / file;
     std::error_code ec;
-    if (!fs::exists(path, ec) && (file == kCheckRowsName || file == kProbeName)) continue;  // its owner deleted it
+    if (!fs::exists(path, ec) && may_be_deleted(file)) continue;
     const bool here = known.contains(file) && fs::is_regular_file(path, ec);
     if (here && copy_hashed(path, directory / folder / file, json_string(entry, "sha256", path.string()))) {
       names.push_back(prefix + file);

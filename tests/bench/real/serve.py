@@ -13,8 +13,10 @@ import sys
 import time
 
 os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_NO_USAGE_STATS="1", VLLM_USE_FLASHINFER_SAMPLER="0", HF_HUB_OFFLINE="1")
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "vllm"))
 import forced  # noqa: E402
 import prompts  # noqa: E402
+import quality  # noqa: E402
 import torch  # noqa: E402
 from transformers import AutoTokenizer  # noqa: E402
 
@@ -60,14 +62,10 @@ class Measured:
             print(self.path.stem, name, self.found[name + "_s"], "s", flush=True)
 
 
-def cut(ids, length, count):
-    return [ids[i * length:(i + 1) * length] for i in range(count) if (i + 1) * length <= len(ids)]
-
-
 def score(llm, measured, work, length, ids):
     """KL at `length`; the BF16 cache is compared with itself at one request."""
     folder = work / f"bf16-{length}"
-    forced.TEXTS[:] = cut(ids, length, max(REQUESTS))
+    forced.TEXTS[:] = quality.sequences(ids, None, length, max(REQUESTS))
     texts = range(len(forced.TEXTS))
     done = folder / "done"
     if not done.exists() and measured.found["cache"] == "bf16":
@@ -128,7 +126,6 @@ def main():
             measured("he_behind_again", lambda: [a for i in range(0, len(sets["he_behind"]), 16) for a in ask(sets["he_behind"][i:i + 16], 512)])
 
     def traffic():
-        sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "vllm"))
         from traffic import Traffic, Turns
         sender = Traffic(llm, json.loads((pathlib.Path(model) / "config.json").read_text())["vocab_size"])
         rows = [sender.row(*map(int, os.environ["TRAFFIC"].split(":"))) | {"round": number} for number in Turns(os.environ.get("TURNS", ""))]
