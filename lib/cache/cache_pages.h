@@ -8,16 +8,7 @@
 
 #include <cstdint>
 
-#include "kernels/common/page_layout.h"
-
 namespace oscar {
-
-// The page layout that a kernel needs.
-struct PageFormat {
-  std::int32_t head_bytes = 0;  // bytes of one KV head
-  SideLayout rows;
-  const float* sigma = nullptr;  // [Hkv, 4] deviations of blocks, valid while the pages exist
-};
 
 class CachePages {
  public:
@@ -60,8 +51,6 @@ class CachePages {
 
   // For checks: the first `count` rows of a KV head as readers decode them, [count, d] in the basis of the windows.
   virtual void read_back(const std::uint8_t* page, int head, int count, float* rows) const = 0;
-
-  virtual PageFormat format() const { return {}; }  // of pages that kernels read
 };
 
 }  // namespace oscar

@@ -44,7 +44,6 @@ class RowPages : public CachePages {
   std::int64_t differing_rows(const std::uint8_t* pages, int head, std::int64_t tokens,
                               const float* rows) const override;
   void read_back(const std::uint8_t* page, int head, int count, float* rows) const override;
-  PageFormat format() const override { return {page_.bytes(), layout_, sigma_.data()}; }
 
  private:
   void write_row(std::uint8_t* head_page, const RowCodec& codec, int token, const float* row) const;

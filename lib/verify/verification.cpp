@@ -168,8 +168,6 @@ void Verification::check_decode_path() const {
     if (!c.method.paged() && contains(evaluated_, c.method.id)) {
       throw UsageError("method '" + c.method.id + "' " + c.method.coder->no_pages() + ": pass --path prefill");
     }
-    const std::string unsupported = decode_unsupported(c.method, model, request_.decoder.device);
-    if (!unsupported.empty()) throw EnvironmentError(unsupported);
     const std::string note = decode_note(c.method, model, request_.decoder.device);
     if (note.empty() || contains(notes, note)) continue;
     log_info(note);
