@@ -30,7 +30,6 @@ class RowPages : public CachePages {
 
   int tokens() const override { return kPageTokens; }
   std::int64_t bytes() const override { return std::ssize(codecs_) * page_.bytes(); }
-  int least_tokens() const override { return 1; }
   void write(std::uint8_t* page, int token, int count, const float* rows) const override;
   bool by_head() const override { return !codecs_.empty() && codecs_.front().encoder == Encoder::kFeedback; }
   void write_head(std::uint8_t* page, int head, int token, int count, const float* rows) const override;

@@ -32,7 +32,7 @@ class MethodEngine {
   // Bits per element of a sequence of `context` tokens: allocated_bytes() over its elements.
   double bits_per_element_at(std::int64_t context) const;
 
-  // rows: [T, H, d] FP32, tokens from position 0 on, on the CPU or a GPU. Returns [T, H, d]: decoded rows for every
+  // rows: [T, H, d] FP32, tokens from position 0 on, on the CPU or a GPU; the CPU codes them. Returns [T, H, d]: decoded rows for every
   // token after the sink whose tile is complete, and the input rows elsewhere. NumericalError if a row is not finite.
   at::Tensor reconstruct(Side side, const at::Tensor& rows) const;
 
@@ -41,7 +41,6 @@ class MethodEngine {
 
  private:
   double held(std::int64_t tokens) const;  // allocated_bytes() before rounding up
-  std::int64_t hadamard_order(const SideCode& side) const;
   at::Tensor basis_matrix(const at::Tensor& rows) const;
 
   MethodSpec description_;

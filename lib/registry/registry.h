@@ -54,8 +54,7 @@ struct MethodRow {
   bool needs_bundle() const { return fitted(); }
   bool metric_aware() const { return transform == MethodTransform::kBalanced; }  // fitted to rows and metric
   bool data_free() const { return transform == MethodTransform::kIdentity || transform == MethodTransform::kHadamard; }
-  // True if the decode path has pages for it.
-  bool paged() const { return !description || has_pages(*description); }
+  bool paged() const { return !description; }  // true if the decode path has pages for it
   bool two_bit() const { return description && description->key.bits == 2 && description->value.bits == 2; }
 };
 

@@ -75,7 +75,7 @@ for part in "$@"; do
       ;;
     verify)
       timed verify "$bin/oscar-verify" --no-gate --model "$model" --bundle "$work/fitted-oscar" --bundle "$work/fitted-waterfill" \
-        --text "$root/sample_data/heldout.txt" --methods bf16,naive2,hadamard2,kivi2-g128,oscar-tns,turboquant2.5 \
+        --text "$root/sample_data/heldout.txt" --methods bf16,naive2,hadamard2,kivi2-g128,turboquant2.5 \
         --max-sequences 2 --layer-sequences 1 --device "$device" --report "$work/verify.json" --overwrite
       ;;
     decode)

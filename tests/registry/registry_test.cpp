@@ -71,7 +71,6 @@ TEST(Registry, BundlesRunUnderTheirMethodOrTheReference) {
 
 TEST(Registry, PagesFollowFromTheDescription) {
   EXPECT_TRUE(find_method("bf16")->paged());
-  EXPECT_TRUE(find_method("kivi2")->paged());
   EXPECT_FALSE(find_method("turboquant2.5")->paged());
   EXPECT_TRUE(find_method("kivi2")->two_bit());
   EXPECT_FALSE(find_method("q4_0")->two_bit());

@@ -1,5 +1,4 @@
 // Which caches the CUDA kernels of this build support.
-#include "attention/cache_factory.h"
 #include "attention/paged_backend.h"
 #include "kernels/common/page_layout.h"
 #include "kernels/decode/tile_phases.h"
@@ -62,7 +61,6 @@ std::string fast_kernel_fault(const KvMethod& method, const ModelConfig& model) 
   const std::int64_t d = model.head_dim, group = model.gqa_group();
   if (d != 64 && d != 128 && d != 256) return built("head sizes 64, 128 and 256", number(d));
   if (group < 1 || group > 16) return built("1 to 16 query heads on a KV head", number(group));
-  if (!cache_spec(method, model).shared_pages) return built("pages that hold keys and values", "separate ones");
   const std::string code = method.quantized ? code_reason(method, model) : "";
   return code.empty() ? mean_reason(method, model) : code;
 }
