@@ -144,24 +144,6 @@ void add_collecting_options(CLI::App& app, FitArguments& a) {
 
 }  // namespace
 
-CLI::App* add_check_command(CLI::App& app, CheckArguments& a) {
-  CLI::App* check = app.add_subcommand(
-      "check", "How much worse a bundle is on newer traffic than a new fit would be, from its statistics only");
-  check->add_option("bundle", a.bundle, "Bundle of oscar-fit, method balanced or waterfill")
-      ->required()
-      ->type_name("DIR|hf:org/name");
-  check->add_option("--statistics", a.statistics, "Statistics of the newer traffic, of oscar-collect")
-      ->required()
-      ->type_name("FILE");
-  check
-      ->add_option("--max-regret", a.max_regret,
-                   "End with exit code 1 when the predicted end-to-end error is more than X times a new fit's")
-      ->check(CLI::Range(1.0, 1e9))
-      ->type_name("X");
-  check->fallthrough();
-  return check;
-}
-
 void add_fit_options(CLI::App& app, FitArguments& arguments) {
   add_transform_options(app, arguments);
   add_code_options(app, arguments);
