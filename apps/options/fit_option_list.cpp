@@ -51,9 +51,8 @@ void add_code_options(CLI::App& app, FitArguments& a) {
   add_device_option(app, a.common);
   app.add_option(
          "--encoder", a.encoder,
-         "How scales and codes are chosen; engines that read published files use minmax; feedback also lets the "
-         "errors of channels cancel where queries and W_O read them")
-      ->check(CLI::IsMember({"auto", "minmax", "search", "feedback"}))
+         "How scales and codes are chosen; engines that read published files use minmax")
+      ->check(CLI::IsMember({"auto", "minmax", "search"}))
       ->capture_default_str();
   app.add_option("--bits", a.bits,
                  "Bits per quantized element, parameters included: for waterfill any budget (default 2.25), else 2 + "

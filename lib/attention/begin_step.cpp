@@ -157,7 +157,7 @@ void append_step(KvCache& cache, std::int64_t layer, const std::vector<StepToken
   constexpr std::int64_t kCheapParts = 8;  // parts of one token each: fewer are not worth waking a thread
   std::vector<KvCache::NextRows> next;
   for (const StepToken& token : tokens) next.push_back({token.id, keys[token.row], values[token.row], 1});
-  cache.append_rows(layer, next, in_threads(cache.by_head(layer) ? 1 : kCheapParts));
+  cache.append_rows(layer, next, in_threads(kCheapParts));
 }
 
 }  // namespace oscar

@@ -17,12 +17,6 @@ class CachePages {
   // Codes the tokens [token, token + count) of a page: any number of them. rows: [count, Hkv, d] finite floats in the basis of the windows.
   virtual void write(std::uint8_t* page, int token, int count, const float* rows) const = 0;
 
-  // True if each head's rows are coded independently and take long enough to use a thread per head. write_head() then
-  // codes one head, rows [count, d]. Heads of a page may be written at the same time.
-  virtual bool by_head() const { return false; }
-  virtual void write_head(std::uint8_t* /*page*/, int /*head*/, int /*token*/, int /*count*/,
-                          const float* /*rows*/) const {}
-
   // Keys: dots[h * tokens() + t] = <q_h, khat_t> for the first `count` tokens of a KV head. q: [queries, d], in the
   // basis of the codes.
   virtual void dots(const std::uint8_t* page, int head, int count, const float* q, int queries, float* dots) const = 0;

@@ -95,12 +95,7 @@ void KvCache::add_parts(Sequence& sequence, std::int64_t layer, Side side, const
   const std::int64_t each = pages.tokens(), first = begin / each, last = (end - 1) / each;
   make_pages(sequence, layer, last + 1);
   for (std::int64_t page = first; page <= last; ++page) {
-    Part part{&sequence, side, std::max(begin, page * each), std::min(end, (page + 1) * each), added, -1};
-    if (!pages.by_head()) {
-      parts.push_back(part);
-      continue;
-    }
-    for (part.head = 0; part.head < spec_.kv_heads; ++part.head) parts.push_back(part);
+    parts.push_back({&sequence, side, std::max(begin, page * each), std::min(end, (page + 1) * each), added});
   }
 }
 
@@ -133,37 +128,22 @@ void KvCache::code(const Part& part, std::int64_t layer) {
   const CachePages& pages = *spec(part.side).pages[as_index(layer)];
   const Rows& held = part.sequence->sides[at(part.side)][as_index(layer)];
   const std::int64_t width = spec_.kv_heads * spec_.head_dim, ring = w.recent + w.flush, page_tokens = pages.tokens();
-  const std::int64_t first_head = std::max<std::int64_t>(part.head, 0), channel = first_head * spec_.head_dim,
-                     channels = part.head < 0 ? width : spec_.head_dim;
   const std::int32_t id = part.sequence->table[as_index(part.begin / page_tokens)];
   std::uint8_t* page = pools_[as_index(layer)].data() + as_index(id) * as_index(pages.bytes());
   const std::int64_t count = part.end - part.begin;
-  std::vector<float> rows(as_index(count * channels));
+  std::vector<float> rows(as_index(count * width));
   for (std::int64_t t = 0; t < count; ++t) {
     const std::int64_t at = part.begin + t;
     const std::int64_t behind = w.sink + at - held.tokens;  // index among the added rows, if not negative
     const std::uint16_t* row =
-        channel + (behind >= 0 ? part.added.rows + behind * width : held.ring.data() + at % ring * width);
-    for (std::int64_t i = 0; i < channels; ++i) {
-      const float x = rows[as_index(t * channels + i)] = bfloat16_value(row[i]);
+        behind >= 0 ? part.added.rows + behind * width : held.ring.data() + at % ring * width;
+    for (std::int64_t i = 0; i < width; ++i) {
+      const float x = rows[as_index(t * width + i)] = bfloat16_value(row[i]);
       if (std::isfinite(x)) continue;
-      refuse(layer, part.side, w.sink + at, (channel + i) / spec_.head_dim, i % spec_.head_dim, x);
+      refuse(layer, part.side, w.sink + at, i / spec_.head_dim, i % spec_.head_dim, x);
     }
   }
-  const int token = static_cast<int>(part.begin % page_tokens);
-  if (part.head < 0) {
-    pages.write(page, token, static_cast<int>(count), rows.data());
-  } else {
-    pages.write_head(page, static_cast<int>(part.head), token, static_cast<int>(count), rows.data());
-  }
-}
-
-bool KvCache::by_head(std::int64_t layer) const {
-  const auto of = [&](Side side) {
-    const CachePages* pages = spec(side).pages[as_index(layer)].get();
-    return pages != nullptr && pages->by_head();
-  };
-  return of(Side::kKey) || of(Side::kValue);
+  pages.write(page, static_cast<int>(part.begin % page_tokens), static_cast<int>(count), rows.data());
 }
 
 void KvCache::release(std::int64_t id) {

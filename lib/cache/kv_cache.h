@@ -60,7 +60,7 @@ class KvCache {
   void append(std::int64_t layer, std::int64_t sequence, const std::uint16_t* key, const std::uint16_t* value);
   // Appends the next tokens of several sequences, each listed once; the bytes equal the bytes of single appends.
   // for_each_part(n, code) must call code(i) once for each i in [0, n), in any order and on any threads. A part is a
-  // page, or one head of a page (CachePages::by_head()).
+  // page.
   struct NextRows {
     std::int64_t sequence;
     const std::uint16_t *keys, *values;  // [count, Hkv, d] BF16 bits
@@ -72,7 +72,6 @@ class KvCache {
 
   std::int64_t tokens(std::int64_t layer, std::int64_t sequence) const;       // 0 for an unknown id
   SideView view(std::int64_t layer, std::int64_t sequence, Side side) const;  // the id must be known
-  bool by_head(std::int64_t layer) const;  // true if append_rows() splits pages into heads, on either side
   std::int64_t pages_in_use() const;
   std::uint64_t allocated_bytes() const;  // memory held by pages and windows
 
@@ -91,7 +90,6 @@ class KvCache {
     Side side;
     std::int64_t begin, end;
     NewRows added;
-    std::int64_t head;  // -1: all heads
   };
   void add_parts(Sequence& sequence, std::int64_t layer, Side side, const NewRows& added, std::vector<Part>& parts);
   void make_pages(Sequence& sequence, std::int64_t layer, std::int64_t count);

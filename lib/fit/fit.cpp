@@ -8,7 +8,6 @@
 #include "base/errors.h"
 #include "fit/balanced_fit.h"
 #include "fit/clip_search.h"
-#include "fit/feedback_fit.h"
 #include "fit/fit_phases.h"
 #include "fit/fit_rows.h"
 #include "fit/for_each_head.h"
@@ -89,14 +88,6 @@ void note_distance(const Statistics& s, const FitOptions& o, std::vector<std::st
 
 SideTransform& side_of(LayerFit& layer, Side side) {
   return side == Side::kKey ? layer.transform.key : layer.transform.value;
-}
-
-void set_feedback_metrics(const Statistics& s, const FitOptions& o, FitResult& result) {
-  for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
-    for (const Side side : {Side::kKey, Side::kValue}) {
-      set_feedback_metric(s, o, side, layer, side_of(result.layers[layer], side));
-    }
-  }
 }
 
 // Sets one ratio of a side in all layers.
@@ -215,7 +206,6 @@ FitResult fit(const Statistics& s, const FitOptions& o) {
   } else {
     fit_orthogonal(s, o, result);
   }
-  if (o.encoder == Encoder::kFeedback) set_feedback_metrics(s, o, result);
 
   std::vector<LayerRows> rows(s.layers.size());
   for_each_layer(rows.size(), [&](std::size_t layer) { rows[layer] = split_rows(s, layer, o.sink, o.max_rows); });

@@ -96,17 +96,6 @@ TEST_F(PagedBackendCuda, BlocksOfAnyWidths) {
   }
 }
 
-TEST_F(PagedBackendCuda, FeedbackEncoder) {
-  for (const int d : {64, 128}) {
-    for (const bool blocks : {true, false}) {
-      SCOPED_TRACE(testing::Message() << "d " << d << " blocks " << blocks);
-      const RowCode code = blocks ? band_code(d, {4, 2, 1, 1}) : uniform_code(d);
-      const Scenario s = with_feedback(make_scenario(d, 2, 4, Basis::kHead, {16, 40, 1}, code), 300);
-      compare(s, make_call(s, {200, 90}, 310), kQueryRounding);
-    }
-  }
-}
-
 // The logits' part that depends on the position: every head size, few and many heads, windows that are no multiple of a
 // tile, several pages, a soft cap and a sliding window.
 TEST_F(PagedBackendCuda, KeysCenteredBeforeRope) {

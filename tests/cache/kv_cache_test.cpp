@@ -36,7 +36,7 @@ class PlainPages : public CachePages {
   std::int64_t differing_rows(const std::uint8_t*, int, std::int64_t, const float*) const override { return 0; }
   void read_back(const std::uint8_t*, int, int, float*) const override { FAIL(); }
 
- protected:
+ private:
   int slots_, first_;
 };
 
@@ -111,57 +111,6 @@ TEST(KvCache, ManyRowsAtOnceAreThoseOneByOne) {
     }
     EXPECT_EQ(runs.pages_in_use(), single.pages_in_use());
     EXPECT_EQ(runs.allocated_bytes(), single.allocated_bytes());
-  }
-}
-
-// Three heads of one channel, each coded on its own.
-class HeadPages : public PlainPages {
- public:
-  explicit HeadPages(int first) : PlainPages(24, first) {}
-  bool by_head() const override { return true; }
-  void write(std::uint8_t*, int, int, const float*) const override { FAIL(); }
-  void write_head(std::uint8_t* page, int head, int token, int count, const float* rows) const override {
-    std::memcpy(page + 4 * (first_ + 4 * head + token), rows, 4 * static_cast<std::size_t>(count));
-  }
-};
-
-TEST(KvCache, HeadsOfAPageArePartsOfManySequences) {
-  KvCacheSpec s;
-  s.kv_heads = 3, s.head_dim = 1;
-  s.sides[0] = {{0, 1, 1}, {std::make_shared<HeadPages>(0)}}, s.sides[1] = {{0, 1, 1}, {std::make_shared<HeadPages>(12)}};
-  KvCache cache(s);
-  EXPECT_TRUE(cache.by_head(0));
-  for (int t = 0; t < 7; ++t) {
-    std::vector<std::vector<std::uint16_t>> rows;
-    std::vector<KvCache::NextRows> next;
-    for (const int id : {5, 9}) {
-      for (const int sign : {1, -1}) {
-        rows.emplace_back();
-        for (int head = 0; head < 3; ++head) {
-          rows.back().push_back(bfloat16_bits(static_cast<float>(sign * (10 * id + 40 * head + t))));
-        }
-      }
-    }
-    next.push_back({5, rows[0].data(), rows[1].data(), 1}), next.push_back({9, rows[2].data(), rows[3].data(), 1});
-    std::int64_t parts = 0;
-    cache.append_rows(0, next, [&](std::int64_t count, const std::function<void(std::int64_t)>& code) {
-      parts = count;
-      while (count-- > 0) code(count);
-    });
-    EXPECT_EQ(parts, t == 0 ? 0 : 2 * 2 * 3) << "sequences, sides, heads of one token";
-  }
-  for (const int id : {5, 9}) {
-    for (const Side side : {Side::kKey, Side::kValue}) {
-      const SideView view = cache.view(0, id, side);
-      const auto& pages = dynamic_cast<const HeadPages&>(*view.pages);
-      ASSERT_EQ(view.body, 6);
-      for (int t = 0; t < 6; ++t) {
-        for (int head = 0; head < 3; ++head) {
-          const float expected = static_cast<float>((side == Side::kKey ? 1 : -1) * (10 * id + 40 * head + t));
-          EXPECT_EQ(pages.at(view.page(t / 4), 4 * head + t % 4), expected);
-        }
-      }
-    }
   }
 }
 

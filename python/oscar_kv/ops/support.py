@@ -21,8 +21,6 @@ class Layer(Protocol):
 
 def encode_unsupported(codec: RowCodec) -> str | None:
     """Why the kernels cannot encode for this codec, or None."""
-    if codec.encoder not in ("minmax", "search"):
-        return f"kernels encode with minmax and search, not with {codec.encoder}"
     return code_unsupported(codec.code)
 
 
