@@ -105,9 +105,6 @@ std::string report_html(const VerifyReport& report) {
   }
   page += "<h2>Methods</h2>\n" + html::method_table(report);
   page += html::text_table(report);
-  if (const std::string samples = html::passage_samples(report); !samples.empty()) {
-    page += "<h2>A passage of the text</h2>\n" + samples;
-  }
   if (const std::string plot = html::position_plot(report); !plot.empty()) {
     page += "<h2>KL by position</h2>\n" + plot;
   }

@@ -39,14 +39,8 @@ def test_rows_and_gates(pair, line, tmp_path):
     checks = {c["name"]: c for c in report["self_checks"]}
     assert set(checks) == {"null_run", "negative_control", "writer_reader", "prefill_decode", "drift", "prediction"}
     assert checks["writer_reader"]["pass"] is True and checks["prefill_decode"]["pass"] is True, checks
-    # OScaR runs through pages of its own on the decode path.
     paths = {m["path"] for m in report["methods"] if m["id"] == "hadamard2"}
     assert paths == {"prefill", "decode"}
-    assert {s["layer"] for s in report["spectra"]} == {0, 1}
-    for spectrum in report["spectra"]:
-        assert spectrum["before"] == sorted(spectrum["before"], reverse=True) and len(spectrum["after"]) == 64
-        # A rotation keeps the sum of the variances (the cache rounds to BF16).
-        assert sum(spectrum["after"]) == pytest.approx(sum(spectrum["before"]), rel=0.01)
 
 
 
