@@ -111,9 +111,6 @@ std::string report_html(const VerifyReport& report) {
   if (const std::string tables = html::layer_tables(report); !tables.empty()) {
     page += "<h2>Errors by layer</h2>\n" + tables;
   }
-  if (const std::string tables = html::curve_tables(report); !tables.empty()) {
-    page += "<h2>Where the bytes go</h2>\n" + tables;
-  }
   if (const std::string tables = html::needle_tables(report); !tables.empty()) {
     page += "<h2>Retrieval</h2>\n" + tables;
     for (const TaskScore* t : task_columns(report)) page += "<p>" + html::escape(baseline_share(*t)) + "</p>\n";

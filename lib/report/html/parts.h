@@ -42,9 +42,6 @@ std::string layer_tables(const VerifyReport& report);
 // The limit of the mean-KL gate, drawn as a line in KL plots; empty without such a gate.
 std::optional<double> kl_limit(const VerifyReport& report);
 std::string memory_line(const VerifyReport& report);  // cache size reduction by context; empty without a bundle
-std::string curve_tables(
-    const VerifyReport& report);                // the chosen bit widths and their measured KL; empty without curves
-std::string widths_text(const Widths& widths);  // "4-2-1-0"
 // What few readers need: a line that opens to the content.
 std::string folded(const std::string& summary, const std::string& content);
 
