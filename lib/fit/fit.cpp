@@ -32,11 +32,11 @@ void check_options(const Statistics& s, const FitOptions& o) {
   }
   const auto ratio = [](float rho) { return rho >= 0.0f && rho <= 1.0f; };
   const MethodRow& method = fitted_method(o.method);
-  if ((method.allocates_bits || !o.key_widths.empty()) && s.head_dim % 32 != 0) {
+  if (method.allocates_bits && s.head_dim % 32 != 0) {
     throw UsageError("block widths need a head_dim that 32 divides; found " + std::to_string(s.head_dim) +
                      ": fit with --method balanced");
   }
-  if ((method.allocates_bits || !o.key_widths.empty()) && o.clip != ClipMode::kNone) {
+  if (method.allocates_bits && o.clip != ClipMode::kNone) {
     throw UsageError("block widths take no clip: pass --clip none");
   }
   for (const std::vector<Widths>* profiles : {&o.key_profiles, &o.value_profiles}) {
@@ -44,9 +44,6 @@ void check_options(const Statistics& s, const FitOptions& o) {
     if (given && (!method.allocates_bits || profiles->size() != s.layers.size())) {
       throw UsageError("chosen widths are for --method waterfill, and for all of its layers");
     }
-  }
-  if (!o.key_widths.empty() && !method.takes_widths) {
-    throw UsageError("fixed block widths are for --method balanced; " + o.method + " does not take them");
   }
   if (o.context < 0) throw UsageError("--context " + std::to_string(o.context) + " is no number of tokens");
   if (s.rope_reach > 0 && o.context > s.rope_reach) {

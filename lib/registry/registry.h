@@ -42,7 +42,6 @@ struct MethodRow {
 
   std::string fit_summary{};    // the transform, for oscar-fit --help; empty: oscar-fit does not offer the method
   bool allocates_bits = false;  // distributes a budget of --bits as group bit widths
-  bool takes_widths = false;    // takes group bit widths from --widths, the same in all layers
   bool preferred = false;       // oscar-fit uses it if it collects the statistics itself
   std::string key_objective{}, value_objective{};  // names in published files; empty: the id
   std::string head_objective{};                    // the same if each KV head has a matrix; empty: the id

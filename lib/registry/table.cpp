@@ -82,8 +82,7 @@ std::vector<MethodRow> own_methods() {
        .summary = "2 bits after the transform of a bundle, which evens out rows and the metric of their errors",
        .source = "this toolchain",
        .transform = MethodTransform::kBalanced,
-       .fit_summary = "rows and the metric of their errors made equal (not orthogonal), Hadamard; 2-bit codes",
-       .takes_widths = true},
+       .fit_summary = "rows and the metric of their errors made equal (not orthogonal), Hadamard; 2-bit codes"},
       {.id = "waterfill",
        .summary =
            "the default of oscar-fit: 0 to 4 bits for each block of channels within a budget (--bits of oscar-fit)",
