@@ -32,10 +32,8 @@ void code_rows(const SideCode& side, at::Tensor& rows) {
   });
 }
 
-// [T, H, d] times m: [n, w, w], one matrix for all heads or for parts of w channels, or one per head.
+// [T, H, d] times m: [H, d, d].
 at::Tensor multiplied(const at::Tensor& rows, const at::Tensor& m) {
-  const std::int64_t width = m.size(1);
-  if (m.size(0) == 1) return at::mm(rows.reshape({-1, width}), m[0]).view(rows.sizes());
   return at::bmm(rows.transpose(0, 1), m).transpose(0, 1).contiguous();
 }
 
@@ -49,14 +47,10 @@ MethodEngine::MethodEngine(const MethodSpec& description, const ModelConfig& mod
     : description_(description), layers_(model.kv_layers()), heads_(model.kv_heads), head_dim_(model.head_dim) {
   require_fit(description, model);
   for (const SideCode* s : {&description_.key, &description_.value}) {
-    if (s->basis != CacheBasis::kRandom || random_.defined() || random_low_.defined()) continue;
-    if (s->boosted_share > 0) {
-      const std::int64_t boosted = std::llround(s->boosted_share * static_cast<double>(head_dim_));
-      random_boosted_ = as_float(random_orthogonal(boosted, kRotationSeed));
-      random_low_ = as_float(random_orthogonal(head_dim_ - boosted, kRotationSeed + 1));
-    } else {
-      random_ = as_float(random_orthogonal(head_dim_, kRotationSeed));
-    }
+    if (s->basis != CacheBasis::kRandom || random_low_.defined()) continue;
+    const std::int64_t boosted = std::llround(s->boosted_share * static_cast<double>(head_dim_));
+    random_boosted_ = as_float(random_orthogonal(boosted, kRotationSeed));
+    random_low_ = as_float(random_orthogonal(head_dim_ - boosted, kRotationSeed + 1));
   }
 }
 
@@ -70,9 +64,8 @@ double MethodEngine::bits_per_element_at(std::int64_t context) const {
   return 8.0 * held(context) / elements;
 }
 
-// Matrix for kRandom: [n, w, w], n matrices for n parts of w channels each, or one for all parts.
+// Matrices for kRandom: [H, d, d].
 at::Tensor MethodEngine::basis_matrix(const at::Tensor& rows) const {
-  if (random_.defined()) return random_.t().unsqueeze(0);
   // Channels sorted by energy, largest first; each part has its own rotation.
   const std::int64_t boosted = random_boosted_.size(0), count = std::min(kCalibrationTokens, rows.size(0));
   const at::Tensor energy = rows.narrow(0, 0, count).to(at::kDouble).square().sum(0);  // [H, d]

@@ -45,8 +45,7 @@ class MethodEngine {
 
   MethodSpec description_;
   std::int64_t layers_, heads_, head_dim_;
-  at::Tensor random_;                       // [d, d] FP32, for kRandom without boosted channels
-  at::Tensor random_low_, random_boosted_;  // otherwise: for the two parts
+  at::Tensor random_low_, random_boosted_;  // FP32, for kRandom: of the two parts of the channels
 };
 
 // [n, n] FP64 orthogonal, seeded: Q of the QR factorization of a Gaussian matrix with a positive diagonal of R.
