@@ -49,9 +49,8 @@ void add_code_options(CLI::App& app, FitArguments& a) {
   app.add_option("--clip", a.clip, "search (oscar), none (balanced, waterfill), or the ratios K,V for all layers")
       ->capture_default_str();
   add_device_option(app, a.common);
-  app.add_option(
-         "--encoder", a.encoder,
-         "How scales and codes are chosen; engines that read published files use minmax")
+  app.add_option("--encoder", a.encoder,
+                 "How scales and codes are chosen; engines that read published files use minmax")
       ->check(CLI::IsMember({"auto", "minmax", "search"}))
       ->capture_default_str();
   app.add_option("--bits", a.bits,

@@ -92,9 +92,8 @@ __device__ inline void encode_blocks(const QuantizePagesParams& p, int head, con
     int c[kPart];
 #pragma unroll
     for (int j = 0; j < kPart; ++j) part[j] = lane + 32 * j < n ? x[plane.first_channel + lane + 32 * j] : 0.0f;
-    const int e =
-        blocks::encode_band(part, n, plane.width, p.sigma[(layer(p) * p.kv_heads + head) * 4 + plane.sigma],
-                            p.value_side, p.encoder != QuantizeEncoder::kMinMax, c);
+    const int e = blocks::encode_band(part, n, plane.width, p.sigma[(layer(p) * p.kv_heads + head) * 4 + plane.sigma],
+                                      p.value_side, p.encoder != QuantizeEncoder::kMinMax, c);
 #pragma unroll
     for (int j = 0; j < kPart; ++j) {
       if (lane + 32 * j < n) codes[plane.first_channel + lane + 32 * j] = static_cast<std::uint8_t>(c[j]);

@@ -38,8 +38,8 @@ __global__ void __launch_bounds__(kWindowRunThreads) window_runs_kernel(const __
 // Whether it serves these parameters: head sizes of for_fast_head_dim(), one quantization group.
 inline bool has_window_runs(const QuantizePagesParams& p) {
   const int d = p.layout.head_dim;
-  return p.windows != nullptr && p.pages != nullptr &&
-         (d == 64 || d == 128 || d == 256) && (p.layout.params == ParamKind::kScaleByte || p.layout.quant_groups == 1);
+  return p.windows != nullptr && p.pages != nullptr && (d == 64 || d == 128 || d == 256) &&
+         (p.layout.params == ParamKind::kScaleByte || p.layout.quant_groups == 1);
 }
 
 }  // namespace oscar::kernels

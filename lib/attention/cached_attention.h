@@ -43,9 +43,9 @@ struct StoredPages {
 };
 
 // Decode path: the paged three-tier cache. It takes any batch of ragged sequences. Each call appends the new tokens of
-// each sequence and attends, token by token. The cache and the attention are on `device`, or on the CPU where decode_note()
-// says so. Kernels of a GPU take BF16 queries, the CPU takes FP32. Cached bytes are the same for the same keys and
-// values.
+// each sequence and attends, token by token. The cache and the attention are on `device`, or on the CPU where
+// decode_note() says so. Kernels of a GPU take BF16 queries, the CPU takes FP32. Cached bytes are the same for the same
+// keys and values.
 class PagedAttention : public Attention {
  public:
   PagedAttention(const KvMethod& method, const ModelConfig& model, at::Device device = at::kCPU);

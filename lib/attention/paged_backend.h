@@ -1,5 +1,6 @@
 // The backends of PagedAttention. The first has the cache in main memory and the CPU's decode attention. The second has
-// it in GPU memory, written and read by the fast kernels. If CUDA is off, CMake replaces it by no_cuda/cuda_backend.cpp.
+// it in GPU memory, written and read by the fast kernels. If CUDA is off, CMake replaces it by
+// no_cuda/cuda_backend.cpp.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -14,7 +14,8 @@ class CachePages {
   virtual int tokens() const = 0;          // tokens per page
   virtual std::int64_t bytes() const = 0;  // bytes of a page: all KV heads, and both sides if they share it
 
-  // Codes the tokens [token, token + count) of a page: any number of them. rows: [count, Hkv, d] finite floats in the basis of the windows.
+  // Codes the tokens [token, token + count) of a page: any number of them. rows: [count, Hkv, d] finite floats in the
+  // basis of the windows.
   virtual void write(std::uint8_t* page, int token, int count, const float* rows) const = 0;
 
   // Keys: dots[h * tokens() + t] = <q_h, khat_t> for the first `count` tokens of a KV head. q: [queries, d], in the

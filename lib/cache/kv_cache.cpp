@@ -135,8 +135,7 @@ void KvCache::code(const Part& part, std::int64_t layer) {
   for (std::int64_t t = 0; t < count; ++t) {
     const std::int64_t at = part.begin + t;
     const std::int64_t behind = w.sink + at - held.tokens;  // index among the added rows, if not negative
-    const std::uint16_t* row =
-        behind >= 0 ? part.added.rows + behind * width : held.ring.data() + at % ring * width;
+    const std::uint16_t* row = behind >= 0 ? part.added.rows + behind * width : held.ring.data() + at % ring * width;
     for (std::int64_t i = 0; i < width; ++i) {
       const float x = rows[as_index(t * width + i)] = bfloat16_value(row[i]);
       if (std::isfinite(x)) continue;

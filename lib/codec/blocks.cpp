@@ -102,9 +102,8 @@ OSCAR_VECTOR_CLONES std::int64_t encode_all(const RowCodec& codec, const float* 
         std::memset(q, 0, static_cast<std::size_t>(channels));
         continue;
       }
-      *out++ = static_cast<std::uint8_t>(encode_band(row + b * channels, channels, width,
-                                                     codec.sigma[static_cast<std::size_t>(b)], codec.side,
-                                                     codec.encoder, q));
+      *out++ = static_cast<std::uint8_t>(encode_band(
+          row + b * channels, channels, width, codec.sigma[static_cast<std::size_t>(b)], codec.side, codec.encoder, q));
     }
   }
   return -1;

@@ -32,8 +32,9 @@ class MethodEngine {
   // Bits per element of a sequence of `context` tokens: allocated_bytes() over its elements.
   double bits_per_element_at(std::int64_t context) const;
 
-  // rows: [T, H, d] FP32, tokens from position 0 on, on the CPU or a GPU; the CPU codes them. Returns [T, H, d]: decoded rows for every
-  // token after the sink whose tile is complete, and the input rows elsewhere. NumericalError if a row is not finite.
+  // rows: [T, H, d] FP32, tokens from position 0 on, on the CPU or a GPU; the CPU codes them. Returns [T, H, d]:
+  // decoded rows for every token after the sink whose tile is complete, and the input rows elsewhere. NumericalError if
+  // a row is not finite.
   at::Tensor reconstruct(Side side, const at::Tensor& rows) const;
 
   // Memory of one sequence of `tokens` tokens in bytes, all layers: held_bytes() of both sides.

@@ -203,8 +203,8 @@ struct VerifyReport {
   std::optional<double> target_bits;  // for the comparison at equal bytes
   std::vector<MethodReport> methods;
   std::vector<LeftOut> left_out;
-  std::string baseline;                // name of the earlier report; empty: none
-  std::int64_t baseline_tokens = 0;    // tokens scored in both reports: the earlier report's tokens
+  std::string baseline;              // name of the earlier report; empty: none
+  std::int64_t baseline_tokens = 0;  // tokens scored in both reports: the earlier report's tokens
   std::vector<BaselineChange> changes;
   std::vector<GateResult> gates;
   bool default_gate = false;       // no gate was requested, so oscar-verify set its default gate

@@ -25,7 +25,7 @@ namespace oscar {
 namespace {
 
 constexpr std::int64_t kPositionBuckets = 24;
-constexpr std::int64_t kLeastServed = 16;    // scored positions of a prompt for a server
+constexpr std::int64_t kLeastServed = 16;  // scored positions of a prompt for a server
 
 bool contains(const std::vector<std::string>& list, const std::string& item) {
   return std::find(list.begin(), list.end(), item) != list.end();

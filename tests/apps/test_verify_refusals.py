@@ -184,7 +184,7 @@ def test_methods(model):
     rows = {m["id"]: m for m in json.loads(succeed("verify", "methods", "--json").out)["methods"]}
     assert rows["bf16"]["bits_per_element"] == 16 and rows["naive2"]["bits_per_element"] == 2.25
     assert rows["waterfill"]["bits_per_element"] == 2.25 and rows["waterfill"]["needs_bundle"]
-    assert rows["kivi2"]["decode"] and not rows["turboquant2.5"]["decode"] and rows["oscar"]["needs_bundle"]
+    assert rows["hadamard2"]["decode"] and not rows["kivi2"]["decode"] and rows["oscar"]["needs_bundle"]
     assert all(m["source"] and m["summary"] for m in rows.values())
     own = {m["id"]: m for m in json.loads(succeed("verify", "methods", "--model", model, "--json").out)["methods"]}
     assert own["naive2"]["bits_per_element"] == 2.5  # head size 64

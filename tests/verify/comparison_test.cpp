@@ -79,7 +79,7 @@ TEST(Comparison, GroupsGrowWhenTheCodesAreTooLarge) {
 
 TEST(Comparison, SettingsNameWindowsAndGroupsOfEveryMethod) {
   const MethodSelection s =
-      select_methods({{"naive2", "fp8", "kivi2"}, {"bytes"}, {64, 256, 1}, 2048, {}}, model_of(), {}, true);
+      select_methods({{"naive2", "kivi2-g128", "kivi2"}, {"bytes"}, {64, 256, 1}, 2048, {}}, model_of(), {}, true);
   ASSERT_EQ(s.methods.size(), 3u);
   EXPECT_EQ(s.methods[0].settings, "windows 64/256, groups of 128");
   for (const ComparedMethod& c : s.methods) {

@@ -9,9 +9,7 @@ namespace {
 
 const ScoreLayout kEight{0, std::vector<std::int64_t>(8, 2048), 1};
 
-TEST(RankGroups, OneRankHasAll) {
-  EXPECT_EQ(deal_groups(kEight, 1, 1), std::vector<int>(8, 0));
-}
+TEST(RankGroups, OneRankHasAll) { EXPECT_EQ(deal_groups(kEight, 1, 1), std::vector<int>(8, 0)); }
 
 // The first sequence counts four times: its layer errors, its second run and the checks of its pages.
 TEST(RankGroups, OthersMakeUpForWhatTheFirstSequenceCosts) {

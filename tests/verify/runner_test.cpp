@@ -157,7 +157,7 @@ TEST(Runner, TwoRunsAreEqualToTheBit) {
 }
 
 TEST(Runner, TheLastTokensAreDecodedBehindACacheThatThePrefillFilled) {
-  const std::vector<KvMethod> methods = {plain().method("bf16"), plain().method("naive2"), plain().method("kivi2")};
+  const std::vector<KvMethod> methods = {plain().method("bf16"), plain().method("naive2"), plain().method("hadamard2")};
   const SequenceSet set = sequences(200, 2);
   RunnerOptions options = both_paths();
   options.first_position = 200 - 40;

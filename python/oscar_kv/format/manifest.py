@@ -165,7 +165,7 @@ def _check_left_out(model: Fields, present: set[int], total: int) -> None:
             raise InputError(f"{model.where}: layer {layer} is {where}, expected it in one of them")
 
 
-def _code(fields: Fields, layers: list[Layer], tensors: dict[str, tuple[int, ...]]) -> tuple[str, int]:
+def _code(fields: Fields, layers: list[Layer]) -> tuple[str, int]:
     code = fields.object("code", fields.where)
     blocks = any(side.widths for layer in layers for side in (layer.key, layer.value))
     layout, expected = code.text("layout"), "blocks" if blocks else "uniform"
@@ -183,10 +183,9 @@ def _code(fields: Fields, layers: list[Layer], tensors: dict[str, tuple[int, ...
         if group and layer.head_dim % group:
             raise InputError(f"{fields.where}: group {group} does not divide head_dim {layer.head_dim} of layer "
                              f"{layer.layer}")
-        for key, side in ((True, layer.key), (False, layer.value)):
-            row = side.code(layer.head_dim, group)
+        for side in (layer.key, layer.value):
             try:
-                validate(row)
+                validate(side.code(layer.head_dim, group))
             except InputError as error:
                 raise InputError(f"{fields.where}, layer {layer.layer}: {error}") from None
     return encoder, group
@@ -238,7 +237,7 @@ def parse_manifest(document: dict[str, Any], where: FileName) -> Manifest:
                          "compare; make the file again with this release")
     tensors: dict[str, tuple[int, ...]] = {}
     layers = _layers(fields, tensors)
-    encoder, group = _code(fields, layers, tensors)
+    encoder, group = _code(fields, layers)
     total = model.integer("layers", 1, MOST_LAYERS, default=MOST_LAYERS)
     if layers[-1].layer >= total:
         raise InputError(f"{where}: layer {layers[-1].layer} is beyond the model's {total} layers")
