@@ -24,8 +24,7 @@ constexpr const char* kExample =
     "oscar-fit stats.safetensors -o bundle --clip 0.96,0.92     (the published pair)\n"
     "oscar-fit stats.safetensors -o bundle --method waterfill --model Qwen/Qwen3-8B --text "
     "prompts.jsonl\n"
-    "oscar-fit stats.safetensors -o small --method waterfill --bits 1.5 --curves bundle/curves.json\n"
-    "oscar-fit check bundle --statistics new.safetensors --max-regret 1.5";
+    "oscar-fit stats.safetensors -o small --method waterfill --bits 1.5 --curves bundle/curves.json";
 
 // The phases of collecting and of the fit, in the order of a run.
 std::vector<std::string> phases() {
@@ -58,12 +57,9 @@ int main_fit(int argc, char** argv) {
   add_output_options(app, a.common, false);
   add_fit_options(app, a);
   a.curves.resume_command = resume_command(argc, argv);
-  const CLI::App* check = add_check_command(app, a.check);
-  app.require_subcommand(0, 1);
   return run_app(app, a.common, argc, argv, [&] {
     note_given_options(app, a);
     a.curves.rows = a.collect.rows;
-    if (check->parsed()) return run_check(a.check, a.common.json);
     a.curves.resume_command = as_started(a.curves.resume_command);
     return run_as_rank(a.curves.resume_command, [&](Ranks* ranks) {
       a.curves.ranks = ranks;

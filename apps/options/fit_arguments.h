@@ -4,7 +4,6 @@
 #include <string>
 
 #include "apps/options/shared_options.h"
-#include "pipeline/fit/fit_check.h"
 #include "pipeline/fit/fit_request.h"
 
 namespace oscar {
@@ -13,7 +12,6 @@ namespace oscar {
 struct FitArguments : FitRequest {
   std::string scope = "auto", clip = "auto", encoder = "auto", center = "auto", window_text = "64,256";
   bool method_given = false, far_pairs_given = false;
-  CheckArguments check;
 };
 
 void add_fit_options(CLI::App& app, FitArguments& arguments);
@@ -24,6 +22,5 @@ void note_given_options(const CLI::App& app, FitArguments& arguments);  // call 
 FitRequest complete_fit(const CLI::App& app, FitArguments arguments);
 
 // The subcommand `check` of oscar-fit.
-CLI::App* add_check_command(CLI::App& app, CheckArguments& arguments);
 
 }  // namespace oscar

@@ -49,11 +49,9 @@ void add_code_options(CLI::App& app, FitArguments& a) {
   app.add_option("--clip", a.clip, "search (oscar), none (balanced, waterfill), or the ratios K,V for all layers")
       ->capture_default_str();
   add_device_option(app, a.common);
-  app.add_option(
-         "--encoder", a.encoder,
-         "How scales and codes are chosen; engines that read published files use minmax; feedback also lets the "
-         "errors of channels cancel where queries and W_O read them")
-      ->check(CLI::IsMember({"auto", "minmax", "search", "feedback"}))
+  app.add_option("--encoder", a.encoder,
+                 "How scales and codes are chosen; engines that read published files use minmax")
+      ->check(CLI::IsMember({"auto", "minmax", "search"}))
       ->capture_default_str();
   app.add_option("--bits", a.bits,
                  "Bits per quantized element, parameters included: for waterfill any budget (default 2.25), else 2 + "
@@ -143,24 +141,6 @@ void add_collecting_options(CLI::App& app, FitArguments& a) {
 }
 
 }  // namespace
-
-CLI::App* add_check_command(CLI::App& app, CheckArguments& a) {
-  CLI::App* check = app.add_subcommand(
-      "check", "How much worse a bundle is on newer traffic than a new fit would be, from its statistics only");
-  check->add_option("bundle", a.bundle, "Bundle of oscar-fit, method balanced or waterfill")
-      ->required()
-      ->type_name("DIR|hf:org/name");
-  check->add_option("--statistics", a.statistics, "Statistics of the newer traffic, of oscar-collect")
-      ->required()
-      ->type_name("FILE");
-  check
-      ->add_option("--max-regret", a.max_regret,
-                   "End with exit code 1 when the predicted end-to-end error is more than X times a new fit's")
-      ->check(CLI::Range(1.0, 1e9))
-      ->type_name("X");
-  check->fallthrough();
-  return check;
-}
 
 void add_fit_options(CLI::App& app, FitArguments& arguments) {
   add_transform_options(app, arguments);

@@ -87,8 +87,7 @@ __global__ void __launch_bounds__(TileProduct<D>::kThreads, D == 256 ? 2 : 3)
       p.side.pages + (static_cast<std::int64_t>(run.page) * p.side.kv_heads + head) * p.side.page_bytes;
   for (int r = warp; r < run.count; r += Product::kWarps) {
     const int slot = run.first_slot + r;
-    encode<D / 32, false>(p.side, head, run.first_position + r, slot, s.sum + r * Product::kSumRow, s.codes[slot],
-                          page);
+    encode<D / 32>(p.side, head, run.first_position + r, slot, s.sum + r * Product::kSumRow, s.codes[slot], page);
   }
   __syncthreads();
   write_codes<D>(p.side.layout, p.side.value_side, run.first_slot, run.count, s.codes, page);
@@ -98,7 +97,6 @@ __global__ void __launch_bounds__(TileProduct<D>::kThreads, D == 256 ? 2 : 3)
 
 cudaError_t new_rows(const NewRowsParams& p, cudaStream_t stream) {
   if (p.side.kv_heads < 1 || p.side.page_bytes % 4 != 0 || p.side.layers != 1 ||
-      p.side.encoder == QuantizeEncoder::kFeedback ||
       (p.side.layout.params == ParamKind::kScaleByte && p.side.sigma == nullptr) ||
       (p.side.rope_phases != nullptr && p.side.mean == nullptr)) {
     return cudaErrorInvalidValue;

@@ -34,7 +34,7 @@ struct NewRowsParams {
   bool vectors;                          // side.rows and their stride are aligned to 16 bytes
 };
 
-// cudaErrorInvalidValue for a head_dim other than 64, 128 and 256, and for encoder feedback. Allocates nothing, does
+// cudaErrorInvalidValue for a head_dim other than 64, 128 and 256. Allocates nothing, does
 // not synchronize, may be captured. Equal inputs give equal bytes.
 cudaError_t new_rows(const NewRowsParams& params, cudaStream_t stream);
 

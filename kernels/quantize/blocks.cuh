@@ -2,7 +2,6 @@
 #pragma once
 
 #include "kernels/common/scale_grid.h"
-#include "kernels/quantize/feedback.cuh"
 #include "kernels/quantize/row_ops.cuh"
 
 namespace oscar::kernels::blocks {
@@ -74,10 +73,10 @@ __device__ inline void find_fraction(const float (&x)[P], int n, int width, floa
   best_fraction = __shfl_sync(row::kAll, fraction, best);
 }
 
-// Returns the scale byte. metric: [n, n] of encoder feedback, or null.
-template <bool kFeedback, int P>
+// Returns the scale byte.
+template <int P>
 __device__ inline int encode_band(const float (&x)[P], int n, int width, float sigma, bool value_side, bool search,
-                                  const float* metric, int (&codes)[P]) {
+                                  int (&codes)[P]) {
   const float largest = row::largest_magnitude(x, n);
   if (!(largest >= 0x1p-40f)) {
 #pragma unroll
@@ -107,24 +106,10 @@ __device__ inline int encode_band(const float (&x)[P], int n, int width, float s
   }
   try_fraction(x, width, best_fraction, largest, odd);
   const int shift = (1 << width) - 1;
-  feedback::Products p;
-  if (kFeedback && metric != nullptr) {
-    float moved[P];
-#pragma unroll
-    for (int j = 0; j < P; ++j) moved[j] = static_cast<float>(odd[j]);
-    p = feedback::ascend(x, metric, n, 2.0f, static_cast<float>(-shift), static_cast<float>(shift), moved);
-#pragma unroll
-    for (int j = 0; j < P; ++j) odd[j] = static_cast<int>(moved[j]);
-  }
 #pragma unroll
   for (int j = 0; j < P; ++j) codes[j] = (odd[j] + shift) / 2;
-  float scale = 0.0f;
-  if (p.usable()) {
-    scale = value_side ? (2.0f * p.xv) / p.vv : (2.0f * p.xx) / p.xv;
-  } else {
-    scale =
-        value_side ? (2.0f * best_dot) / static_cast<float>(best_squares) : (2.0f * row::fixed_dot(x, x, n)) / best_dot;
-  }
+  const float scale =
+      value_side ? (2.0f * best_dot) / static_cast<float>(best_squares) : (2.0f * row::fixed_dot(x, x, n)) / best_dot;
   return scale_byte(scale / sigma);
 }
 

@@ -3,7 +3,6 @@
 
 #include "kernels/common/fragment_pages.h"
 #include "kernels/quantize/blocks.cuh"
-#include "kernels/quantize/feedback.cuh"
 #include "kernels/quantize/quantize_pages.h"
 #include "kernels/quantize/uniform.cuh"
 
@@ -57,25 +56,19 @@ __device__ inline float mean_at(const QuantizePagesParams& p, int head, std::int
   return i < half ? cosine - sine : cosine + sine;
 }
 
-template <class T, int P, bool kFeedback>
+template <class T, int P>
 __device__ inline void encode_uniform(const QuantizePagesParams& p, const float* x, int slot, std::uint8_t* codes,
                                       std::uint8_t* page) {
   const int lane = threadIdx.x % 32, n = p.layout.quant_group;
-  const std::int64_t first_channel = static_cast<std::int64_t>(blockIdx.y) * p.layout.head_dim;
   for (int g = 0; g < p.layout.quant_groups; ++g) {
     float part[P];
     int c[P];
 #pragma unroll
     for (int j = 0; j < P; ++j) part[j] = lane + 32 * j < n ? x[g * n + lane + 32 * j] : 0.0f;
     const row::Range range = row::range_of(part, n);
-    uniform::Metric metric;
-    if (kFeedback && p.encoder == QuantizeEncoder::kFeedback &&
-        p.feedback.flat[blockIdx.y * p.layout.quant_groups + g] == 0) {
-      metric = {p.feedback.matrix + (first_channel + g * n) * n, p.feedback.offset + first_channel + g * n};
-    }
     const uniform::Params pair = p.encoder == QuantizeEncoder::kMinMax
                                      ? uniform::encode_minmax<T>(part, range, c)
-                                     : uniform::encode_search<T, kFeedback>(part, n, range, p.value_side, metric, c);
+                                     : uniform::encode_search<T>(part, n, range, p.value_side, c);
 #pragma unroll
     for (int j = 0; j < P; ++j) {
       if (lane + 32 * j < n) codes[g * n + lane + 32 * j] = static_cast<std::uint8_t>(c[j]);
@@ -87,7 +80,7 @@ __device__ inline void encode_uniform(const QuantizePagesParams& p, const float*
   }
 }
 
-template <int P, bool kFeedback>
+template <int P>
 __device__ inline void encode_blocks(const QuantizePagesParams& p, int head, const float* x, int slot,
                                      std::uint8_t* codes, std::uint8_t* page) {
   constexpr int kPart = (P + 3) / 4;
@@ -99,13 +92,8 @@ __device__ inline void encode_blocks(const QuantizePagesParams& p, int head, con
     int c[kPart];
 #pragma unroll
     for (int j = 0; j < kPart; ++j) part[j] = lane + 32 * j < n ? x[plane.first_channel + lane + 32 * j] : 0.0f;
-    const float* metric = nullptr;
-    if (kFeedback && p.encoder == QuantizeEncoder::kFeedback && p.feedback.flat[head * 4 + plane.sigma] == 0) {
-      metric = p.feedback.matrix + (static_cast<std::int64_t>(head) * p.layout.head_dim + plane.first_channel) * n;
-    }
-    const int e =
-        blocks::encode_band<kFeedback>(part, n, plane.width, p.sigma[(layer(p) * p.kv_heads + head) * 4 + plane.sigma],
-                                       p.value_side, p.encoder != QuantizeEncoder::kMinMax, metric, c);
+    const int e = blocks::encode_band(part, n, plane.width, p.sigma[(layer(p) * p.kv_heads + head) * 4 + plane.sigma],
+                                      p.value_side, p.encoder != QuantizeEncoder::kMinMax, c);
 #pragma unroll
     for (int j = 0; j < kPart; ++j) {
       if (lane + 32 * j < n) codes[plane.first_channel + lane + 32 * j] = static_cast<std::uint8_t>(c[j]);
@@ -114,9 +102,8 @@ __device__ inline void encode_blocks(const QuantizePagesParams& p, int head, con
   }
 }
 
-// A warp encodes one token; its clipped row returns to shared memory because groups divide it differently. Without
-// kFeedback, encoder feedback codes as search; its code takes registers from the kernel even where it does not run.
-template <int P, bool kFeedback = true>
+// A warp encodes one token; its clipped row returns to shared memory because groups divide it differently.
+template <int P>
 __device__ inline void encode(const QuantizePagesParams& p, int head, int position, int slot, float* x,
                               std::uint8_t* codes, std::uint8_t* page) {
   const int lane = threadIdx.x % 32, d = p.layout.head_dim;
@@ -136,11 +123,11 @@ __device__ inline void encode(const QuantizePagesParams& p, int head, int positi
   __syncwarp();
   switch (p.layout.params) {
     case ParamKind::kFloat16Pair:
-      return encode_uniform<uniform::Float16, P, kFeedback>(p, x, slot, codes, page);
+      return encode_uniform<uniform::Float16, P>(p, x, slot, codes, page);
     case ParamKind::kBFloat16Pair:
-      return encode_uniform<uniform::BFloat16, P, kFeedback>(p, x, slot, codes, page);
+      return encode_uniform<uniform::BFloat16, P>(p, x, slot, codes, page);
     case ParamKind::kScaleByte:
-      return encode_blocks<P, kFeedback>(p, head, x, slot, codes, page);
+      return encode_blocks<P>(p, head, x, slot, codes, page);
   }
 }
 

@@ -43,9 +43,7 @@ __global__ void __launch_bounds__(32 * kRunWarps) leaving_kernel(const __grid_co
 std::int32_t leaving_words(const SideLayout& side) { return side.planes == 0 ? 0 : image_words(side); }
 
 cudaError_t leaving_tokens(const LeavingTokensParams& p, cudaStream_t stream) {
-  if (p.kv_heads < 1 || p.ring_pages * kPageTokens <= p.recent || p.encoder == QuantizeEncoder::kFeedback) {
-    return cudaErrorInvalidValue;
-  }
+  if (p.kv_heads < 1 || p.ring_pages * kPageTokens <= p.recent) return cudaErrorInvalidValue;
   if (p.batch == 0 || p.side_count == 0) return cudaSuccess;
   return for_fast_head_dim(p.head_dim, [&]<int D>() {
     const int bytes = kRunWarps * run_warp_bytes<D / 32>(p.most_words);

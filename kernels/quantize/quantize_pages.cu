@@ -133,10 +133,6 @@ cudaError_t quantize_pages(const QuantizePagesParams& p, cudaStream_t stream) {
   if (d < 1 || d > 512 || p.kv_heads < 1 || p.page_bytes % 4 != 0) return cudaErrorInvalidValue;
   if (p.pages != nullptr && p.layout.params == ParamKind::kScaleByte && p.sigma == nullptr)
     return cudaErrorInvalidValue;
-  if (p.encoder == QuantizeEncoder::kFeedback &&
-      (p.feedback.matrix == nullptr || p.feedback.offset == nullptr || p.feedback.flat == nullptr || p.layers > 1)) {
-    return cudaErrorInvalidValue;
-  }
   if (p.windows != nullptr && (p.matrix != nullptr || p.mean != nullptr || p.rotated != nullptr || p.ring_pages < 1)) {
     return cudaErrorInvalidValue;
   }

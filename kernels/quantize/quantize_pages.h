@@ -12,14 +12,7 @@
 
 namespace oscar::kernels {
 
-enum class QuantizeEncoder : std::int32_t { kMinMax, kSearch, kFeedback };
-
-// The error metrics of encoder feedback: FeedbackMetric of lib/codec/feedback.h per KV head, n channels per scale.
-struct FeedbackMetrics {
-  const float* matrix = nullptr;       // [Hkv, D, n]: rows b n .. (b + 1) n are the metric of block b
-  const float* offset = nullptr;       // [Hkv, D]; read if groups have zero points
-  const std::uint8_t* flat = nullptr;  // [Hkv, D / n]: 1 if search codes the block
-};
+enum class QuantizeEncoder : std::int32_t { kMinMax, kSearch };
 
 // Tokens that go to consecutive slots of one page.
 struct PageRun {
@@ -58,8 +51,6 @@ struct QuantizePagesParams {
   // [positions, D] cosines, then sines, of each position: `mean` is a mean before RoPE, and is subtracted with RoPE
   // applied for the token's position. null: the mean is the same everywhere.
   const float* rope_phases = nullptr;
-
-  FeedbackMetrics feedback = {};  // of one layer; read only by encoder feedback
 
   // The same runs in several layers of one layout: pages, windows, clip [layers, Hkv], sigma [layers, Hkv, 4] and bad
   // [layers] hold one part per layer.

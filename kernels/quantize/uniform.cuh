@@ -1,7 +1,6 @@
 // Encoders of the uniform layout for one group in a warp; reference: lib/codec/uniform.cpp.
 #pragma once
 
-#include "kernels/quantize/feedback.cuh"
 #include "kernels/quantize/row_ops.cuh"
 
 namespace oscar::kernels::uniform {
@@ -61,14 +60,8 @@ __device__ inline Params encode_minmax(const float (&x)[P], Range range, int (&c
 __device__ const float kLaneFractions[16] = {1.0f, 0.95f, 0.9f, 0.85f, 0.8f, 0.75f, 0.7f, 0.65f,
                                              0.6f, 0.55f, 1.0f, 1.0f,  1.0f, 1.0f,  1.0f, 1.0f};
 
-// The metric of encoder feedback for one group; null without a metric.
-struct Metric {
-  const float *matrix = nullptr, *offset = nullptr;  // [n, n], [n]
-};
-
-template <class T, bool kFeedback, int P>
-__device__ inline Params encode_search(const float (&x)[P], int n, Range range, bool value_side, const Metric& metric,
-                                       int (&codes)[P]) {
+template <class T, int P>
+__device__ inline Params encode_search(const float (&x)[P], int n, Range range, bool value_side, int (&codes)[P]) {
   const float width = range.high - range.low;
   if (!(width >= 0x1p-40f && width <= 0x1p40f)) return encode_minmax<T>(x, range, codes);
   const float count = static_cast<float>(n);
@@ -116,27 +109,12 @@ __device__ inline Params encode_search(const float (&x)[P], int n, Range range, 
 #pragma unroll
   for (int j = 0; j < P; ++j) codes[j] = static_cast<int>(row::clamp((x[j] - low) * inverse + 0.5f, 3.0f));
 
-  float ideal = value_side ? (best_dot * count) / best_spread : energy / best_dot;
-  float middle = mean, level = static_cast<float>(best_sum) / count;  // means of the row and of its codes
-  if (kFeedback && metric.matrix != nullptr) {
-    float moved[P], offset[P];
-#pragma unroll
-    for (int j = 0; j < P; ++j) {
-      const int i = static_cast<int>(threadIdx.x % 32) + 32 * j;
-      moved[j] = static_cast<float>(codes[j]), offset[j] = i < n ? metric.offset[i] : 0.0f;
-    }
-    const feedback::Products p = feedback::ascend(x, metric.matrix, n, 1.0f, 0.0f, 3.0f, moved);
-    if (p.usable()) {
-      ideal = value_side ? p.xv / p.vv : p.xx / p.xv;
-      middle = row::fixed_dot(offset, x, n), level = row::fixed_dot(offset, moved, n);
-    }
-#pragma unroll
-    for (int j = 0; j < P; ++j) codes[j] = static_cast<int>(moved[j]);
-  }
+  const float ideal = value_side ? (best_dot * count) / best_spread : energy / best_dot;
+  const float level = static_cast<float>(best_sum) / count;  // mean of the codes
   const std::uint16_t scale = stored_scale<T>(ideal);
   const float s = T::value(scale);
-  if ((middle < 0.0f ? -middle : middle) > kMaxOffset * s) return encode_constant<T>(range, codes);
-  return {scale, T::bits(level - middle / s)};
+  if ((mean < 0.0f ? -mean : mean) > kMaxOffset * s) return encode_constant<T>(range, codes);
+  return {scale, T::bits(level - mean / s)};
 }
 
 }  // namespace oscar::kernels::uniform

@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kWindowRunThreads) window_runs_kernel(const __
 #pragma unroll
     for (int i = lane; i < D; i += 32) s.rows[slot][i] = source.load(p, i);
     __syncwarp();
-    encode<D / 32, false>(p, head, run.first_position + r, slot, s.rows[slot], s.codes[slot], page);
+    encode<D / 32>(p, head, run.first_position + r, slot, s.rows[slot], s.codes[slot], page);
   }
   __syncthreads();
   write_codes<D>(p.layout, p.value_side, run.first_slot, run.count, s.codes, page);
@@ -38,8 +38,8 @@ __global__ void __launch_bounds__(kWindowRunThreads) window_runs_kernel(const __
 // Whether it serves these parameters: head sizes of for_fast_head_dim(), one quantization group.
 inline bool has_window_runs(const QuantizePagesParams& p) {
   const int d = p.layout.head_dim;
-  return p.windows != nullptr && p.pages != nullptr && p.encoder != QuantizeEncoder::kFeedback &&
-         (d == 64 || d == 128 || d == 256) && (p.layout.params == ParamKind::kScaleByte || p.layout.quant_groups == 1);
+  return p.windows != nullptr && p.pages != nullptr && (d == 64 || d == 128 || d == 256) &&
+         (p.layout.params == ParamKind::kScaleByte || p.layout.quant_groups == 1);
 }
 
 }  // namespace oscar::kernels

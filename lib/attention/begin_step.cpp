@@ -14,7 +14,7 @@
 namespace oscar {
 namespace {
 
-// fallback_reason() sends models with a soft cap or sink logits to the general kernel.
+// fast_kernel_fault() keeps models with a soft cap or sink logits on the CPU.
 void check_kernel_means(const KvMethod& method, const AttentionInput& input) {
   const SideTransform *key = method.transform(input.layer, Side::kKey),
                       *value = method.transform(input.layer, Side::kValue);
@@ -34,15 +34,11 @@ KvCache::ForEachPart in_threads(std::int64_t least) {
   };
 }
 
-// Returns true if there are any.
-bool add_position_queries(BegunStep& step, const KvMethod& method, const AttentionInput& input, at::Device device) {
+// For keys with a rotated mean. q: on the CPU.
+void add_positions(BegunStep& step, const KvMethod& method, const AttentionInput& input, const at::Tensor& q) {
   const SideTransform* key = method.transform(input.layer, Side::kKey);
-  if (key == nullptr || !key->rotated_mean) return false;
-  step.positions = phase_queries(input.q, key->mean).to(device).contiguous();
-  return true;
-}
-
-void add_rope_phases(BegunStep& step, const KvMethod& method, const AttentionInput& input) {
+  if (key == nullptr || !key->rotated_mean) return;
+  step.positions = phase_queries(q, key->mean).contiguous();
   std::int64_t end = 0;
   for (std::size_t s = 0; s < input.batch->lengths.size(); ++s) {
     end = std::max(end, input.batch->starts[s] + input.batch->lengths[s]);
@@ -115,7 +111,7 @@ at::Tensor kernel_rows(const at::Tensor& x, at::Device device) {
 }
 
 BegunStep begin_step(const KvMethod& method, const AttentionInput& input, at::Device device, Rotation rotation,
-                     const std::function<std::int64_t(std::int64_t)>& held, const KvMethod* on_device) {
+                     const std::function<std::int64_t(std::int64_t)>& held) {
   require_all_queries(input, "attention over a cache");
   check_starts(input, held);
   BegunStep step;
@@ -127,8 +123,7 @@ BegunStep begin_step(const KvMethod& method, const AttentionInput& input, at::De
     step.keys = kernel_rows(input.k, device), step.values = kernel_rows(input.v, device);
     return step;
   }
-  const KvMethod& near = on_device != nullptr ? *on_device : method;
-  const SideTransform* key = near.transform(input.layer, Side::kKey);
+  const SideTransform* key = method.transform(input.layer, Side::kKey);
   const at::Tensor model_q = input.q.to(device);
   step.q = rotate_queries(model_q, key, input.k.size(1));
   if (input.soft_cap > 0.0 || input.sinks.defined()) {
@@ -136,12 +131,7 @@ BegunStep begin_step(const KvMethod& method, const AttentionInput& input, at::De
   }
   if (input.sinks.defined()) step.weight_sum = at::empty({step.q.size(0), step.q.size(1)}, step.q.options());
   if (rotation == Rotation::kQueries) return step;
-  const bool positions = add_position_queries(step, near, input, device);
-  if (rotation == Rotation::kQueriesWithPositions) {
-    step.keys = kernel_rows(input.k, device), step.values = kernel_rows(input.v, device);
-    return step;
-  }
-  if (positions) add_rope_phases(step, method, input);
+  add_positions(step, method, input, model_q);
   auto [keys, values] = new_rows(method, input);
   step.keys = std::move(keys), step.values = std::move(values);
   return step;
@@ -167,7 +157,7 @@ void append_step(KvCache& cache, std::int64_t layer, const std::vector<StepToken
   constexpr std::int64_t kCheapParts = 8;  // parts of one token each: fewer are not worth waking a thread
   std::vector<KvCache::NextRows> next;
   for (const StepToken& token : tokens) next.push_back({token.id, keys[token.row], values[token.row], 1});
-  cache.append_rows(layer, next, in_threads(cache.by_head(layer) ? 1 : kCheapParts));
+  cache.append_rows(layer, next, in_threads(kCheapParts));
 }
 
 }  // namespace oscar

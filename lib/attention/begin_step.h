@@ -33,10 +33,9 @@ at::Tensor kernel_rows(const at::Tensor& rows, at::Device device);
 
 // Which code brings queries and new rows into the cache basis.
 enum class Rotation : std::uint8_t {
-  kQueriesAndRows,        // begin_step(); for a cache whose rows are coded in main memory
-  kQueries,               // begin_step(); rows are coded in full, sequence by sequence (reconstruction.h)
-  kQueriesWithPositions,  // begin_step(), also queries of positions; kernels transform its kernel_rows()
-  kInKernels,             // the kernels; begin_step() gives them kernel_rows()
+  kQueriesAndRows,  // begin_step(); for a cache whose rows are coded in main memory
+  kQueries,         // begin_step(); rows are coded in full, sequence by sequence (reconstruction.h)
+  kInKernels,       // the kernels; begin_step() gives them kernel_rows()
 };
 
 // A call in the form that attention over the cache needs. Tensors are in the cache basis, unless the rotation is
@@ -45,8 +44,8 @@ struct BegunStep {
   at::Tensor q;             // [T, Hq, d] FP32
   at::Tensor keys, values;  // [T, Hkv, d] BF16 on the CPU, or kernel_rows(); undefined for Rotation::kQueries
   at::Tensor shift;         // [T, Hq] FP32, added to each logit; undefined if it has no effect, and for kInKernels
-  // For keys with a rotated mean: the missing part of their logits as a query of the position phases, u(q) [T, Hq, d].
-  // For kQueriesAndRows also the phases [tokens, d] of all positions so far, on the CPU.
+  // For keys with a rotated mean: the missing part of their logits as a query of the position phases, u(q) [T, Hq, d],
+  // and the phases [tokens, d] of all positions so far, on the CPU; only for kQueriesAndRows.
   at::Tensor positions, rope_phases;
   at::Tensor sinks;       // [Hq] FP32 sink logits of the model, or undefined
   at::Tensor output;      // output to fill: [T, Hq, d] FP32 in the basis of the values
@@ -56,10 +55,9 @@ struct BegunStep {
 // Checks the call, rotates what `rotation` requires, and allocates outputs; tensors are on `device` unless stated
 // otherwise. held(id): number of tokens of the sequence in the cache. std::invalid_argument if a sequence does not
 // start at the end of the cache, or if only some tokens' queries are requested. Also if kernels would omit a mean that
-// the call's soft cap or sink logits depend on. on_device: the method with its transforms on `device`, which would
-// otherwise be copied for every call; null: no such copy.
+// the call's soft cap or sink logits depend on.
 BegunStep begin_step(const KvMethod& method, const AttentionInput& input, at::Device device, Rotation rotation,
-                     const std::function<std::int64_t(std::int64_t id)>& held, const KvMethod* on_device = nullptr);
+                     const std::function<std::int64_t(std::int64_t id)>& held);
 
 // std::invalid_argument if a sequence of the call does not start at the end of the cache. held: as for begin_step().
 void check_starts(const AttentionInput& input, const std::function<std::int64_t(std::int64_t id)>& held);

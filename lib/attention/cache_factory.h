@@ -14,8 +14,7 @@ namespace oscar {
 // (KvMethod::paged), InputError for a layout that does not support the head size.
 KvCacheSpec cache_spec(const KvMethod& method, const ModelConfig& model);
 
-// The CPU backend, or on a GPU the fast kernels if they support the cache, else the fallback. EnvironmentError if
-// decode_unsupported() gives a reason.
+// The CPU backend, or on a GPU the fast kernels if they support the cache.
 std::unique_ptr<PagedBackend> make_backend(const KvMethod& method, const ModelConfig& model, at::Device device);
 
 }  // namespace oscar

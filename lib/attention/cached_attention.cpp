@@ -42,22 +42,10 @@ StoredPages PagedAttention::stored(std::int64_t layer, std::int64_t sequence_id,
   return backend_->stored(layer, sequence_id, side);
 }
 
-std::string decode_fault(const KvMethod& method, const ModelConfig& model, at::Device device) {
-  if (!device.is_cuda() || !method.paged()) return "";
-  return cuda_decode_unsupported(method, model);
-}
-
-std::string decode_unsupported(const KvMethod& method, const ModelConfig& model, at::Device device) {
-  const std::string reason = decode_fault(method, model, device);
-  return reason.empty() ? reason
-                        : "the decode path of method '" + method.id + "' cannot run on " + device.str() + ": " +
-                              reason + "; pass --device cpu, or --path prefill";
-}
-
 std::string decode_note(const KvMethod& method, const ModelConfig& model, at::Device device) {
   if (!device.is_cuda() || !method.paged()) return "";
-  const std::string reason = fallback_reason(method, model);
-  return reason.empty() ? reason : "decode path of '" + method.id + "': general kernel, because " + reason;
+  const std::string reason = fast_kernel_fault(method, model);
+  return reason.empty() ? reason : "decode path of '" + method.id + "': on the CPU, because " + reason;
 }
 
 }  // namespace oscar

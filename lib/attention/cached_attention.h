@@ -43,11 +43,11 @@ struct StoredPages {
 };
 
 // Decode path: the paged three-tier cache. It takes any batch of ragged sequences. Each call appends the new tokens of
-// each sequence and attends, token by token. The cache and the attention are on `device`. On a GPU the fast kernels
-// take BF16 queries; the CPU and the general kernel take FP32. Cached bytes are the same for the same keys and values.
+// each sequence and attends, token by token. The cache and the attention are on `device`, or on the CPU where
+// decode_note() says so. Kernels of a GPU take BF16 queries, the CPU takes FP32. Cached bytes are the same for the same
+// keys and values.
 class PagedAttention : public Attention {
  public:
-  // EnvironmentError if the device's kernels do not support the cache of the method: see decode_unsupported().
   PagedAttention(const KvMethod& method, const ModelConfig& model, at::Device device = at::kCPU);
   ~PagedAttention() override;
   // Call before the first token: announces the expected number and length of sequences, so that the fast backend
@@ -74,11 +74,7 @@ class PagedAttention : public Attention {
   RecurrentStates states_;
 };
 
-// Why the decode path cannot run this method on the device: a clause without a full stop; empty if it can.
-std::string decode_fault(const KvMethod& method, const ModelConfig& model, at::Device device);
-// The same as one sentence, with advice for oscar-verify.
-std::string decode_unsupported(const KvMethod& method, const ModelConfig& model, at::Device device);
-// A note for people with the reason, if a GPU runs the general kernel; empty otherwise.
+// A note for people with the reason, if a GPU leaves the cache and its attention to the CPU; empty otherwise.
 std::string decode_note(const KvMethod& method, const ModelConfig& model, at::Device device);
 
 }  // namespace oscar

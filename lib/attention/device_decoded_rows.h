@@ -10,7 +10,7 @@
 
 namespace oscar {
 
-// For a coded layer of transform_coder() (cache/rows_coder.h) whose encoder is not feedback. rows: [T, Hkv, d],
+// For a coded layer of transform_coder() (cache/rows_coder.h). rows: [T, Hkv, d],
 // positions from 0 on, in the model's basis on a GPU, any floating type. The result's tensors are on the same GPU.
 // NumericalError if a row is not finite, EnvironmentError if the kernels are not built for the row size.
 CachedRows decoded_rows_on_device(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows);

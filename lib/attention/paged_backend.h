@@ -1,6 +1,6 @@
 // The backends of PagedAttention. The first has the cache in main memory and the CPU's decode attention. The second has
-// it in GPU memory, written and read by the fast kernels. The third, for every other cache of rows, uses slower kernels
-// for all layouts. If CUDA is off, CMake replaces the CUDA backends by no_cuda/cuda_backend.cpp.
+// it in GPU memory, written and read by the fast kernels. If CUDA is off, CMake replaces it by
+// no_cuda/cuda_backend.cpp.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,15 +30,9 @@ class PagedBackend {
 };
 
 std::unique_ptr<PagedBackend> make_cpu_backend(const KvMethod& method, const ModelConfig& model);
-// The fast kernels if they support the cache, else the fallback. EnvironmentError if decode_unsupported() gives a
-// reason, or if this build has no CUDA.
+// The fast kernels if they support the cache, else the CPU. EnvironmentError if this build has no CUDA.
 std::unique_ptr<PagedBackend> make_cuda_backend(const KvMethod& method, const ModelConfig& model, at::Device device);
-// For every layout of rows, by the general attention kernel.
-std::unique_ptr<PagedBackend> make_fallback_backend(const KvMethod& method, const ModelConfig& model,
-                                                    at::Device device);
-// Why no CUDA kernel supports this method's cache: a clause without a full stop; empty if one does.
-std::string cuda_decode_unsupported(const KvMethod& method, const ModelConfig& model);
-// Why the fast kernels do not support it, so that the general kernel runs: a similar clause; empty if they do.
-std::string fallback_reason(const KvMethod& method, const ModelConfig& model);
+// Why the fast kernels do not support this method's cache: a clause without a full stop; empty if they do.
+std::string fast_kernel_fault(const KvMethod& method, const ModelConfig& model);
 
 }  // namespace oscar

@@ -24,10 +24,9 @@ at::Tensor to_model_basis(const at::Tensor& x, const SideTransform& t, Side side
 }  // namespace
 
 CachedRows decoded_rows(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows) {
-  const RowsCoder& coder = *method.coder;
   const SideTransform* transform = method.transform(layer, side);
   const bool coded = method.quantized_at(layer), on_device = rows.is_cuda();
-  const bool by_kernels = coded && coder.row_by_row();
+  const bool by_kernels = coded && method.paged();
   if (on_device && by_kernels) return decoded_rows_on_device(method, layer, side, rows);
   at::Tensor stored;  // [T, Hkv, d] BF16
   if (on_device && !by_kernels && transform == nullptr) {
@@ -40,7 +39,7 @@ CachedRows decoded_rows(const KvMethod& method, std::int64_t layer, Side side, c
   const auto heads_first = [&](const at::Tensor& x) { return x.transpose(0, 1).contiguous().to(rows.device()); };
   CachedRows cached{heads_first(stored), {}, method.windows_of(side)};
   if (!coded) return cached;
-  cached.coded = heads_first(coder.code(method, layer, side, stored));
+  cached.coded = heads_first(method.coder->code(method, layer, side, stored));
   return cached;
 }
 

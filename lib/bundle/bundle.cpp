@@ -49,7 +49,6 @@ void write_rotations(const Bundle& bundle, const fs::path& path) {
       add(tensor_name(layer.layer, key, "mean"), side.mean);
       add(tensor_name(layer.layer, key, "eigenvalues"), side.eigenvalues);
       add(tensor_name(layer.layer, key, "sigma"), side.sigma);
-      add(tensor_name(layer.layer, key, "metric"), side.metric);
     }
   }
   write_safetensors(path, std::move(views), {{"format", "oscar-rotations"}, {"format_version", "1"}});
@@ -126,7 +125,6 @@ void read_rotations(Manifest& manifest, const fs::path& path) {
       side.mean = optional(tensor_name(layer.layer, key, "mean"));
       side.eigenvalues = optional(tensor_name(layer.layer, key, "eigenvalues"));
       side.sigma = optional(tensor_name(layer.layer, key, "sigma"));
-      side.metric = optional(tensor_name(layer.layer, key, "metric"));
     }
   }
 }

@@ -15,7 +15,7 @@
 
 namespace oscar {
 
-// 2: group bit widths; 3: metrics of encoder feedback, means of keys before RoPE. A bundle is written in the lowest
+// 2: group bit widths; 3: means of keys before RoPE. A bundle is written in the lowest
 // version that can hold it.
 inline constexpr std::int64_t kBundleFormatVersion = 3;
 inline constexpr const char* kManifestName = "oscar_bundle.json";
@@ -42,7 +42,7 @@ struct Bundle {
   std::string model_fingerprint;    // of the model it was fitted on; empty: unknown (published files)
   Json model = Json::object();      // name, architecture, layers, query_heads, kv_heads, head_dim, hidden; for people
   CacheWindows windows;             // sink and recent; flush stays 1
-  std::string encoder = "minmax";   // minmax | search | feedback
+  std::string encoder = "minmax";   // minmax | search
   std::int64_t quant_group = 0;     // quantization group in channels; 0: one group per head
   std::int64_t hadamard_block = 0;  // largest power of two that divides d
   float global_key_clip = 0, global_value_clip = 0;  // the one pair that the published format can hold

@@ -7,7 +7,6 @@
 #include "base/errors.h"
 #include "base/formatted.h"
 #include "bundle/bundle.h"
-#include "codec/feedback.h"
 #include "layout/left_out.h"
 #include "registry/registry.h"
 #include "transform/compose.h"
@@ -44,21 +43,6 @@ void check_blocks(const SideTransform& side, const std::string& name, std::int64
     faults.push_back(name + " block deviations have a wrong shape");
   } else if (!finite(side.sigma) || !(side.sigma.min().item<float>() > 0.0f)) {
     faults.push_back(name + " block deviations are not all positive numbers");
-  }
-}
-
-// Encoder feedback: symmetric blocks without a negative diagonal element.
-void check_metric(const SideTransform& side, const std::string& name, std::int64_t d, std::int64_t heads,
-                  std::int64_t n, std::vector<std::string>& faults) {
-  if (!side.metric.defined() || side.metric.sizes() != at::IntArrayRef({heads, d, n})) {
-    faults.push_back(name + " metric of encoder feedback is missing or has a wrong shape");
-    return;
-  }
-  const at::Tensor blocks = side.metric.view({heads, d / n, n, n});
-  const double size = blocks.abs().max().item<double>();
-  const double skew = (blocks - blocks.transpose(-1, -2)).abs().max().item<double>();
-  if (!finite(side.metric) || !(skew <= 1e-4 * size) || !(blocks.diagonal(0, -2, -1).min().item<double>() >= 0.0)) {
-    faults.push_back(name + " metric of encoder feedback is not symmetric and positive");
   }
 }
 
@@ -162,12 +146,6 @@ std::vector<std::string> check_bundle(const Bundle& bundle) {
     }
     check_side(layer, true, faults);
     check_side(layer, false, faults);
-    if (!faults.empty() || bundle.encoder != "feedback") continue;
-    for (const bool key : {true, false}) {
-      const SideTransform& side = key ? layer.key : layer.value;
-      check_metric(side, "layer " + std::to_string(layer.layer) + (key ? " key" : " value"), layer.head_dim,
-                   layer.kv_heads, side.code(layer.head_dim, bundle.quant_group).scale_channels(), faults);
-    }
   }
   return faults;
 }

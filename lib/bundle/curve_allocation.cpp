@@ -62,13 +62,6 @@ std::vector<std::vector<ProfilePoint>> all_candidates(const Curves& c) {
 
 }  // namespace
 
-std::optional<double> estimate_of(const SideCurve& curve, const Widths& widths, int head_dim) {
-  for (const ProfilePoint& point : candidates(curve, head_dim)) {
-    if (point.widths == widths) return point.error;
-  }
-  return std::nullopt;
-}
-
 CurveAllocation allocate_estimates(const Curves& c, double bits) {
   const std::vector<std::vector<ProfilePoint>> places = all_candidates(c);
   return as_chosen(c, places, allocate_profiles(places, static_cast<int>(c.head_dim), bits));

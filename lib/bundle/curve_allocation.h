@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "bundle/curves.h"
@@ -14,10 +13,6 @@ struct CurveAllocation {
   std::vector<Widths> key, value;  // [L]
   PredictedKl predicted;
 };
-
-// KL of a side at these widths, one term of the sum in allocate_estimates(). In curves without analytic costs: nullopt
-// for widths that were not measured.
-std::optional<double> estimate_of(const SideCurve& curve, const Widths& widths, int head_dim);
 
 // Least total of the analytic costs; curve_estimate.h turns it into `predicted`. Needs analytic costs.
 CurveAllocation allocate_analytic(const Curves& curves, double bits);

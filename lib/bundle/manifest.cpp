@@ -12,7 +12,6 @@
 #include "base/hash.h"
 #include "base/json_range.h"
 #include "checkpoint/model_name.h"
-#include "codec/feedback.h"
 #include "layout/left_out.h"
 #include "registry/registry.h"
 
@@ -164,26 +163,14 @@ void read_code(const Json& json, const std::string& where, Bundle& bundle) {
                        " bits is not known to this version, expected 2 bits");
     }
   }
-  if (bundle.encoder != "minmax" && bundle.encoder != "search" && bundle.encoder != "feedback") {
+  if (bundle.encoder != "minmax" && bundle.encoder != "search") {
     throw InputError(where + ": encoder " + quote_name(bundle.encoder) +
-                     " is not known to this version, expected 'minmax', 'search' or 'feedback'");
+                     " is not known to this version, expected 'minmax' or 'search'");
   }
   for (const LayerTransform& layer : bundle.layers) {
     if (bundle.quant_group > 0 && layer.head_dim % bundle.quant_group != 0) {
       throw InputError(where + ": group " + std::to_string(bundle.quant_group) + " does not divide head_dim " +
                        std::to_string(layer.head_dim) + " of layer " + std::to_string(layer.layer));
-    }
-  }
-}
-
-// The metrics of encoder feedback, whose shape follows from code and widths.
-void list_metrics(Manifest& manifest) {
-  if (manifest.bundle.encoder != "feedback") return;
-  for (const LayerTransform& layer : manifest.bundle.layers) {
-    for (const bool key : {true, false}) {
-      const SideTransform& side = key ? layer.key : layer.value;
-      const std::int64_t n = side.code(layer.head_dim, manifest.bundle.quant_group).scale_channels();
-      manifest.tensors[tensor_name(layer.layer, key, "metric")] = {layer.kv_heads, layer.head_dim, n};
     }
   }
 }
@@ -236,7 +223,7 @@ Json manifest_to_json(const Bundle& bundle, const std::map<std::string, BundleFi
   const std::string layout = layout_of(bundle);
   const bool rotated = std::any_of(bundle.layers.begin(), bundle.layers.end(),
                                    [](const LayerTransform& layer) { return layer.key.rotated_mean; });
-  json["format_version"] = rotated || bundle.encoder == "feedback" ? 3 : layout == "blocks" ? 2 : 1;
+  json["format_version"] = rotated ? 3 : layout == "blocks" ? 2 : 1;
   json["method"] = bundle.method;
   json["scope"] = bundle.scope;
   Json model;
@@ -309,7 +296,6 @@ Manifest manifest_from_json(const Json& json, const std::string& where) {
   }
   read_layers(json, where, manifest);
   read_code(json, where, bundle);
-  list_metrics(manifest);
   const std::int64_t total = json_int(bundle.model, "layers", where + ", model", kMaxLayers);
   if (bundle.layers.back().layer >= total) {
     throw InputError(where + ": layer " + std::to_string(bundle.layers.back().layer) + " is beyond the model's " +

@@ -1,23 +1,11 @@
 // The page format as the KV cache and its readers see it. A page holds keys or values of one layer, all KV heads of a
-// run of tokens, as plain bytes. Formats: RowPages (row_pages.h), KiviPages (kivi_pages.h). Plain loops, no LibTorch;
+// run of tokens, as plain bytes. The format is RowPages (row_pages.h). Plain loops, no LibTorch;
 // const functions may run in several threads.
-//
-// There are two bases: rows arrive in the basis of the BF16 windows, and codes may be of rotated rows
-// (to_code_basis()).
 #pragma once
 
 #include <cstdint>
 
-#include "kernels/common/page_layout.h"
-
 namespace oscar {
-
-// The page layout that a kernel needs.
-struct PageFormat {
-  std::int32_t head_bytes = 0;  // bytes of one KV head
-  SideLayout rows;
-  const float* sigma = nullptr;  // [Hkv, 4] deviations of blocks, valid while the pages exist
-};
 
 class CachePages {
  public:
@@ -25,20 +13,10 @@ class CachePages {
 
   virtual int tokens() const = 0;          // tokens per page
   virtual std::int64_t bytes() const = 0;  // bytes of a page: all KV heads, and both sides if they share it
-  virtual int least_tokens() const = 0;    // smallest number of tokens coded at once
 
-  // Codes the tokens [token, token + count) of a page: least_tokens() of them, or any number if that is 1. rows:
-  // [count, Hkv, d] finite floats in the basis of the windows.
+  // Codes the tokens [token, token + count) of a page: any number of them. rows: [count, Hkv, d] finite floats in the
+  // basis of the windows.
   virtual void write(std::uint8_t* page, int token, int count, const float* rows) const = 0;
-
-  // True if each head's rows are coded independently and take long enough to use a thread per head. write_head() then
-  // codes one head, rows [count, d]. Heads of a page may be written at the same time.
-  virtual bool by_head() const { return false; }
-  virtual void write_head(std::uint8_t* /*page*/, int /*head*/, int /*token*/, int /*count*/,
-                          const float* /*rows*/) const {}
-
-  // Transforms rows of queries, [queries, d], into the basis of coded keys, in place.
-  virtual void to_code_basis(float* /*rows*/, std::int64_t /*queries*/) const {}
 
   // Keys: dots[h * tokens() + t] = <q_h, khat_t> for the first `count` tokens of a KV head. q: [queries, d], in the
   // basis of the codes.
@@ -60,8 +38,6 @@ class CachePages {
 
   // For checks: the first `count` rows of a KV head as readers decode them, [count, d] in the basis of the windows.
   virtual void read_back(const std::uint8_t* page, int head, int count, float* rows) const = 0;
-
-  virtual PageFormat format() const { return {}; }  // of pages that kernels read
 };
 
 }  // namespace oscar

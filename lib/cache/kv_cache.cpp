@@ -47,13 +47,11 @@ struct KvCache::Rows {
 };
 
 struct KvCache::Sequence {
-  std::array<std::vector<std::int32_t>, 2> tables;  // page ids, by pool
-  std::array<std::vector<Rows>, 2> sides;           // [layers]
+  std::vector<std::int32_t> table;         // page ids
+  std::array<std::vector<Rows>, 2> sides;  // [layers]
 };
 
-KvCache::KvCache(KvCacheSpec spec) : spec_(std::move(spec)) {
-  for (Pools& pools : pools_) pools.bytes.resize(spec_.sides[0].pages.size());
-}
+KvCache::KvCache(KvCacheSpec spec) : spec_(std::move(spec)) { pools_.resize(spec_.sides[0].pages.size()); }
 
 KvCache::~KvCache() = default;
 
@@ -95,14 +93,9 @@ void KvCache::add_parts(Sequence& sequence, std::int64_t layer, Side side, const
   if (begin >= end) return;
   const CachePages& pages = *spec(side).pages[as_index(layer)];
   const std::int64_t each = pages.tokens(), first = begin / each, last = (end - 1) / each;
-  make_pages(sequence, layer, side, last + 1);
+  make_pages(sequence, layer, last + 1);
   for (std::int64_t page = first; page <= last; ++page) {
-    Part part{&sequence, side, std::max(begin, page * each), std::min(end, (page + 1) * each), added, -1};
-    if (!pages.by_head()) {
-      parts.push_back(part);
-      continue;
-    }
-    for (part.head = 0; part.head < spec_.kv_heads; ++part.head) parts.push_back(part);
+    parts.push_back({&sequence, side, std::max(begin, page * each), std::min(end, (page + 1) * each), added});
   }
 }
 
@@ -120,67 +113,42 @@ void KvCache::keep(Sequence& sequence, std::int64_t layer, Side side, const NewR
   }
 }
 
-void KvCache::make_pages(Sequence& sequence, std::int64_t layer, Side side, std::int64_t count) {
-  Pools& pools = pools_[pool_of(side)];
-  std::vector<std::int32_t>& table = sequence.tables[pool_of(side)];
-  std::vector<std::uint8_t>& pool = pools.bytes[as_index(layer)];
-  const std::size_t bytes = as_index(spec(side).pages[as_index(layer)]->bytes());
+void KvCache::make_pages(Sequence& sequence, std::int64_t layer, std::int64_t count) {
+  const std::size_t bytes = as_index(spec(Side::kKey).pages[as_index(layer)]->bytes());
   const auto fit = [&] {
-    grow(pool, as_index(pools.ids.pages_ever()) * bytes, bytes, std::numeric_limits<std::size_t>::max());
+    grow(pools_[as_index(layer)], as_index(ids_.pages_ever()) * bytes, bytes, std::numeric_limits<std::size_t>::max());
   };
-  while (std::ssize(table) < count) table.push_back(pools.ids.allocate()), fit();
+  while (std::ssize(sequence.table) < count) sequence.table.push_back(ids_.allocate()), fit();
   fit();
 }
 
-// Codes a part in pieces that are coded at once; its page must exist.
+// Codes a part; its page must exist.
 void KvCache::code(const Part& part, std::int64_t layer) {
   const CacheWindows& w = spec(part.side).windows;
   const CachePages& pages = *spec(part.side).pages[as_index(layer)];
   const Rows& held = part.sequence->sides[at(part.side)][as_index(layer)];
   const std::int64_t width = spec_.kv_heads * spec_.head_dim, ring = w.recent + w.flush, page_tokens = pages.tokens();
-  const std::int64_t first_head = std::max<std::int64_t>(part.head, 0), channel = first_head * spec_.head_dim,
-                     channels = part.head < 0 ? width : spec_.head_dim;
-  const std::int32_t id = part.sequence->tables[pool_of(part.side)][as_index(part.begin / page_tokens)];
-  std::uint8_t* page =
-      pools_[pool_of(part.side)].bytes[as_index(layer)].data() + as_index(id) * as_index(pages.bytes());
-  std::vector<float> rows;
-  std::int64_t count = 0;
-  for (std::int64_t begin = part.begin; begin < part.end; begin += count) {
-    count = std::min<std::int64_t>(part.end - begin, pages.least_tokens() > 1 ? pages.least_tokens() : page_tokens);
-    rows.resize(as_index(count * channels));
-    for (std::int64_t t = 0; t < count; ++t) {
-      const std::int64_t behind = w.sink + begin + t - held.tokens;  // index among the added rows, if not negative
-      const std::uint16_t* row =
-          channel + (behind >= 0 ? part.added.rows + behind * width : held.ring.data() + (begin + t) % ring * width);
-      for (std::int64_t i = 0; i < channels; ++i) {
-        const float x = rows[as_index(t * channels + i)] = bfloat16_value(row[i]);
-        if (std::isfinite(x)) continue;
-        refuse(layer, part.side, w.sink + begin + t, (channel + i) / spec_.head_dim, i % spec_.head_dim, x);
-      }
-    }
-    const int token = static_cast<int>(begin % page_tokens);
-    if (part.head < 0) {
-      pages.write(page, token, static_cast<int>(count), rows.data());
-    } else {
-      pages.write_head(page, static_cast<int>(part.head), token, static_cast<int>(count), rows.data());
+  const std::int32_t id = part.sequence->table[as_index(part.begin / page_tokens)];
+  std::uint8_t* page = pools_[as_index(layer)].data() + as_index(id) * as_index(pages.bytes());
+  const std::int64_t count = part.end - part.begin;
+  std::vector<float> rows(as_index(count * width));
+  for (std::int64_t t = 0; t < count; ++t) {
+    const std::int64_t at = part.begin + t;
+    const std::int64_t behind = w.sink + at - held.tokens;  // index among the added rows, if not negative
+    const std::uint16_t* row = behind >= 0 ? part.added.rows + behind * width : held.ring.data() + at % ring * width;
+    for (std::int64_t i = 0; i < width; ++i) {
+      const float x = rows[as_index(t * width + i)] = bfloat16_value(row[i]);
+      if (std::isfinite(x)) continue;
+      refuse(layer, part.side, w.sink + at, i / spec_.head_dim, i % spec_.head_dim, x);
     }
   }
-}
-
-bool KvCache::by_head(std::int64_t layer) const {
-  const auto of = [&](Side side) {
-    const CachePages* pages = spec(side).pages[as_index(layer)].get();
-    return pages != nullptr && pages->by_head();
-  };
-  return of(Side::kKey) || of(Side::kValue);
+  pages.write(page, static_cast<int>(part.begin % page_tokens), static_cast<int>(count), rows.data());
 }
 
 void KvCache::release(std::int64_t id) {
   const auto found = sequences_.find(id);
   if (found == sequences_.end()) return;
-  for (const std::size_t pool : {std::size_t{0}, std::size_t{1}}) {
-    for (const std::int32_t page : found->second->tables[pool]) pools_[pool].ids.release(page);
-  }
+  for (const std::int32_t page : found->second->table) ids_.release(page);
   sequences_.erase(found);
 }
 
@@ -198,23 +166,21 @@ SideView KvCache::view(std::int64_t layer, std::int64_t id, Side side) const {
   view.body = w.quantized_end(rows.tokens) - w.sink;
   view.sink = {rows.sink.data(), sink, 0, w.sink};
   view.recent = {rows.ring.data(), rows.tokens - sink - view.body, view.body % ring, ring};
-  view.pool = pools_[pool_of(side)].bytes[as_index(layer)].data();
-  view.table = sequence.tables[pool_of(side)].data();
+  view.pool = pools_[as_index(layer)].data();
+  view.table = sequence.table.data();
   view.pages = spec(side).pages[as_index(layer)].get();
   return view;
 }
 
-std::int64_t KvCache::pages_in_use() const { return pools_[0].ids.pages_in_use() + pools_[1].ids.pages_in_use(); }
+std::int64_t KvCache::pages_in_use() const { return ids_.pages_in_use(); }
 
 std::uint64_t KvCache::allocated_bytes() const {
   std::uint64_t bytes = 0;
-  for (const Pools& pools : pools_) {
-    for (const auto& pool : pools.bytes) bytes += held_bytes(pool);
-  }
+  for (const auto& pool : pools_) bytes += held_bytes(pool);
   for (const auto& [id, sequence] : sequences_) {
-    for (const std::size_t side : {std::size_t{0}, std::size_t{1}}) {
-      bytes += held_bytes(sequence->tables[side]);
-      for (const Rows& rows : sequence->sides[side]) bytes += held_bytes(rows.sink) + held_bytes(rows.ring);
+    bytes += held_bytes(sequence->table);
+    for (const auto& side : sequence->sides) {
+      for (const Rows& rows : side) bytes += held_bytes(rows.sink) + held_bytes(rows.ring);
     }
   }
   return bytes;

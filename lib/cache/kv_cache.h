@@ -1,7 +1,7 @@
 // The KV cache of all layers in main memory. For each side of each sequence, the first and the last tokens are BF16
 // rows, and the tokens between them are codes in pages (cache_pages.h). A token is coded once, when it leaves the
-// recent window. It holds any number of sequences of any length. All layers share page ids, so one page table serves a
-// side of a sequence, or both sides if they share pages. Plain loops, no LibTorch.
+// recent window. It holds any number of sequences of any length. A page holds keys and values, and all layers
+// share page ids, so one page table serves a sequence. Plain loops, no LibTorch.
 #pragma once
 
 #include <array>
@@ -25,8 +25,7 @@ struct SideSpec {
 
 struct KvCacheSpec {
   std::int64_t kv_heads = 0, head_dim = 0;
-  std::array<SideSpec, 2> sides;  // keys, values
-  bool shared_pages = false;      // a page holds keys and values, which must have equal windows, bytes and tokens
+  std::array<SideSpec, 2> sides;  // keys, values: equal windows, and pages of equal bytes and tokens
 };
 
 // Windows of a cache with every token in BF16.
@@ -61,7 +60,7 @@ class KvCache {
   void append(std::int64_t layer, std::int64_t sequence, const std::uint16_t* key, const std::uint16_t* value);
   // Appends the next tokens of several sequences, each listed once; the bytes equal the bytes of single appends.
   // for_each_part(n, code) must call code(i) once for each i in [0, n), in any order and on any threads. A part is a
-  // page, or one head of a page (CachePages::by_head()).
+  // page.
   struct NextRows {
     std::int64_t sequence;
     const std::uint16_t *keys, *values;  // [count, Hkv, d] BF16 bits
@@ -73,21 +72,13 @@ class KvCache {
 
   std::int64_t tokens(std::int64_t layer, std::int64_t sequence) const;       // 0 for an unknown id
   SideView view(std::int64_t layer, std::int64_t sequence, Side side) const;  // the id must be known
-  bool shared_pages() const { return spec_.shared_pages; }
-  bool by_head(std::int64_t layer) const;  // true if append_rows() splits pages into heads, on either side
   std::int64_t pages_in_use() const;
   std::uint64_t allocated_bytes() const;  // memory held by pages and windows
 
  private:
   struct Rows;
   struct Sequence;
-  // Pages of a side; if sides share pages, only the pools of the keys are used.
-  struct Pools {
-    PageAllocator ids;
-    std::vector<std::vector<std::uint8_t>> bytes;  // [layers]
-  };
   static std::size_t at(Side side) { return side == Side::kKey ? 0 : 1; }
-  std::size_t pool_of(Side side) const { return spec_.shared_pages ? 0 : at(side); }
   const SideSpec& spec(Side side) const { return spec_.sides[at(side)]; }
   struct NewRows {
     const std::uint16_t* rows;  // [count, Hkv, d]
@@ -99,15 +90,15 @@ class KvCache {
     Side side;
     std::int64_t begin, end;
     NewRows added;
-    std::int64_t head;  // -1: all heads
   };
   void add_parts(Sequence& sequence, std::int64_t layer, Side side, const NewRows& added, std::vector<Part>& parts);
-  void make_pages(Sequence& sequence, std::int64_t layer, Side side, std::int64_t count);
+  void make_pages(Sequence& sequence, std::int64_t layer, std::int64_t count);
   void code(const Part& part, std::int64_t layer);
   void keep(Sequence& sequence, std::int64_t layer, Side side, const NewRows& added);
 
   KvCacheSpec spec_;
-  std::array<Pools, 2> pools_;
+  PageAllocator ids_;
+  std::vector<std::vector<std::uint8_t>> pools_;  // [layers] pages
   std::map<std::int64_t, std::unique_ptr<Sequence>> sequences_;
 };
 

@@ -37,8 +37,6 @@ RowCodec KvMethod::codec(std::int64_t layer, Side side, std::int64_t head) const
   const LayerCode& c = layer_code(layer);
   const auto& sigma = side == Side::kKey ? c.key_sigma : c.value_sigma;
   if (!sigma.empty()) codec.sigma = sigma.at(h);
-  const auto& metric = side == Side::kKey ? c.key_metric : c.value_metric;
-  if (!metric.empty()) codec.metric = metric.at(h);
   return codec;
 }
 

@@ -24,8 +24,6 @@ namespace oscar {
 struct LayerCode {
   RowCode key, value;
   std::vector<std::array<float, kBands>> key_sigma, value_sigma;  // blocks: [Hkv] deviations; else empty
-  std::vector<std::shared_ptr<const FeedbackMetric>> key_metric{},
-      value_metric{};  // encoder feedback: [Hkv]; else empty
 };
 
 struct KvMethod {

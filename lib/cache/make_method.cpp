@@ -7,7 +7,6 @@
 #include "base/errors.h"
 #include "cache/kv_method.h"
 #include "methods/engine.h"
-#include "transform/feedback_metric.h"
 #include "transform/fixed_sides.h"
 
 namespace oscar {
@@ -44,10 +43,6 @@ void use_bundle(KvMethod& method, const ModelConfig& model, const Bundle& bundle
     LayerCode code;
     code.key = layer.key.code(model.head_dim, bundle.quant_group),
     code.value = layer.value.code(model.head_dim, bundle.quant_group);
-    for (std::int64_t head = 0; head < model.kv_heads && method.key_encoder == Encoder::kFeedback; ++head) {
-      code.key_metric.push_back(feedback_metric(layer.key, code.key, head));
-      code.value_metric.push_back(feedback_metric(layer.value, code.value, head));
-    }
     if (layer.key.blocks()) code.key_sigma = deviations(layer.key.sigma);
     if (layer.value.blocks()) code.value_sigma = deviations(layer.value.sigma);
     if (layer.key.rotated_mean && !method.rope_phases) {

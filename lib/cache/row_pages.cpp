@@ -112,11 +112,6 @@ void RowPages::write(std::uint8_t* page, int token, int count, const float* rows
   }
 }
 
-void RowPages::write_head(std::uint8_t* page, int head, int token, int count, const float* rows) const {
-  const RowCodec& codec = codecs_[static_cast<std::size_t>(head)];
-  for (int t = 0; t < count; ++t) write_row(page + head * page_.bytes(), codec, token + t, rows + t * layout_.head_dim);
-}
-
 // The rows of one KV head in a page: xhat = scale (level - zero) by run.
 struct RowPages::Levels {
   std::unique_ptr<float[]> storage;

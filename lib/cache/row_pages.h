@@ -15,7 +15,7 @@ namespace oscar {
 class RowPages : public CachePages {
  public:
   // codecs: [Hkv], of the layout. Without them, only get(), put() and read_levels() may be called. InputError for
-  // encoder feedback without a metric that matches the code.
+  // code that does not exist.
   RowPages(const PageLayout& page, Side side, std::vector<RowCodec> codecs = {});
 
   // Writes or reads one row of one KV head, whose bytes begin at head_page. codes: [d], params: [param_bytes of the
@@ -30,10 +30,7 @@ class RowPages : public CachePages {
 
   int tokens() const override { return kPageTokens; }
   std::int64_t bytes() const override { return std::ssize(codecs_) * page_.bytes(); }
-  int least_tokens() const override { return 1; }
   void write(std::uint8_t* page, int token, int count, const float* rows) const override;
-  bool by_head() const override { return !codecs_.empty() && codecs_.front().encoder == Encoder::kFeedback; }
-  void write_head(std::uint8_t* page, int head, int token, int count, const float* rows) const override;
   void dots(const std::uint8_t* page, int head, int count, const float* q, int queries, float* dots) const override;
   // Sums over codes and over BF16 rows share d columns. After them are the zero points, one float per run of channels
   // that share a scale.
@@ -44,7 +41,6 @@ class RowPages : public CachePages {
   std::int64_t differing_rows(const std::uint8_t* pages, int head, std::int64_t tokens,
                               const float* rows) const override;
   void read_back(const std::uint8_t* page, int head, int count, float* rows) const override;
-  PageFormat format() const override { return {page_.bytes(), layout_, sigma_.data()}; }
 
  private:
   void write_row(std::uint8_t* head_page, const RowCodec& codec, int token, const float* row) const;

@@ -36,12 +36,11 @@ class RowsCoder {
 
   // The rows that a reader of the cache gets for `rows`, [T, Hkv, d] FP32: decoded if the method codes them, else
   // unchanged. rows: the same shape in the basis of the cache, tokens from position 0 on. They are on the CPU or,
-  // unless row_by_row(), may be on a GPU. NumericalError if a row is not finite.
+  // without pages, may be on a GPU. NumericalError if a row is not finite.
   virtual at::Tensor code(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows) const = 0;
-  // True if KvMethod::codec() codes each row separately, as the page-writing kernels do on a GPU.
-  virtual bool row_by_row() const = 0;
 
-  // Why the paged cache has no pages for the codes: text that follows the method's name; empty if it has.
+  // Why the paged cache has no pages for the codes: text that follows the method's name; empty if it has, and then
+  // KvMethod::codec() codes each row separately.
   virtual std::string no_pages() const = 0;
   // Pages of each side and layer, without windows; nullopt if no_pages() gives a reason. InputError for a layout that
   // does not support the head size.

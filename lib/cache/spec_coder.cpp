@@ -1,7 +1,6 @@
-// Codes of other papers' methods: MethodEngine, and pages for the methods that have them.
+// Codes of other papers' methods: MethodEngine. They have no pages.
 #include <ATen/ATen.h>
 
-#include "cache/kivi_pages.h"
 #include "cache/kv_method.h"
 #include "cache/rows_coder.h"
 #include "methods/engine.h"
@@ -31,24 +30,12 @@ class SpecCoder : public RowsCoder {
   at::Tensor code(const KvMethod&, std::int64_t, Side side, const at::Tensor& rows) const override {
     return engine_.reconstruct(side, rows);
   }
-  bool row_by_row() const override { return false; }
-  std::string no_pages() const override { return has_pages(engine_.description()) ? "" : "has no pages"; }
-  std::optional<KvCacheSpec> pages(const KvMethod&, const ModelConfig& model) const override;
+  std::string no_pages() const override { return "has no pages"; }
+  std::optional<KvCacheSpec> pages(const KvMethod&, const ModelConfig&) const override { return std::nullopt; }
 
  private:
   MethodEngine engine_;
 };
-
-std::optional<KvCacheSpec> SpecCoder::pages(const KvMethod&, const ModelConfig& model) const {
-  if (!has_pages(engine_.description())) return std::nullopt;
-  KvCacheSpec spec;
-  for (const Side side : {Side::kKey, Side::kValue}) {
-    const auto pages = std::make_shared<KiviPages>(engine_.side(side), static_cast<int>(model.kv_heads),
-                                                   static_cast<int>(model.head_dim));
-    spec.sides[side == Side::kKey ? 0 : 1].pages.assign(static_cast<std::size_t>(model.kv_layers()), pages);
-  }
-  return spec;
-}
 
 }  // namespace
 

@@ -51,7 +51,6 @@ class TransformCoder : public RowsCoder {
     const CacheWindows& windows = method.windows_of(side);
     return quantized_rows(method, layer, side, rows, windows.sink, windows.quantized_end(rows.size(0)));
   }
-  bool row_by_row() const override { return true; }
   std::string no_pages() const override { return ""; }
   std::optional<KvCacheSpec> pages(const KvMethod& method, const ModelConfig& model) const override;
 };
@@ -79,7 +78,6 @@ std::uint64_t TransformCoder::held_bytes(const KvMethod& method, const ModelConf
 
 std::optional<KvCacheSpec> TransformCoder::pages(const KvMethod& method, const ModelConfig& model) const {
   KvCacheSpec spec;
-  spec.shared_pages = true;
   for (std::int64_t layer = 0; layer < model.kv_layers(); ++layer) {
     const PageLayout page = method.page(layer);
     for (const Side side : {Side::kKey, Side::kValue}) {

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "codec/feedback.h"
-#include "codec/feedback_row.h"
 #include "codec/row_math.h"
 #include "kernels/common/scale_grid.h"
 
@@ -67,10 +65,9 @@ OSCAR_INLINE Best search(const float* x, int n, int width, float largest, Encode
 }
 
 // Writes the codes of a block with w > 0 and returns its scale byte. If the squares of a block leave the range of
-// floats (all zero, or magnitudes beyond 2^+-40), it takes the smallest or the largest scale byte. metric: [n, n] of
-// encoder feedback; null: no steps.
+// floats (all zero, or magnitudes beyond 2^+-40), it takes the smallest or the largest scale byte.
 OSCAR_INLINE std::int8_t encode_band(const float* x, int n, int width, float sigma, Side side, Encoder encoder,
-                                     const float* metric, std::uint8_t* codes) {
+                                     std::uint8_t* codes) {
   const float largest = row_math::largest_magnitude(x, n);
   if (!(largest >= 0x1p-40f)) {
     std::memset(codes, 1 << (width - 1), static_cast<std::size_t>(n));
@@ -82,19 +79,11 @@ OSCAR_INLINE std::int8_t encode_band(const float* x, int n, int width, float sig
   }
   float odd[kMaxHeadDim / kBands];
   const Best best = search(x, n, width, largest, encoder, odd);
-  feedback::Products p;
-  const float top = static_cast<float>((1 << width) - 1);
-  if (metric != nullptr) p = feedback::ascend(x, metric, n, 2.0f, -top, top, odd);
   for (int i = 0; i < n; ++i) {
     codes[i] = static_cast<std::uint8_t>((static_cast<std::int32_t>(odd[i]) + (1 << width) - 1) / 2);
   }
-  float scale = 0.0f;
-  if (p.usable()) {
-    scale = side == Side::kKey ? (2.0f * p.xx) / p.xv : (2.0f * p.xv) / p.vv;
-  } else {
-    scale = side == Side::kKey ? (2.0f * fixed_dot(x, x, n)) / best.dot
-                               : (2.0f * best.dot) / static_cast<float>(best.squares);
-  }
+  const float scale = side == Side::kKey ? (2.0f * fixed_dot(x, x, n)) / best.dot
+                                         : (2.0f * best.dot) / static_cast<float>(best.squares);
   return scale_byte(scale / sigma);
 }
 
@@ -113,11 +102,8 @@ OSCAR_VECTOR_CLONES std::int64_t encode_all(const RowCodec& codec, const float* 
         std::memset(q, 0, static_cast<std::size_t>(channels));
         continue;
       }
-      const float* metric =
-          codec.encoder == Encoder::kFeedback && !codec.metric->flat(b) ? codec.metric->matrix(b) : nullptr;
-      *out++ = static_cast<std::uint8_t>(encode_band(row + b * channels, channels, width,
-                                                     codec.sigma[static_cast<std::size_t>(b)], codec.side,
-                                                     codec.encoder, metric, q));
+      *out++ = static_cast<std::uint8_t>(encode_band(
+          row + b * channels, channels, width, codec.sigma[static_cast<std::size_t>(b)], codec.side, codec.encoder, q));
     }
   }
   return -1;

@@ -6,7 +6,6 @@
 #include "base/errors.h"
 #include "base/foreign_text.h"
 #include "codec/blocks.h"
-#include "codec/feedback.h"
 #include "codec/uniform.h"
 #include "layout/float16.h"
 
@@ -38,30 +37,18 @@ const LayoutCodec& of(const RowCode& code) { return kCodecs[static_cast<std::siz
   throw NumericalError("row " + std::to_string(index) + " to be quantized is not finite");
 }
 
-void check_codec(const RowCodec& codec) {
-  validate(codec.code);
-  if (codec.encoder != Encoder::kFeedback) return;
-  if (!codec.metric || codec.metric->channels() != codec.code.scale_channels()) {
-    throw InputError("encoder feedback needs the metric of the head, in blocks of " +
-                     std::to_string(codec.code.scale_channels()) + " channels");
-  }
-}
-
 }  // namespace
 
-std::string to_string(Encoder encoder) {
-  return encoder == Encoder::kMinMax ? "minmax" : (encoder == Encoder::kSearch ? "search" : "feedback");
-}
+std::string to_string(Encoder encoder) { return encoder == Encoder::kMinMax ? "minmax" : "search"; }
 
 Encoder parse_encoder(const std::string& name) {
   if (name == "minmax") return Encoder::kMinMax;
   if (name == "search") return Encoder::kSearch;
-  if (name == "feedback") return Encoder::kFeedback;
-  throw InputError("encoder " + quote_name(name) + " is not known; expected minmax, search or feedback");
+  throw InputError("encoder " + quote_name(name) + " is not known; expected minmax or search");
 }
 
 RowEncoder row_encoder(const RowCodec& codec) {
-  check_codec(codec);
+  validate(codec.code);
   return of(codec.code).encode;
 }
 
@@ -85,7 +72,7 @@ void quantize_rows(const RowCodec& codec, const float* rows, std::int64_t n, std
                    std::int64_t out_stride) {
   constexpr std::int64_t kBatch = 16;  // rows whose codes stay in the L1 cache between the two steps
   std::uint8_t codes[kBatch * kMaxHeadDim], params[kBatch * kMaxHeadDim * 4];
-  check_codec(codec);
+  validate(codec.code);
   const std::int64_t d = codec.code.head_dim;
   if (stride == 0) stride = d;
   if (out_stride == 0) out_stride = d;

@@ -9,7 +9,6 @@
 
 #include <array>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -19,15 +18,11 @@
 namespace oscar {
 
 // The search encoder, and the layout `blocks`, scale keys without bias (<x, xhat> = <x, x>, so logits keep their
-// temperature) and values by least squares: see Side. Feedback (error-compensated rounding) is search followed by steps
-// of single codes. The steps make the errors of channels compensate each other in the metric of the head (feedback.h),
-// which then also sets the scales.
-enum class Encoder : std::uint8_t { kMinMax, kSearch, kFeedback };
+// temperature) and values by least squares: see Side.
+enum class Encoder : std::uint8_t { kMinMax, kSearch };
 
-std::string to_string(Encoder encoder);          // "minmax", "search", "feedback"
+std::string to_string(Encoder encoder);          // "minmax", "search"
 Encoder parse_encoder(const std::string& name);  // InputError with the list
-
-class FeedbackMetric;  // feedback.h
 
 // A layout with the writer's choices.
 struct RowCodec {
@@ -36,12 +31,11 @@ struct RowCodec {
   Encoder encoder = Encoder::kMinMax;
   float clip = 0.0f;                                        // rho of row_math::load_clipped(); 0: off
   std::array<float, kBands> sigma{1.0f, 1.0f, 1.0f, 1.0f};  // blocks: standard deviation of each block
-  std::shared_ptr<const FeedbackMetric> metric;             // encoder feedback: metric of the head
 };
 
 // Batch functions without allocation. rows: [n, d] FP32, `stride` floats apart (0: d). codes: [n, d], one code per
-// byte; params: [n, param_bytes] as stored, little-endian. InputError for encoder feedback without a metric that
-// matches the code. NumericalError names the first row with a NaN or an infinity.
+// byte; params: [n, param_bytes] as stored, little-endian. InputError for a code that
+// does not exist. NumericalError names the first row with a NaN or an infinity.
 void encode_rows(const RowCodec& codec, const float* rows, std::int64_t n, std::int64_t stride, std::uint8_t* codes,
                  std::uint8_t* params);
 // The function that encode_rows() calls for one layout, without its checks, for callers that validate up front. Returns

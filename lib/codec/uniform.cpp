@@ -2,8 +2,6 @@
 
 #include <cmath>
 
-#include "codec/feedback.h"
-#include "codec/feedback_row.h"
 #include "codec/row_math.h"
 #include "layout/float16.h"
 
@@ -97,10 +95,9 @@ OSCAR_INLINE Candidate try_fraction(const float* x, const float* y, int n, Range
 
 // Tries ten fractions; the codes with the best cosine to the centered row win. Then the scale is set for them: keys
 // without bias, values by least squares, z such that the mean is preserved. Rows outside the safe range of squares use
-// min/max. metric, offset: of encoder feedback (feedback.h), or null.
+// min/max.
 template <ParamType kType>
-OSCAR_INLINE Params encode_search(const float* x, int n, Range range, Side side, const float* metric,
-                                  const float* offset, std::uint8_t* codes) {
+OSCAR_INLINE Params encode_search(const float* x, int n, Range range, Side side, std::uint8_t* codes) {
   using T = Stored<kType>;
   constexpr float kFractions[] = {1.0f, 0.95f, 0.9f, 0.85f, 0.8f, 0.75f, 0.7f, 0.65f, 0.6f, 0.55f};
   const float width = range.high - range.low;
@@ -124,20 +121,13 @@ OSCAR_INLINE Params encode_search(const float* x, int n, Range range, Side side,
   }
   if (!(best_score > 0.0f)) return encode_minmax<kType>(x, n, range, codes);
 
-  float ideal = side == Side::kKey ? energy / best.dot : (best.dot * count) / best_spread;
-  float middle = mean, level = static_cast<float>(best.sum) / count;  // means of the row and of its codes
-  if (metric != nullptr) {
-    const feedback::Products p = feedback::ascend(x, metric, n, 1.0f, 0.0f, 3.0f, levels[best_buffer]);
-    if (p.usable()) {
-      ideal = side == Side::kKey ? p.xx / p.xv : p.xv / p.vv;
-      middle = fixed_dot(offset, x, n), level = fixed_dot(offset, levels[best_buffer], n);
-    }
-  }
+  const float ideal = side == Side::kKey ? energy / best.dot : (best.dot * count) / best_spread;
+  const float level = static_cast<float>(best.sum) / count;  // mean of the codes
   for (int i = 0; i < n; ++i) codes[i] = static_cast<std::uint8_t>(static_cast<std::int32_t>(levels[best_buffer][i]));
   const std::uint16_t scale = stored_scale<kType>(ideal);
   const float s = T::value(scale);
-  if ((middle < 0.0f ? -middle : middle) > kMaxOffset * s) return encode_constant<kType>(range, n, codes);
-  return {scale, T::bits(level - middle / s)};
+  if ((mean < 0.0f ? -mean : mean) > kMaxOffset * s) return encode_constant<kType>(range, n, codes);
+  return {scale, T::bits(level - mean / s)};
 }
 
 OSCAR_INLINE void store16(std::uint8_t* bytes, std::uint16_t v) {
@@ -159,12 +149,8 @@ OSCAR_INLINE std::int64_t encode_all(const RowCodec& codec, const float* rows, s
       const float* x = row + g * group;
       std::uint8_t* q = codes + r * d + g * group;
       const Range range = row_math::range_of(x, group);
-      const bool steps = kEncoder == Encoder::kFeedback && !codec.metric->flat(g);
-      const Params p =
-          kEncoder == Encoder::kMinMax
-              ? encode_minmax<kType>(x, group, range, q)
-              : encode_search<kType>(x, group, range, codec.side, steps ? codec.metric->matrix(g) : nullptr,
-                                     steps ? codec.metric->offset(g) : nullptr, q);
+      const Params p = kEncoder == Encoder::kMinMax ? encode_minmax<kType>(x, group, range, q)
+                                                    : encode_search<kType>(x, group, range, codec.side, q);
       std::uint8_t* out = params + (r * groups + g) * 4;
       store16(out, p.scale);
       store16(out + 2, p.zero);
@@ -190,15 +176,6 @@ OSCAR_VECTOR_CLONES std::int64_t search_bfloat16(const RowCodec& c, const float*
                                                  std::uint8_t* codes, std::uint8_t* params) {
   return encode_all<ParamType::kBFloat16, Encoder::kSearch>(c, x, n, stride, codes, params);
 }
-OSCAR_VECTOR_CLONES std::int64_t feedback_float16(const RowCodec& c, const float* x, std::int64_t n,
-                                                  std::int64_t stride, std::uint8_t* codes, std::uint8_t* params) {
-  return encode_all<ParamType::kFloat16, Encoder::kFeedback>(c, x, n, stride, codes, params);
-}
-OSCAR_VECTOR_CLONES std::int64_t feedback_bfloat16(const RowCodec& c, const float* x, std::int64_t n,
-                                                   std::int64_t stride, std::uint8_t* codes, std::uint8_t* params) {
-  return encode_all<ParamType::kBFloat16, Encoder::kFeedback>(c, x, n, stride, codes, params);
-}
-
 OSCAR_VECTOR_CLONES void decode_group(const std::uint8_t* codes, float s, float z, int n, float* x) {
   for (int i = 0; i < n; ++i) x[i] = (static_cast<float>(codes[i]) - z) * s;
 }
@@ -208,9 +185,8 @@ OSCAR_VECTOR_CLONES void decode_group(const std::uint8_t* codes, float s, float 
 bool encode_rows(const RowCodec& codec, const float* rows, std::int64_t n, std::int64_t stride, std::uint8_t* codes,
                  std::uint8_t* params, std::int64_t* bad_row) {
   const bool half = codec.code.params == ParamType::kFloat16;
-  const auto run = codec.encoder == Encoder::kMinMax   ? (half ? minmax_float16 : minmax_bfloat16)
-                   : codec.encoder == Encoder::kSearch ? (half ? search_float16 : search_bfloat16)
-                                                       : (half ? feedback_float16 : feedback_bfloat16);
+  const auto run = codec.encoder == Encoder::kMinMax ? (half ? minmax_float16 : minmax_bfloat16)
+                                                     : (half ? search_float16 : search_bfloat16);
   *bad_row = run(codec, rows, n, stride, codes, params);
   return *bad_row < 0;
 }

@@ -116,7 +116,6 @@ ServedForm branch_form(const ExportFormat& format, const Bundle& bundle) {
   if (bundle.encoder != kEngineEncoder) {
     form.changes.push_back("codes of encoder " + std::string(kEngineEncoder) + " in place of " + bundle.encoder);
     form.bundle.encoder = kEngineEncoder;
-    for (LayerTransform& layer : form.bundle.layers) layer.key.metric = layer.value.metric = at::Tensor();
   }
   return form;
 }

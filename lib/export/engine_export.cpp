@@ -95,11 +95,6 @@ std::optional<std::string> engine_unsupported(const ExportFormat& format, const 
   for (const LayerTransform& layer : bundle.layers) {
     if (auto reason = unserved_layer(layer, bundle.quant_group, format.plugin())) return reason;
   }
-  if (bundle.encoder == "feedback") {
-    return "the bundle is encoded with feedback, which no kernel does token by token; fit with --encoder search, or "
-           "use "
-           "format transformers";
-  }
   const std::int64_t window =
       kEnginePage * (window_pages(bundle.windows.sink) + window_pages(bundle.windows.recent + 1 + kRingSlack));
   if (window > kEngineMostWindow) {

@@ -11,7 +11,7 @@
 namespace oscar {
 
 // The functions of the rows of export_formats() with an engine. They refuse head sizes, GQA ratios, windows, layouts
-// and groups that the decode kernel does not support. They also refuse encoder feedback, keys centered before RoPE in
+// and groups that the decode kernel does not support. They also refuse keys centered before RoPE in
 // layout uniform, and models with layers of engine_limits.h.
 std::optional<std::string> engine_unsupported(const ExportFormat& format, const Bundle& bundle);
 void engine_check_model(const ExportFormat& format, const Checkpoint& model, const Bundle& bundle);  // InputError

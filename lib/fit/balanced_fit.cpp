@@ -50,20 +50,18 @@ void set_widths(MetricSide& side, const Widths& widths) {
   set_block_widths(side.transform, widths, side.lambda.size(0));
 }
 
-Widths as_widths(const std::vector<std::uint8_t>& w) { return {w[0], w[1], w[2], w[3]}; }
-
 MetricModel fit_metric(const Statistics& s, const FitOptions& o, std::vector<std::string>& warnings) {
-  const bool allocate = fitted_method(o.method).allocates_bits, blocks = allocate || !o.key_widths.empty();
+  const bool blocks = fitted_method(o.method).allocates_bits;
   MetricModel model;
   model.key_moments = fitted_moments(s, o, Side::kKey, blocks);
   model.key = fit_metric_side(s, o, Side::kKey, blocks, model.key_moments, warnings);
   model.value = fit_metric_side(s, o, Side::kValue, blocks, fitted_moments(s, o, Side::kValue, blocks), warnings);
-  if (allocate && !o.key_profiles.empty()) {
+  if (!o.key_profiles.empty()) {
     for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
       set_widths(model.key[layer], o.key_profiles[layer]);
       set_widths(model.value[layer], o.value_profiles[layer]);
     }
-  } else if (allocate) {
+  } else if (blocks) {
     std::vector<SideEnergy> key, value;
     for (const MetricSide& side : model.key) key.push_back(side.energy);
     for (const MetricSide& side : model.value) value.push_back(side.energy);
@@ -72,9 +70,6 @@ MetricModel fit_metric(const Statistics& s, const FitOptions& o, std::vector<std
       set_widths(model.key[layer], allocation.key[layer]);
       set_widths(model.value[layer], allocation.value[layer]);
     }
-  } else if (blocks) {
-    for (MetricSide& side : model.key) set_widths(side, as_widths(o.key_widths));
-    for (MetricSide& side : model.value) set_widths(side, as_widths(o.value_widths));
   }
   return model;
 }

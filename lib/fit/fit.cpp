@@ -8,7 +8,6 @@
 #include "base/errors.h"
 #include "fit/balanced_fit.h"
 #include "fit/clip_search.h"
-#include "fit/feedback_fit.h"
 #include "fit/fit_phases.h"
 #include "fit/fit_rows.h"
 #include "fit/for_each_head.h"
@@ -33,11 +32,11 @@ void check_options(const Statistics& s, const FitOptions& o) {
   }
   const auto ratio = [](float rho) { return rho >= 0.0f && rho <= 1.0f; };
   const MethodRow& method = fitted_method(o.method);
-  if ((method.allocates_bits || !o.key_widths.empty()) && s.head_dim % 32 != 0) {
+  if (method.allocates_bits && s.head_dim % 32 != 0) {
     throw UsageError("block widths need a head_dim that 32 divides; found " + std::to_string(s.head_dim) +
                      ": fit with --method balanced");
   }
-  if ((method.allocates_bits || !o.key_widths.empty()) && o.clip != ClipMode::kNone) {
+  if (method.allocates_bits && o.clip != ClipMode::kNone) {
     throw UsageError("block widths take no clip: pass --clip none");
   }
   for (const std::vector<Widths>* profiles : {&o.key_profiles, &o.value_profiles}) {
@@ -45,9 +44,6 @@ void check_options(const Statistics& s, const FitOptions& o) {
     if (given && (!method.allocates_bits || profiles->size() != s.layers.size())) {
       throw UsageError("chosen widths are for --method waterfill, and for all of its layers");
     }
-  }
-  if (!o.key_widths.empty() && !method.takes_widths) {
-    throw UsageError("fixed block widths are for --method balanced; " + o.method + " does not take them");
   }
   if (o.context < 0) throw UsageError("--context " + std::to_string(o.context) + " is no number of tokens");
   if (s.rope_reach > 0 && o.context > s.rope_reach) {
@@ -89,14 +85,6 @@ void note_distance(const Statistics& s, const FitOptions& o, std::vector<std::st
 
 SideTransform& side_of(LayerFit& layer, Side side) {
   return side == Side::kKey ? layer.transform.key : layer.transform.value;
-}
-
-void set_feedback_metrics(const Statistics& s, const FitOptions& o, FitResult& result) {
-  for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
-    for (const Side side : {Side::kKey, Side::kValue}) {
-      set_feedback_metric(s, o, side, layer, side_of(result.layers[layer], side));
-    }
-  }
 }
 
 // Sets one ratio of a side in all layers.
@@ -215,7 +203,6 @@ FitResult fit(const Statistics& s, const FitOptions& o) {
   } else {
     fit_orthogonal(s, o, result);
   }
-  if (o.encoder == Encoder::kFeedback) set_feedback_metrics(s, o, result);
 
   std::vector<LayerRows> rows(s.layers.size());
   for_each_layer(rows.size(), [&](std::size_t layer) { rows[layer] = split_rows(s, layer, o.sink, o.max_rows); });

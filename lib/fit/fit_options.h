@@ -43,14 +43,13 @@ struct FitOptions {
   // The metric that weighs errors: in balanced and waterfill, and in the clip search.
   MetricSource metric = MetricSource::kAuto;
   // For the methods balanced and waterfill.
-  double damping = 1e-3;                               // damping of the diagonals
-  double exponent = 1.0;                               // 0: orthogonal, 1: fully balanced
-  std::vector<Widths> key_profiles, value_profiles;    // waterfill: [L] widths chosen elsewhere (measured allocation)
-  std::string allocate = "analytic";                   // waterfill: the source of the widths; only recorded
-  double bits = kUsualBits;                            // waterfill: budget in bits per element, parameters included
-  std::vector<std::uint8_t> key_widths, value_widths;  // balanced: [4] for layout blocks, the same in all layers
-  std::function<void()> on_step;                       // progress, called fit_steps() times, by one thread at a time
-  Timeline* timeline = nullptr;                        // if set, gets the phases of fit_phases.h
+  double damping = 1e-3;                             // damping of the diagonals
+  double exponent = 1.0;                             // 0: orthogonal, 1: fully balanced
+  std::vector<Widths> key_profiles, value_profiles;  // waterfill: [L] widths chosen elsewhere (measured allocation)
+  std::string allocate = "analytic";                 // waterfill: the source of the widths; only recorded
+  double bits = kUsualBits;                          // waterfill: budget in bits per element, parameters included
+  std::function<void()> on_step;                     // progress, called fit_steps() times, by one thread at a time
+  Timeline* timeline = nullptr;                      // if set, gets the phases of fit_phases.h
 };
 
 // The options of a method that none are given for: the published method as published, others at their best.

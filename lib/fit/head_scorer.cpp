@@ -19,8 +19,6 @@ double weighted_energy(const at::Tensor& rows, const at::Tensor& metric) {
 class TransformedRows {
  public:
   explicit TransformedRows(const HeadProblem& p) : codec_{p.code, p.side, p.encoder} {
-    codec_.metric = p.feedback;
-    if (p.encoder == Encoder::kFeedback && !p.feedback) codec_.encoder = Encoder::kSearch;
     const at::Tensor& original = p.side == Side::kKey ? p.k : p.v;
     exact_ = at::matmul(p.mean.defined() ? original - p.mean : original, p.forward).contiguous();
     rounded_ = exact_.to(at::kBFloat16).to(at::kFloat);

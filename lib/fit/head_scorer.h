@@ -29,7 +29,6 @@ struct HeadProblem {
   at::Tensor rope_phases;    // [N, d]: for rotated means
   RowCode code;
   Encoder encoder = Encoder::kMinMax;
-  std::shared_ptr<const FeedbackMetric> feedback;  // encoder feedback; null: search replaces it
 };
 
 // Sets side, forward, back and mean: head `head`'s part of a layer's transform.

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "fit/for_each_head.h"
-#include "transform/feedback_metric.h"
 #include "transform/fixed_sides.h"
 
 namespace oscar {
@@ -85,7 +84,6 @@ PredictionSums predict_head(HeadProblem problem, Side side, const SideTransform&
   use_transform(problem, side, hadamard_side(d), head);
   sums.hadamard = metric_scorer(problem)->score(0.0f);
   problem.code = code;
-  problem.feedback = feedback_metric(transform, code, head);
   use_transform(problem, side, transform, head);
   const std::unique_ptr<HeadScorer> scorer = metric_scorer(problem);
   sums.unclipped = scorer->score(0.0f);

@@ -215,10 +215,6 @@ TextShape text_shape(std::int64_t tokens, std::int64_t longest) {
   return shape;
 }
 
-std::string text_fault(const ModelConfig& model, at::Device device) {
-  return decode_fault(text_method(model), model, device);
-}
-
 std::uint64_t text_bytes(const ModelConfig& model, const TextShape& shape) {
   const KvMethod method = text_method(model);
   const auto rows = static_cast<std::uint64_t>(std::min(shape.batch_rows, shape.rows));

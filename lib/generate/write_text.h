@@ -29,9 +29,6 @@ struct TextShape {
 // longest: limit of a row (--seq-len, the model's context).
 TextShape text_shape(std::int64_t tokens, std::int64_t longest);
 
-// Why the model cannot write text on the device: a clause without a full stop; empty if it can.
-std::string text_fault(const ModelConfig& model, at::Device device);
-
 // Memory for the cache and the logits of a batch, without weights.
 std::uint64_t text_bytes(const ModelConfig& model, const TextShape& shape);
 

@@ -13,7 +13,6 @@ struct RowLayout {
   void (*validate)(const RowCode& code);
   int (*code_bytes)(const RowCode& code);
   int (*param_bytes)(const RowCode& code);
-  int (*scale_channels)(const RowCode& code);
   bool zero_points;
   std::string (*settings)(const RowCode& code);
   SideLayout (*side)(const RowCode& code, std::int32_t offset);
@@ -51,12 +50,12 @@ int coded_bands(const RowCode& code) {
 // One row per layout, in the order of Layout.
 constexpr RowLayout kLayouts[] = {
     {"uniform", validate_uniform, [](const RowCode& c) { return c.head_dim / 4; },
-     [](const RowCode& c) { return c.quant_groups() * 4; }, [](const RowCode& c) { return c.quant_group; }, true,
+     [](const RowCode& c) { return c.quant_groups() * 4; }, true,
      [](const RowCode& c) { return "groups of " + std::to_string(c.quant_group); },
      [](const RowCode& c, std::int32_t offset) {
        return uniform_side(c.head_dim, c.quant_group, c.params == ParamType::kBFloat16, offset);
      }},
-    {"blocks", validate_bands, band_code_bytes, coded_bands, [](const RowCode& c) { return c.band_channels(); }, false,
+    {"blocks", validate_bands, band_code_bytes, coded_bands, false,
      [](const RowCode&) { return std::string("blocks of channels"); },
      [](const RowCode& c, std::int32_t offset) { return band_side(c.head_dim, c.widths.data(), offset); }},
 };
@@ -72,7 +71,6 @@ SideLayout side_layout(const RowCode& code, std::int32_t offset) {
 
 int RowCode::code_bytes() const { return of(layout).code_bytes(*this); }
 int RowCode::param_bytes() const { return of(layout).param_bytes(*this); }
-int RowCode::scale_channels() const { return of(layout).scale_channels(*this); }
 bool RowCode::zero_points() const { return of(layout).zero_points; }
 
 RowCode uniform_code(int head_dim, int quant_group, ParamType params) {

@@ -30,10 +30,9 @@ struct RowCode {
 
   int quant_groups() const { return head_dim / quant_group; }
   int band_channels() const { return head_dim / kBands; }
-  int code_bytes() const;      // uniform: d/4
-  int param_bytes() const;     // uniform: s and z of each group, 2 bytes each; blocks: 1 byte per block with w > 0
-  int scale_channels() const;  // channels that share a scale. uniform: G; blocks: d/4
-  bool zero_points() const;    // true if a scale comes with a free offset for the codes of its channels
+  int code_bytes() const;    // uniform: d/4
+  int param_bytes() const;   // uniform: s and z of each group, 2 bytes each; blocks: 1 byte per block with w > 0
+  bool zero_points() const;  // true if a scale comes with a free offset for the codes of its channels
   double bits_per_element() const { return 8.0 * (code_bytes() + param_bytes()) / head_dim; }
   bool operator==(const RowCode&) const = default;
 };

@@ -7,9 +7,6 @@
 
 #include "base/errors.h"
 #include "base/parallel_ranges.h"
-#include "methods/device_codes.h"
-#include "methods/group_codes.h"
-#include "methods/hadamard_rows.h"
 #include "methods/tile_codes.h"
 
 namespace oscar {
@@ -25,7 +22,6 @@ void code_rows(const SideCode& side, at::Tensor& rows) {
   const std::int64_t tile = tile_tokens(side), begin = std::min(side.windows.sink, tokens);
   const std::int64_t count = tile > 1 ? (tokens - begin) / tile * tile : tokens - begin;
   if (count <= 0) return;
-  if (rows.is_cuda()) return code_rows_on_device(side, rows.narrow(0, begin, count));
   const std::int64_t step = tile > 1 ? tile : 64, blocks = (count + step - 1) / step;
   auto* data = rows.mutable_data_ptr<float>();
   parallel_ranges(blocks * heads, 1, [&](std::int64_t from, std::int64_t to) {
@@ -36,35 +32,8 @@ void code_rows(const SideCode& side, at::Tensor& rows) {
   });
 }
 
-// Hadamard transform in blocks of `order` channels, which may span heads. rows: [T, H, d] contiguous.
-at::Tensor transformed(const at::Tensor& rows, std::int64_t order) {
-  at::Tensor out = rows.clone();
-  if (rows.is_cuda()) {
-    hadamard_on_device(out, order);
-    return out;
-  }
-  auto* data = out.mutable_data_ptr<float>();
-  const std::int64_t width = rows.size(1) * rows.size(2);
-  parallel_ranges(rows.size(0), 64, [&](std::int64_t begin, std::int64_t end) {
-    hadamard_rows(data + begin * width, end - begin, width, width, order);
-  });
-  return out;
-}
-
-at::Tensor token_norms(const at::Tensor& rows) {  // [T, 1, 1]
-  const std::int64_t tokens = rows.size(0), width = rows.size(1) * rows.size(2);
-  if (rows.is_cuda()) return token_norms_on_device(rows);
-  at::Tensor norms = at::empty({tokens, 1, 1});
-  for (std::int64_t t = 0; t < tokens; ++t) {
-    norms.mutable_data_ptr<float>()[t] = group_codes::token_norm(rows.const_data_ptr<float>() + t * width, width);
-  }
-  return norms;
-}
-
-// [T, H, d] times m: [n, w, w], one matrix for all heads or for parts of w channels, or one per head.
+// [T, H, d] times m: [H, d, d].
 at::Tensor multiplied(const at::Tensor& rows, const at::Tensor& m) {
-  const std::int64_t width = m.size(1);
-  if (m.size(0) == 1) return at::mm(rows.reshape({-1, width}), m[0]).view(rows.sizes());
   return at::bmm(rows.transpose(0, 1), m).transpose(0, 1).contiguous();
 }
 
@@ -78,21 +47,16 @@ MethodEngine::MethodEngine(const MethodSpec& description, const ModelConfig& mod
     : description_(description), layers_(model.kv_layers()), heads_(model.kv_heads), head_dim_(model.head_dim) {
   require_fit(description, model);
   for (const SideCode* s : {&description_.key, &description_.value}) {
-    if (s->basis != CacheBasis::kRandom || random_.defined() || random_low_.defined()) continue;
-    if (s->boosted_share > 0) {
-      const std::int64_t boosted = std::llround(s->boosted_share * static_cast<double>(head_dim_));
-      random_boosted_ = as_float(random_orthogonal(boosted, kRotationSeed));
-      random_low_ = as_float(random_orthogonal(head_dim_ - boosted, kRotationSeed + 1));
-    } else {
-      random_ = as_float(random_orthogonal(head_dim_, kRotationSeed));
-    }
+    if (s->basis != CacheBasis::kRandom || random_low_.defined()) continue;
+    const std::int64_t boosted = std::llround(s->boosted_share * static_cast<double>(head_dim_));
+    random_boosted_ = as_float(random_orthogonal(boosted, kRotationSeed));
+    random_low_ = as_float(random_orthogonal(head_dim_ - boosted, kRotationSeed + 1));
   }
 }
 
 double MethodEngine::bits_per_element() const {
-  const int heads = static_cast<int>(heads_), d = static_cast<int>(head_dim_);
-  return 0.5 *
-         (oscar::bits_per_element(description_.key, heads, d) + oscar::bits_per_element(description_.value, heads, d));
+  const int d = static_cast<int>(head_dim_);
+  return 0.5 * (oscar::bits_per_element(description_.key, d) + oscar::bits_per_element(description_.value, d));
 }
 
 double MethodEngine::bits_per_element_at(std::int64_t context) const {
@@ -100,14 +64,8 @@ double MethodEngine::bits_per_element_at(std::int64_t context) const {
   return 8.0 * held(context) / elements;
 }
 
-// Order of the Hadamard blocks of a row; 0: another basis.
-std::int64_t MethodEngine::hadamard_order(const SideCode& side) const {
-  return side.basis == CacheBasis::kHadamard ? hadamard_order_of(head_dim_) : 0;
-}
-
-// Matrix for kRandom: [n, w, w], n matrices for n parts of w channels each, or one for all parts.
+// Matrices for kRandom: [H, d, d].
 at::Tensor MethodEngine::basis_matrix(const at::Tensor& rows) const {
-  if (random_.defined()) return random_.to(rows.device()).t().unsqueeze(0);
   // Channels sorted by energy, largest first; each part has its own rotation.
   const std::int64_t boosted = random_boosted_.size(0), count = std::min(kCalibrationTokens, rows.size(0));
   const at::Tensor energy = rows.narrow(0, 0, count).to(at::kDouble).square().sum(0);  // [H, d]
@@ -128,31 +86,21 @@ at::Tensor MethodEngine::reconstruct(Side which, const at::Tensor& rows) const {
     throw NumericalError(std::string(which == Side::kKey ? "keys" : "values") + " for method '" + description_.id +
                          "' are not finite (NaN or infinity)");
   }
-  const std::int64_t order = hadamard_order(s);
-  at::Tensor x = rows.to(at::kFloat).contiguous(), matrix, norm;
-  if (order > 0) {
-    x = transformed(x, order);
-  } else if (s.basis == CacheBasis::kRandom) {
+  at::Tensor x = as_float(rows.cpu()), matrix;
+  if (s.basis == CacheBasis::kRandom) {
     matrix = basis_matrix(x);
     x = multiplied(x, matrix);
   }
-  if (s.token_norm) {
-    norm = token_norms(x);
-    x = x / norm;
-  }
   x = x.contiguous().clone();
   code_rows(s, x);
-  if (norm.defined()) x = x * norm;
-  if (order > 0) return transformed(x.contiguous(), order);  // its own inverse
   if (matrix.defined()) x = multiplied(x.contiguous(), matrix.transpose(1, 2).contiguous());
-  return x.contiguous();
+  return x.contiguous().to(rows.device());
 }
 
 double MethodEngine::held(std::int64_t tokens) const {
-  const bool paged = has_pages(description_);
   double coded = 0;
   for (const SideCode* s : {&description_.key, &description_.value}) {
-    coded += held_bytes(*s, paged, static_cast<int>(heads_), static_cast<int>(head_dim_), tokens);
+    coded += held_bytes(*s, static_cast<int>(heads_), static_cast<int>(head_dim_), tokens);
   }
   return static_cast<double>(layers_) * coded;
 }

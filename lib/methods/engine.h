@@ -32,8 +32,9 @@ class MethodEngine {
   // Bits per element of a sequence of `context` tokens: allocated_bytes() over its elements.
   double bits_per_element_at(std::int64_t context) const;
 
-  // rows: [T, H, d] FP32, tokens from position 0 on, on the CPU or a GPU. Returns [T, H, d]: decoded rows for every
-  // token after the sink whose tile is complete, and the input rows elsewhere. NumericalError if a row is not finite.
+  // rows: [T, H, d] FP32, tokens from position 0 on, on the CPU or a GPU; the CPU codes them. Returns [T, H, d]:
+  // decoded rows for every token after the sink whose tile is complete, and the input rows elsewhere. NumericalError if
+  // a row is not finite.
   at::Tensor reconstruct(Side side, const at::Tensor& rows) const;
 
   // Memory of one sequence of `tokens` tokens in bytes, all layers: held_bytes() of both sides.
@@ -41,13 +42,11 @@ class MethodEngine {
 
  private:
   double held(std::int64_t tokens) const;  // allocated_bytes() before rounding up
-  std::int64_t hadamard_order(const SideCode& side) const;
   at::Tensor basis_matrix(const at::Tensor& rows) const;
 
   MethodSpec description_;
   std::int64_t layers_, heads_, head_dim_;
-  at::Tensor random_;                       // [d, d] FP32, for kRandom without boosted channels
-  at::Tensor random_low_, random_boosted_;  // otherwise: for the two parts
+  at::Tensor random_low_, random_boosted_;  // FP32, for kRandom: of the two parts of the channels
 };
 
 // [n, n] FP64 orthogonal, seeded: Q of the QR factorization of a Gaussian matrix with a positive diagonal of R.

@@ -47,16 +47,8 @@ OSCAR_VECTOR_CLONES void uniform_codes(const float* x, std::int64_t n, float low
   }
 }
 
-OSCAR_VECTOR_CLONES void integer_codes(const float* x, std::int64_t n, float zero, float scale, float top,
-                                       std::uint8_t* codes) {
-  for (std::int64_t i = 0; i < n; ++i) {
-    const float code = std::nearbyint(x[i] / scale) + zero;
-    codes[i] = static_cast<std::uint8_t>(static_cast<int>(code > 0.0f ? (code < top ? code : top) : 0.0f));
-  }
-}
-
-OSCAR_VECTOR_CLONES void decode(const GroupParams& params, const std::uint8_t* codes, std::int64_t n, float* x) {
-  for (std::int64_t i = 0; i < n; ++i) x[i] = static_cast<float>(codes[i]) * params.scale + params.offset;
+OSCAR_VECTOR_CLONES void decode(float scale, float low, const std::uint8_t* codes, std::int64_t n, float* x) {
+  for (std::int64_t i = 0; i < n; ++i) x[i] = static_cast<float>(codes[i]) * scale + low;
 }
 
 OSCAR_VECTOR_CLONES void symmetric4_rows(float* x, std::int64_t n, float inverse, float stored) {
@@ -83,50 +75,17 @@ class CodeBuffer {
 
 float stored_half(float value) { return round_to_float16(std::clamp(value, -kLargestHalf, kLargestHalf)); }
 
-float token_norm(const float* row, std::int64_t n) {
-  double sum = 0;
-  for (std::int64_t i = 0; i < n; ++i) sum += static_cast<double>(row[i]) * row[i];
-  return static_cast<float>(std::sqrt(std::max(sum, 1e-8)));
-}
-
-GroupParams encode_uniform(const float* x, std::int64_t n, int bits, std::uint8_t* codes) {
+void uniform(float* x, std::int64_t n, int bits) {
   const Range r = range_of(x, n);
   const float top = static_cast<float>((1 << bits) - 1);
   const float scale = stored_half((r.high - r.low) / top), low = stored_half(r.low);
-  if (scale > 0) {
-    uniform_codes(x, n, low, scale, top, codes);
-  } else {
-    std::fill_n(codes, n, std::uint8_t{0});
-  }
-  return {scale, low};
-}
-
-GroupParams encode_integer_zero(const float* x, std::int64_t n, int bits, float clip, std::uint8_t* codes) {
-  Range r = range_of(x, n);
-  r.low *= clip, r.high *= clip;
-  if (r.low == 0 && r.high == 0) r = {-1.0f, 1.0f};
-  const float top = static_cast<float>((1 << bits) - 1);
-  const float scale = stored_half((r.high - r.low) / top);
-  // A constant group, or one too narrow for FP16: only the offset is stored, and the reader gets it.
   if (!(scale > 0)) {
-    std::fill_n(codes, n, std::uint8_t{0});
-    return {0.0f, stored_half(r.low)};
+    std::fill_n(x, n, low);
+    return;
   }
-  const float zero = std::nearbyint(-r.low / scale);
-  integer_codes(x, n, zero, scale, top, codes);
-  return {scale, stored_half(-zero * scale)};  // the offset is stored instead of z
-}
-
-void uniform(float* x, std::int64_t n, int bits) {
   CodeBuffer codes(n);
-  const GroupParams params = encode_uniform(x, n, bits, codes.data());
-  decode(params, codes.data(), n, x);
-}
-
-void integer_zero(float* x, std::int64_t n, int bits, float clip) {
-  CodeBuffer codes(n);
-  const GroupParams params = encode_integer_zero(x, n, bits, clip, codes.data());
-  decode(params, codes.data(), n, x);
+  uniform_codes(x, n, low, scale, top, codes.data());
+  decode(scale, low, codes.data(), n, x);
 }
 
 void symmetric4(float* x, std::int64_t n) {

@@ -14,8 +14,6 @@ void code_group(const SideCode& side, float* x, std::int64_t n) {
   switch (side.code) {
     case CacheCode::kUniform:
       return group_codes::uniform(x, n, side.bits);
-    case CacheCode::kIntegerZero:
-      return group_codes::integer_zero(x, n, side.bits, static_cast<float>(side.clip));
     case CacheCode::kSymmetric4:
       return group_codes::symmetric4(x, n);
     case CacheCode::kFloat8:

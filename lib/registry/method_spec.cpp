@@ -27,7 +27,6 @@ double parameter_bits(const SideCode& side, int d) {
                            : std::min(side.group, side.axis == CacheAxis::kToken ? d : side.group);
   switch (side.code) {
     case CacheCode::kUniform:
-    case CacheCode::kIntegerZero:
       return 32.0 / group;
     case CacheCode::kSymmetric4:
       return 16.0 / group;
@@ -41,34 +40,19 @@ double parameter_bits(const SideCode& side, int d) {
 
 }  // namespace
 
-std::int64_t hadamard_order_of(std::int64_t head_dim) { return head_dim & -head_dim; }
-
-bool has_pages(const MethodSpec& method) {
-  for (const SideCode* s : {&method.key, &method.value}) {
-    const bool code = s->code == CacheCode::kUniform || s->code == CacheCode::kIntegerZero;
-    const bool basis = s->basis == CacheBasis::kNone || s->basis == CacheBasis::kHadamard;
-    const bool bits = s->bits == 2 || s->bits == 4;
-    const bool group = s->axis == CacheAxis::kToken || (s->group >= 32 && 128 % s->group == 0);
-    if (!code || !basis || !bits || !group) return false;
-    if (s->axis == CacheAxis::kChannel && s->windows.flush % s->group != 0) return false;
-  }
-  return true;
-}
-
 int tile_tokens(const SideCode& side) { return side.axis == CacheAxis::kChannel ? side.group : 1; }
 
-double bits_per_element(const SideCode& side, int heads, int head_dim) {
+double bits_per_element(const SideCode& side, int head_dim) {
   double bits = side.bits + side.boosted_share * (side.boosted_bits - side.bits) + parameter_bits(side, head_dim);
   if (side.boosted_share == 0.0) bits = side.bits + parameter_bits(side, head_dim);
-  if (side.token_norm) bits += 32.0 / (static_cast<double>(heads) * head_dim);
   return bits;
 }
 
-double held_bytes(const SideCode& side, bool paged, int heads, int head_dim, std::int64_t tokens) {
-  const std::int64_t unit = paged ? kKiviPageTokens : 1;
+double held_bytes(const SideCode& side, int heads, int head_dim, std::int64_t tokens) {
+  const std::int64_t unit = side.code == CacheCode::kUniform ? 128 : 1;
   const std::int64_t coded = side.windows.quantized_end(tokens) - side.windows.sink;
   const std::int64_t buffer = std::min(side.windows.sink + side.windows.recent + side.windows.flush - 1, tokens);
-  const double bits = bits_per_element(side, heads, head_dim) * static_cast<double>((coded + unit - 1) / unit * unit) +
+  const double bits = bits_per_element(side, head_dim) * static_cast<double>((coded + unit - 1) / unit * unit) +
                       16.0 * static_cast<double>(buffer);
   return bits * static_cast<double>(heads) * head_dim / 8.0;
 }

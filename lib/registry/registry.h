@@ -42,7 +42,6 @@ struct MethodRow {
 
   std::string fit_summary{};    // the transform, for oscar-fit --help; empty: oscar-fit does not offer the method
   bool allocates_bits = false;  // distributes a budget of --bits as group bit widths
-  bool takes_widths = false;    // takes group bit widths from --widths, the same in all layers
   bool preferred = false;       // oscar-fit uses it if it collects the statistics itself
   std::string key_objective{}, value_objective{};  // names in published files; empty: the id
   std::string head_objective{};                    // the same if each KV head has a matrix; empty: the id
@@ -54,8 +53,7 @@ struct MethodRow {
   bool needs_bundle() const { return fitted(); }
   bool metric_aware() const { return transform == MethodTransform::kBalanced; }  // fitted to rows and metric
   bool data_free() const { return transform == MethodTransform::kIdentity || transform == MethodTransform::kHadamard; }
-  // True if the decode path has pages for it.
-  bool paged() const { return !description || has_pages(*description); }
+  bool paged() const { return !description; }  // true if the decode path has pages for it
   bool two_bit() const { return description && description->key.bits == 2 && description->value.bits == 2; }
 };
 

@@ -6,7 +6,7 @@
 namespace oscar {
 namespace {
 
-constexpr std::int64_t kResidual = 128;  // residual length of KIVI and OScaR
+constexpr std::int64_t kResidual = 128;  // residual length of KIVI
 
 SideCode side(CacheCode code, int bits, int group, CacheWindows windows = {0, 0, 1}) {
   SideCode s;
@@ -22,11 +22,6 @@ SideCode channels(SideCode s) {
   return s;
 }
 
-SideCode hadamard(SideCode s) {
-  s.basis = CacheBasis::kHadamard;
-  return s;
-}
-
 MethodSpec same(std::string id, std::string summary, std::string source, const SideCode& both) {
   return {std::move(id), std::move(summary), std::move(source), both, both};
 }
@@ -37,17 +32,6 @@ MethodSpec kivi(std::string id, int group) {
   return {std::move(id), "2 bits, keys per channel and values per token in groups of " + std::to_string(group),
           "KIVI (arXiv 2402.02750)", channels(side(CacheCode::kUniform, 2, group, {0, 1, kResidual})),
           side(CacheCode::kUniform, 2, group, {0, kResidual + 1, 1})};
-}
-
-// OScaR (arXiv 2605.19660): canalized rotation (Hadamard after RoPE), then omni-token scaling (one norm over all heads
-// of a token), then per-channel integer codes; values: Hadamard, per token. Both sides are coded in blocks of 128.
-MethodSpec oscar_tns() {
-  constexpr int kGroup = 32;
-  SideCode key = channels(hadamard(side(CacheCode::kIntegerZero, 2, kGroup, {0, 1, kResidual})));
-  key.token_norm = true;
-  return {"oscar-tns", "2 bits, Hadamard, token norms, keys per channel in groups of " + std::to_string(kGroup),
-          "OScaR (arXiv 2605.19660, repository ZunhaiSu/OScaR-KV-Quant)", key,
-          hadamard(side(CacheCode::kIntegerZero, 2, kGroup, {0, 1, kResidual}))};
 }
 
 // TurboQuant, MSE variant (arXiv 2504.19874): a quarter of the channels has one bit more, with a separate quantizer.
@@ -98,8 +82,7 @@ std::vector<MethodRow> own_methods() {
        .summary = "2 bits after the transform of a bundle, which evens out rows and the metric of their errors",
        .source = "this toolchain",
        .transform = MethodTransform::kBalanced,
-       .fit_summary = "rows and the metric of their errors made equal (not orthogonal), Hadamard; 2-bit codes",
-       .takes_widths = true},
+       .fit_summary = "rows and the metric of their errors made equal (not orthogonal), Hadamard; 2-bit codes"},
       {.id = "waterfill",
        .summary =
            "the default of oscar-fit: 0 to 4 bits for each block of channels within a budget (--bits of oscar-fit)",
@@ -112,15 +95,11 @@ std::vector<MethodRow> own_methods() {
 }
 
 std::vector<MethodSpec> other_methods() {
-  SideCode quarot = hadamard(side(CacheCode::kIntegerZero, 2, 0));
-  quarot.clip = 0.95;
   return {
       same("fp8", "FP8 E4M3 with scale 1", "OCP FP8 E4M3, vLLM's default scale", side(CacheCode::kFloat8, 8, 0)),
       same("q4_0", "4 bits, signed-extreme groups of 32", "ggml q4_0", side(CacheCode::kSymmetric4, 4, 32)),
-      same("quarot2", "2 bits per token and head, Hadamard, range factor 0.95", "QuaRot (arXiv 2404.00456)", quarot),
       kivi("kivi2", 32),
       kivi("kivi2-g128", 128),
-      oscar_tns(),
       turboquant(),
   };
 }

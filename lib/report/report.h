@@ -65,20 +65,6 @@ inline constexpr const char* kServedRow = "served";  // id of its rows
 // "what vllm at URL answers for MODEL; KL of ...".
 std::string served_text(const ServedFacts& served);
 
-// Spectrum of the keys or values of one layer on the scored text, before and after a bundle's transform. Variances of
-// the d channels, sorted descending, averaged over KV heads. A flatter spectrum suits one scale per row better.
-struct LayerSpectrum {
-  std::int64_t layer = 0;
-  std::string side;  // key | value
-  std::vector<double> before, after;
-};
-
-// One token of the scored text and the most probable tokens in its place. The text may contain any bytes.
-struct PassageToken {
-  std::string text, baseline, coded;
-  bool differs = false;  // the two predictions differ
-};
-
 struct TextFacts {
   std::string name, sha256;  // of several texts: all names, and a hash of their hashes
   std::int64_t tokens = 0;   // in the entire file
@@ -217,10 +203,8 @@ struct VerifyReport {
   std::optional<double> target_bits;  // for the comparison at equal bytes
   std::vector<MethodReport> methods;
   std::vector<LeftOut> left_out;
-  std::vector<LayerSpectrum> spectra;  // from the first bundle; empty without one
-  std::vector<PassageToken> passage;   // from the first sequence, with the first bundle; empty without text or bundle
-  std::string baseline;                // name of the earlier report; empty: none
-  std::int64_t baseline_tokens = 0;    // tokens scored in both reports: the earlier report's tokens
+  std::string baseline;              // name of the earlier report; empty: none
+  std::int64_t baseline_tokens = 0;  // tokens scored in both reports: the earlier report's tokens
   std::vector<BaselineChange> changes;
   std::vector<GateResult> gates;
   bool default_gate = false;       // no gate was requested, so oscar-verify set its default gate

@@ -105,17 +105,11 @@ std::string report_html(const VerifyReport& report) {
   }
   page += "<h2>Methods</h2>\n" + html::method_table(report);
   page += html::text_table(report);
-  if (const std::string samples = html::passage_samples(report); !samples.empty()) {
-    page += "<h2>A passage of the text</h2>\n" + samples;
-  }
   if (const std::string plot = html::position_plot(report); !plot.empty()) {
     page += "<h2>KL by position</h2>\n" + plot;
   }
   if (const std::string tables = html::layer_tables(report); !tables.empty()) {
     page += "<h2>Errors by layer</h2>\n" + tables;
-  }
-  if (const std::string tables = html::curve_tables(report); !tables.empty()) {
-    page += "<h2>Where the bytes go</h2>\n" + tables;
   }
   if (const std::string tables = html::needle_tables(report); !tables.empty()) {
     page += "<h2>Retrieval</h2>\n" + tables;

@@ -268,28 +268,6 @@ Json left_out_json(const std::vector<LeftOut>& list) {
   return rows;
 }
 
-Json spectra_json(const std::vector<LayerSpectrum>& spectra) {
-  const auto numbers = [](const std::vector<double>& values) {
-    Json list = Json::array();
-    for (const double v : values) list.push_back(rounded(v, 5));
-    return list;
-  };
-  Json list = Json::array();
-  for (const LayerSpectrum& s : spectra) {
-    list.push_back({{"layer", s.layer}, {"side", s.side}, {"before", numbers(s.before)}, {"after", numbers(s.after)}});
-  }
-  return list;
-}
-
-Json passage_json(const std::vector<PassageToken>& passage) {
-  Json list = Json::array();
-  for (const PassageToken& t : passage) {
-    list.push_back(
-        {{"text", escape_text(t.text)}, {"baseline", escape_text(t.baseline)}, {"coded", escape_text(t.coded)}});
-  }
-  return list;
-}
-
 Json baseline_json(const VerifyReport& r) {
   if (r.baseline.empty()) return nullptr;
   Json rows = Json::array();
@@ -354,8 +332,6 @@ std::string report_json(const VerifyReport& r) {
                        {"target_bits", optional_number(r.target_bits)},
                        {"methods", methods},
                        {"left_out", left_out_json(r.left_out)},
-                       {"spectra", spectra_json(r.spectra)},
-                       {"passage", passage_json(r.passage)},
                        {"baseline", baseline_json(r)},
                        {"gates", gates_json(r.gates)},
                        {"default_gate", r.default_gate},

@@ -26,9 +26,6 @@ struct SideTransform {
   // all heads, with the deviation of each head's blocks.
   std::vector<std::uint8_t> widths;  // empty or [4]
   at::Tensor sigma;                  // undefined, or [Hkv, 4] F32 with `widths`
-  // Encoder feedback: the metric of errors in the cache basis, for each head and block of n channels (n = d/4 with
-  // `widths`, else the quantization group), mean diagonal 1.
-  at::Tensor metric;  // undefined, or [Hkv, d, n] F32
   bool orthogonal() const { return !query_side.defined() && !inverse.defined(); }
   // The counterpart of `forward` on this side: query_side for keys, inverse for values.
   at::Tensor& back(Side side) { return side == Side::kKey ? query_side : inverse; }

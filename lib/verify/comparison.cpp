@@ -42,8 +42,7 @@ MethodSpec with_windows(MethodSpec m, const CacheWindows& windows) {
 bool grow_groups(MethodSpec& m) {
   bool grown = false;
   for (SideCode* s : {&m.key, &m.value}) {
-    const bool plain = s->code == CacheCode::kUniform || s->code == CacheCode::kIntegerZero;
-    if (!plain || s->group == 0 || s->group >= 128) continue;
+    if (s->code != CacheCode::kUniform || s->group == 0 || s->group >= 128) continue;
     s->group *= 2;
     grown = true;
   }
@@ -208,14 +207,13 @@ std::optional<MethodSpec> with_bits(const MethodSpec& method, double bits, const
   const double elements = static_cast<double>(model.kv_heads * model.head_dim * context);
   *least = INFINITY;
   for (;;) {
-    const bool paged = has_pages(m);
     const auto find = [&](const SideCode& side) {
       const std::int64_t flush = tile_tokens(side);
       // A block is read in full precision before it is quantized.
       return windows_for_bits(bits, context, flush > 1 ? 1 : 0, flush, [&](const CacheWindows& windows) {
         SideCode at = side;
         at.windows = windows;
-        return 8.0 * held_bytes(at, paged, heads, d, context) / elements;
+        return 8.0 * held_bytes(at, heads, d, context) / elements;
       });
     };
     const FoundWindows k = find(m.key), v = find(m.value);

@@ -22,14 +22,13 @@ std::string windows_text(const CacheWindows& w) {
 }  // namespace
 
 std::vector<ListedMethod> list_methods(const ModelConfig* model) {
-  const int heads = static_cast<int>(model != nullptr ? model->kv_heads : kHeads);
   const int d = static_cast<int>(model != nullptr ? model->head_dim : kHeadDim);
   std::vector<ListedMethod> list;
   for (const MethodRow& row : method_registry()) {
     if (!row.listed) continue;
     ListedMethod m{row.id, row.summary, row.source, 0, "", row.needs_bundle(), row.paged(), ""};
     if (const auto& description = row.description) {
-      m.bits = 0.5 * (bits_per_element(description->key, heads, d) + bits_per_element(description->value, heads, d));
+      m.bits = 0.5 * (bits_per_element(description->key, d) + bits_per_element(description->value, d));
       const std::string key = windows_text(description->key.windows), value = windows_text(description->value.windows);
       m.windows = key == value ? key : "K " + key + ", V " + value;
       try {

@@ -39,11 +39,6 @@ ProbedMethod::ProbedMethod(const KvMethod& m, const ModelConfig& model, at::Devi
     : method(&m), attention(m, timeline), sums(static_cast<std::size_t>(model.kv_layers())) {
   for (std::int64_t place = 0; place < model.kv_layers(); ++place) numbers.push_back(model.kv_layer(place));
   if (!m.paged()) return;
-  const std::string unsupported = decode_unsupported(m, model, device);
-  if (!unsupported.empty()) {
-    log_info("the pages of " + m.id + " are checked on the CPU: " + unsupported);
-    device = at::kCPU;
-  }
   const std::string note = decode_note(m, model, device);
   if (!note.empty()) log_detail(note);
   for (std::size_t i = 0; i < threads; ++i) caches.push_back({CacheChecker(m, model, device)});

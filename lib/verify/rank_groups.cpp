@@ -8,12 +8,10 @@ namespace {
 // Layer errors cost about as much as the passes of a sequence. The first sequence is run twice and its pages are
 // checked. For a short sequence this costs twice as much again; for longer ones the checked amount does not grow.
 constexpr std::int64_t kCheckCost = 2, kCheckedTokens = 4096;
-// Spectra of one sequence cost about two of its passes, for an 8B geometry with three rows on a GPU.
-constexpr std::int64_t kSpectraCost = 2;
 
 }  // namespace
 
-std::vector<int> deal_groups(const ScoreLayout& layout, std::int64_t probed, int ranks, bool spectra) {
+std::vector<int> deal_groups(const ScoreLayout& layout, std::int64_t probed, int ranks) {
   std::vector<int> owners;
   std::vector<std::int64_t> load(static_cast<std::size_t>(ranks), 0);
   const std::size_t groups = (layout.tokens.size() + layout.group - 1) / layout.group;
@@ -21,7 +19,6 @@ std::vector<int> deal_groups(const ScoreLayout& layout, std::int64_t probed, int
   for (std::size_t g = 0; g < groups; ++g) {
     std::int64_t cost = 0;
     for (const std::int64_t tokens : layout.of_group(g)) cost += layout.first_position + tokens;
-    if (g == 0 && spectra && ranks > 1) load.back() = kSpectraCost * std::min(cost, kCheckedTokens);
     const bool stays = static_cast<std::int64_t>(g * layout.group) < first;
     const auto least = std::min_element(load.begin(), load.end()) - load.begin();
     owners.push_back(stays ? 0 : static_cast<int>(least));

@@ -12,9 +12,8 @@
 namespace oscar {
 
 // The rank of each group. probed: sequences with layer errors; they count twice because they cost about twice as much.
-// The other groups go, in order, to the rank with the fewest tokens so far (ties: the lowest). spectra: the last rank
-// measures them after its groups, and gets fewer groups.
-std::vector<int> deal_groups(const ScoreLayout& layout, std::int64_t probed, int ranks, bool spectra);
+// The other groups go, in order, to the rank with the fewest tokens so far (ties: the lowest).
+std::vector<int> deal_groups(const ScoreLayout& layout, std::int64_t probed, int ranks);
 
 // Collects and checks the records of all groups in the work directory of rank 0. rows: number per record.
 void gather_groups(Ranks& ranks, const VerifyWork& work, const ScoreLayout& layout, const std::vector<int>& owners,

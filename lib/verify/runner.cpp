@@ -42,8 +42,7 @@ class Runner {
         set_(set),
         options_(options),
         layout_(score_layout()),
-        owners_(deal_groups(layout_, options.layer_sequences, options.ranks == nullptr ? 1 : options.ranks->count(),
-                            options.spectra)),
+        owners_(deal_groups(layout_, options.layer_sequences, options.ranks == nullptr ? 1 : options.ranks->count())),
         saved_(options.work, decoder, set, options.timeline),
         scorer_(decoder, set, options.first_position, options.timeline),
         progress_("verify", planned_tokens(), "tokens") {

@@ -36,7 +36,6 @@ struct RunnerOptions {
   const VerifyWork* work = nullptr;  // null: saves nothing
   Timeline* timeline = nullptr;      // verify_phases.h; null: measures nothing
   Ranks* ranks = nullptr;            // ranks that share the sequences; needs `work`
-  bool spectra = false;              // measured by the last rank after its sequences
   // Check pages in parallel with passes of the first sequence. A GPU always does this; on the CPU both compete for
   // cores.
   bool background_checks = false;

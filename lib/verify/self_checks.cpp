@@ -18,7 +18,7 @@ constexpr double kReaderLimit = 1e-4, kReaderLimitBf16 = 1e-2, kReaderLimitGpu =
 
 // Limits on the mean KL between the paths, as a share of the method's own KL to the baseline, with a floor. Rounding
 // differs between the paths. A key between two codes may get the other one, and later layers propagate the difference.
-// In BF16, rounding of activations without further causes gives up to .0010 (oscar-tns on tiny-qwen3, H100). The paths'
+// In BF16, rounding of activations without further causes gives up to .0010 (tiny-qwen3, H100). The paths'
 // inputs then differ by rounding, which flips codes: up to .23 of a method's KL was observed.
 constexpr double kPathShare = 0.1, kPathShareBf16 = 0.4, kPathFloor = 1e-5, kPathFloorBf16 = 2e-3;
 

@@ -25,9 +25,7 @@ namespace oscar {
 namespace {
 
 constexpr std::int64_t kPositionBuckets = 24;
-constexpr std::int64_t kLeastServed = 16;    // scored positions of a prompt for a server
-constexpr std::size_t kProbeTokens = 2048;   // of the first sequence
-constexpr std::int64_t kPassageTokens = 81;  // at the end of the probed tokens
+constexpr std::int64_t kLeastServed = 16;  // scored positions of a prompt for a server
 
 bool contains(const std::vector<std::string>& list, const std::string& item) {
   return std::find(list.begin(), list.end(), item) != list.end();
@@ -168,8 +166,6 @@ void Verification::check_decode_path() const {
     if (!c.method.paged() && contains(evaluated_, c.method.id)) {
       throw UsageError("method '" + c.method.id + "' " + c.method.coder->no_pages() + ": pass --path prefill");
     }
-    const std::string unsupported = decode_unsupported(c.method, model, request_.decoder.device);
-    if (!unsupported.empty()) throw EnvironmentError(unsupported);
     const std::string note = decode_note(c.method, model, request_.decoder.device);
     if (note.empty() || contains(notes, note)) continue;
     log_info(note);
@@ -239,7 +235,6 @@ void Verification::add_text(const fs::path& file, SequenceOptions sequences, con
   // Rows with texts also depend on the template.
   const std::string sha256 = rows && !only_ids ? rows->rows.sha256 : sha256_file(file);
   sequences.text_name = file.string();
-  if (!only_ids) tokenizer_ = &tokenizer;
   const std::vector<std::int32_t> ids = rows ? rows->ids : load_text(file, tokenizer.get());
   for (const std::int32_t id : ids) {
     if (id < 0 || id >= model.vocabulary) {
@@ -363,7 +358,6 @@ RunnerOptions Verification::runner_options(const VerifyReport& report) const {
   options.work = work_.get();
   options.timeline = request_.timeline;
   options.ranks = request_.ranks;
-  options.spectra = !evaluated_.empty();
   return options;
 }
 
@@ -465,34 +459,6 @@ void Verification::run_tasks(Decoder& decoder, std::vector<MethodReport>& rows) 
   }
 }
 
-// The first tokens of the first sequence.
-EvaluatedProbe Verification::probe_text(Decoder& decoder) const {
-  if (evaluated_.empty()) return {};
-  const std::vector<const KvMethod*> methods = method_pointers();
-  const auto evaluated =
-      std::find_if(methods.begin(), methods.end(), [&](const KvMethod* m) { return m->id == evaluated_.front(); });
-  std::vector<std::int32_t> ids = set_.sequences.front();
-  ids.resize(std::min(ids.size(), kProbeTokens));
-  const std::int64_t coded = std::ssize(ids) - 1 - first_scored();  // positions that read a quantized key
-  return probe_evaluated(decoder, baseline_, **evaluated, ids,
-                         tokenizer_ == nullptr ? 0 : std::clamp<std::int64_t>(coded, 0, kPassageTokens));
-}
-
-// As text: the actual token after each position, and the predictions with both caches.
-std::vector<PassageToken> Verification::passage(const EvaluatedProbe& probe) const {
-  std::vector<PassageToken> tokens;
-  if (probe.coded_top.empty()) return tokens;
-  const Tokenizer& tokenizer = tokenizer_->get();
-  const std::vector<std::int32_t>& ids = set_.sequences.front();
-  const std::size_t end = std::min(ids.size(), kProbeTokens), count = probe.coded_top.size();
-  for (std::size_t i = 0; i + 1 < count; ++i) {  // the last position has no next token here
-    const std::int32_t next = ids[end - count + i + 1];
-    tokens.push_back({tokenizer.decode({next}, false), tokenizer.decode({probe.baseline_top[i]}, false),
-                      tokenizer.decode({probe.coded_top[i]}, false), probe.baseline_top[i] != probe.coded_top[i]});
-  }
-  return tokens;
-}
-
 VerifyReport Verification::measure() {
   VerifyReport report = empty_report();
   Timeline* timeline = request_.timeline;
@@ -520,10 +486,7 @@ VerifyReport Verification::measure() {
   if (server_) served = add_served(decoder, report, bootstrap);
   run_tasks(decoder, report.methods);
   phase.emplace(timeline, first && request_.ranks != nullptr ? verify_phase::kRanks : verify_phase::kChecks);
-  EvaluatedProbe probe = by_last_rank(request_.ranks, [&] { return probe_text(decoder); });
   if (!first) return report;
-  report.passage = passage(probe);
-  report.spectra = std::move(probe.spectra);
   phase.emplace(timeline, verify_phase::kChecks);
   report.checks =
       self_checks(report, result, request_.decoder.dtype == at::kBFloat16, request_.decoder.device.is_cuda());

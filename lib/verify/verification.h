@@ -23,7 +23,6 @@
 #include "verify/divergence.h"
 #include "verify/gates.h"
 #include "verify/runner.h"
-#include "verify/spectrum_probe.h"
 #include "verify/verify_work.h"
 
 namespace oscar {
@@ -98,8 +97,6 @@ class Verification {
                                                       const BootstrapOptions& bootstrap) const;
   void run_tasks(Decoder& decoder, std::vector<MethodReport>& rows);
   void add_quality(MethodReport& m, const std::vector<SequenceScores>& scores, const BootstrapOptions& bootstrap) const;
-  EvaluatedProbe probe_text(Decoder& decoder) const;
-  std::vector<PassageToken> passage(const EvaluatedProbe& probe) const;
   void check_request() const;
   void choose_methods();
   void check_decode_path() const;
@@ -117,7 +114,6 @@ class Verification {
   std::vector<const KvMethod*> method_pointers() const;
 
   const Checkpoint& checkpoint_;
-  const LazyTokenizer* tokenizer_ = nullptr;  // null: the text is rows of ids, which need none
   std::vector<EvaluatedBundle> bundles_;
   VerifyRequest request_;
   MethodSelection selection_;

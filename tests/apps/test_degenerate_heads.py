@@ -12,7 +12,7 @@ METHODS = {
     "oscar": ["--method", "oscar", "--scope", "head"],
     "balanced": ["--method", "balanced"],
     "waterfill": ["--method", "waterfill", "--bits", "1.75"],
-    "feedback": ["--method", "waterfill", "--encoder", "feedback", "--center", "rope"],
+    "rope": ["--method", "waterfill", "--center", "rope"],
 }
 QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
 D = harness.CONFIG["head_dim"]
@@ -110,7 +110,7 @@ def test_fits_and_verifies(case, method, text, tmp_path):
         assert any(word in w for w in warnings), warnings
         assert word in fitted.err
     assert "nan" not in fitted.out.lower() and "inf" not in fitted.out.lower().replace("info", "")
-    row = {"oscar": "oscar-head", "feedback": "waterfill"}.get(method, method)
+    row = {"oscar": "oscar-head", "rope": "waterfill"}.get(method, method)
     result = run("verify", "--no-gate", "--model", folder / "model", "--bundle", tmp_path / "b", "--text", text, "--context", 200,
                  "--max-sequences", 1, "--windows", "8,24", "--methods", row, "--path", "both", "--dtype", "float32",
                  "--device", "cpu", "--bootstrap", 0, "--report", tmp_path / "r.json")

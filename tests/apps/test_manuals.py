@@ -7,7 +7,7 @@ import pytest
 
 from harness import BUILD_DIR, run
 
-COMMANDS = {"collect": ["merge", "show"], "fit": ["check"], "verify": ["plan", "methods"], "export": []}
+COMMANDS = {"collect": ["merge", "show"], "fit": [], "verify": ["plan", "methods"], "export": []}
 CASES = [(name, sub) for name, subs in COMMANDS.items() for sub in [None, *subs]]
 
 

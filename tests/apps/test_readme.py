@@ -194,7 +194,7 @@ def help_of(program, *subcommand):
 
 
 LONG_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
-SUBCOMMANDS = {"oscar-collect": ["merge", "show"], "oscar-fit": ["check"], "oscar-verify": ["plan", "methods"], "oscar-export": []}
+SUBCOMMANDS = {"oscar-collect": ["merge", "show"], "oscar-fit": [], "oscar-verify": ["plan", "methods"], "oscar-export": []}
 SHARED = {"--help", "--help-all", "--version", "--quiet", "--verbose", "--no-progress", "--json", "--config", "--output", "--overwrite",
           "--dry-run"}  # docs/command-line.md has these
 

@@ -41,7 +41,6 @@ COMMANDS = {
     "show": ["collect", "show", "moments"],
     "fit": ["fit", "moments", "-o", "again-water", "--method", "waterfill", "--overwrite"],
     "fit, other tables": ["fit", "moments", "-o", "again-oscar", "--method", "oscar", "--overwrite"],
-    "check": ["fit", "check", "water", "--statistics", "moments"],
     "pareto": ["fit", "moments", "-o", "sweep", "--method", "waterfill", "--pareto", "1.5,2.25,3", "--overwrite"],
     "verify": [*VERIFY, "--bundle", "water", "--path", "both", "--compare", "common", "--compare", "authors", "--tasks", "niah,vt",
                "--task-prompts", 1, "--task-lengths", 240],

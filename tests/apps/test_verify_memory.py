@@ -10,7 +10,7 @@ CONTEXT, SEQUENCES = 256, 24
 def peak_bytes(model, text, sequences):
     """Peak resident memory of the process, from the kernel's own account of it."""
     line = command("verify", "--no-gate", "--model", model, "--text", text, "--context", CONTEXT, "--windows", "16,32", "--tokens", 0,
-                   "--max-sequences", sequences, "--methods", "bf16,naive2,kivi2,oscar-tns", "--compare", "authors,common,bytes",
+                   "--max-sequences", sequences, "--methods", "bf16,naive2,kivi2,hadamard2", "--compare", "authors,common,bytes",
                    "--bootstrap", 0, "--device", "cpu", "-q")
     process = subprocess.Popen(line, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "2"})
     _, status, usage = os.wait4(process.pid, 0)

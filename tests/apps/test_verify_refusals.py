@@ -59,8 +59,8 @@ def test_a_method_that_does_not_fit_is_left_out_of_all_with_the_reason(text, tmp
 
 
 @pytest.mark.parametrize("arguments, names", [
-    (["--methods", "kivi3"], ["kivi3", "did you mean 'kivi2'", "oscar-tns"]),
-    (["--methods", "oscartns"], ["did you mean 'oscar-tns'"]),
+    (["--methods", "kivi3"], ["kivi3", "did you mean 'kivi2'", "turboquant2.5"]),
+    (["--methods", "turboquant25"], ["did you mean 'turboquant2.5'"]),
     (["--methods", "naive2,naive2"], "twice"),
     (["--methods", "oscar"], "--bundle"),
     (["--compare", "fair"], "authors, common, bytes"),
@@ -118,7 +118,7 @@ def test_baselines_of_something_else(refused, baseline, tmp_path_factory):
 def test_baselines_of_other_tokens(model, text, baseline, bundle, tmp_path):
     """Methods with longer windows move the first scored position, other options the number of sequences."""
     line = ["verify", "--model", model, "--text", text, "--context", 512, "--max-sequences", 1, "--bootstrap", 0]
-    refuse(BAD_INPUT, *line, "--methods", "naive2,oscar-tns", "--baseline", baseline, names=["positions from 320", "--methods"])
+    refuse(BAD_INPUT, *line, "--methods", "naive2,kivi2", "--baseline", baseline, names=["positions from 320", "--methods"])
     two = tmp_path / "two.json"
     succeed(*line[:-3], "2", "--bootstrap", 0, "--methods", "naive2,hadamard2", "--report", two)
     refuse(BAD_INPUT, *line, "--baseline", two, names=["2 sequences", "--max-sequences"])
@@ -184,7 +184,7 @@ def test_methods(model):
     rows = {m["id"]: m for m in json.loads(succeed("verify", "methods", "--json").out)["methods"]}
     assert rows["bf16"]["bits_per_element"] == 16 and rows["naive2"]["bits_per_element"] == 2.25
     assert rows["waterfill"]["bits_per_element"] == 2.25 and rows["waterfill"]["needs_bundle"]
-    assert rows["kivi2"]["decode"] and not rows["turboquant2.5"]["decode"] and rows["oscar"]["needs_bundle"]
+    assert rows["hadamard2"]["decode"] and not rows["kivi2"]["decode"] and rows["oscar"]["needs_bundle"]
     assert all(m["source"] and m["summary"] for m in rows.values())
     own = {m["id"]: m for m in json.loads(succeed("verify", "methods", "--model", model, "--json").out)["methods"]}
     assert own["naive2"]["bits_per_element"] == 2.5  # head size 64

@@ -96,17 +96,6 @@ TEST_F(PagedBackendCuda, BlocksOfAnyWidths) {
   }
 }
 
-TEST_F(PagedBackendCuda, FeedbackEncoder) {
-  for (const int d : {64, 128}) {
-    for (const bool blocks : {true, false}) {
-      SCOPED_TRACE(testing::Message() << "d " << d << " blocks " << blocks);
-      const RowCode code = blocks ? band_code(d, {4, 2, 1, 1}) : uniform_code(d);
-      const Scenario s = with_feedback(make_scenario(d, 2, 4, Basis::kHead, {16, 40, 1}, code), 300);
-      compare(s, make_call(s, {200, 90}, 310), kQueryRounding);
-    }
-  }
-}
-
 // The logits' part that depends on the position: every head size, few and many heads, windows that are no multiple of a
 // tile, several pages, a soft cap and a sliding window.
 TEST_F(PagedBackendCuda, KeysCenteredBeforeRope) {
@@ -289,20 +278,18 @@ TEST_F(PagedBackendCuda, FusedNormAndRopeFollowTheModel) {
   EXPECT_TRUE(at::equal(found_values, values));
 }
 
-// No GPU needed: what the fast kernel cannot run goes to the general one with the reason.
+// No GPU needed: what the fast kernel cannot run stays on the CPU, with the reason.
 TEST(DecodeChoice, NamesWhatTheFastKernelIsNotBuiltFor) {
   const at::Device gpu{at::kCUDA, 0};
   const CacheWindows windows{64, 256, 1};
   const auto reason = [&](const Scenario& s, const std::string& text) {
-    EXPECT_EQ(decode_unsupported(s.method, s.model, gpu), "");
     EXPECT_EQ(decode_note(s.method, s.model, at::kCPU), "");
     EXPECT_THAT(decode_note(s.method, s.model, gpu),
-                ::testing::AllOf(::testing::StartsWith("decode path of 'test': general kernel, because "),
+                ::testing::AllOf(::testing::StartsWith("decode path of 'test': on the CPU, because "),
                                  ::testing::HasSubstr(text)));
   };
   Scenario s = make_scenario(128, 2, 4, Basis::kCentered, windows);
   EXPECT_EQ(decode_note(s.method, s.model, gpu), "");
-  EXPECT_EQ(decode_unsupported(s.method, s.model, at::kCPU), "");
   s.model.logit_soft_cap = true;
   reason(s, "the mean key under a soft cap");
   s.model.logit_soft_cap = false, s.model.sink_logits = true;
@@ -316,21 +303,6 @@ TEST(DecodeChoice, NamesWhatTheFastKernelIsNotBuiltFor) {
   reason(make_scenario(128, 2, 4, Basis::kIdentity, {64, 256, 3}), "not for 3");
   reason(make_scenario(96, 2, 4, Basis::kIdentity, windows), "head sizes 64, 128 and 256, not for 96");
   reason(make_scenario(128, 2, 17, Basis::kIdentity, windows), "not for 17");
-}
-
-TEST(DecodeUnsupported, NamesWhatNoKernelIsBuiltFor) {
-  const at::Device gpu{at::kCUDA, 0};
-  const Scenario s = make_scenario(1024, 2, 4, Basis::kIdentity, {64, 256, 1});
-  EXPECT_THAT(decode_unsupported(s.method, s.model, gpu), ::testing::HasSubstr("head sizes up to 512, not for 1024"));
-  EXPECT_EQ(decode_unsupported(s.method, s.model, at::kCPU), "");
-  EXPECT_THROW(PagedAttention(s.method, s.model, gpu), EnvironmentError);
-  const Scenario small = make_scenario(128, 2, 4, Basis::kIdentity, {64, 256, 1});
-  for (const char* id : {"kivi2", "oscar-tns", "quarot2"}) {
-    const KvMethod method = make_method(id, small.model, nullptr, {});
-    EXPECT_THAT(decode_unsupported(method, small.model, gpu),
-                ::testing::AllOf(::testing::HasSubstr("pages that hold keys and values"),
-                                 ::testing::HasSubstr("--device cpu, or --path prefill")));
-  }
 }
 
 }  // namespace

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "attention/cached_attention.h"
-#include "codec/feedback.h"
 #include "codec/rows.h"
 #include "model/attention.h"
 
@@ -59,27 +58,6 @@ inline Scenario make_scenario(std::int64_t d, std::int64_t kv_heads, std::int64_
       }
     }
     s.method.layers.push_back(t);
-  }
-  return s;
-}
-
-// The same coded by encoder feedback, with metrics that are full in all heads but for one flat block.
-inline Scenario with_feedback(Scenario s, std::uint64_t seed) {
-  s.method.key_encoder = s.method.value_encoder = Encoder::kFeedback;
-  for (LayerCode& code : s.method.codes) {
-    const std::int64_t d = code.key.head_dim, n = code.key.scale_channels();
-    if (code.key.layout == Layout::kBlocks) {
-      code.key_sigma = code.value_sigma =
-          std::vector<std::array<float, kBands>>(static_cast<std::size_t>(s.model.kv_heads), {1.0f, 1.1f, 0.9f, 1.2f});
-    }
-    for (auto* metrics : {&code.key_metric, &code.value_metric}) {
-      for (std::int64_t head = 0; head < s.model.kv_heads; ++head) {
-        const at::Tensor a = normal(++seed, {d / n, n, n});
-        at::Tensor blocks = at::matmul(a, a.transpose(1, 2)).contiguous();
-        if (head == 1) blocks[0].copy_(at::eye(n) * 3);
-        metrics->push_back(std::make_shared<const FeedbackMetric>(blocks.const_data_ptr<float>(), code.key));
-      }
-    }
   }
   return s;
 }

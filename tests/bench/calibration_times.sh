@@ -71,16 +71,15 @@ for part in "$@"; do
       fit fitted-oscar --method oscar
       fit fitted-waterfill --method waterfill
       fit centered-oscar --method oscar --scope head --center rope
-      fit feedback-oscar --method oscar --scope head --encoder feedback
       ;;
     verify)
       timed verify "$bin/oscar-verify" --no-gate --model "$model" --bundle "$work/fitted-oscar" --bundle "$work/fitted-waterfill" \
-        --text "$root/sample_data/heldout.txt" --methods bf16,naive2,hadamard2,kivi2-g128,oscar-tns,turboquant2.5 \
+        --text "$root/sample_data/heldout.txt" --methods bf16,naive2,hadamard2,kivi2-g128,turboquant2.5 \
         --max-sequences 2 --layer-sequences 1 --device "$device" --report "$work/verify.json" --overwrite
       ;;
     decode)
       timed decode "$bin/oscar-verify" --no-gate --model "$model" --bundle "$work/fitted-oscar" --bundle "$work/centered-oscar" \
-        --bundle "$work/feedback-oscar" --text "$root/sample_data/heldout.txt" --methods "${ROWS:-naive2}" \
+        --text "$root/sample_data/heldout.txt" --methods "${ROWS:-naive2}" \
         --path decode --context "${CONTEXT:-400}" --tokens 0 --max-sequences "${SEQUENCES:-2}" --windows 16,64 --layer-sequences 1 \
         --device "$device" --report "$work/decode.json" --overwrite
       ;;

@@ -26,7 +26,7 @@ for bin in "$@"; do
     timed "fit-$method-$number" "$bin/oscar-fit" "$to/statistics.safetensors" --method $method --device "$device" -o "$to/fitted-$method"
   done
   timed "verify-$number" "$bin/oscar-verify" --no-gate --model "$model" --bundle "$to/fitted-oscar" --bundle "$to/fitted-waterfill" \
-    --text "$root/sample_data/heldout.txt" --methods bf16,naive2,hadamard2,kivi2-g128,oscar-tns,turboquant2.5 \
+    --text "$root/sample_data/heldout.txt" --methods bf16,naive2,hadamard2,kivi2-g128,turboquant2.5 \
     --max-sequences 2 --layer-sequences 1 --device "$device" --report "$to/report.json"
   [ $number -eq 1 ] && continue
   cmp "$work/run1/statistics.safetensors" "$to/statistics.safetensors" && echo "same statistics"

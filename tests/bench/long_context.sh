@@ -49,7 +49,7 @@ run() {
     --layer-sequences 1 --max-sequences 1 --report "$work/$name.json" --overwrite "$@" -v --no-progress \
     >"$work/$name.out" 2>"$work/$name.err" || code=$?
   echo "== $name: exit code $code, $(tail -n 1 "$results")"
-  grep -E "were checked in|general kernel" "$work/$name.err" || true
+  grep -E "were checked in|on the CPU, because" "$work/$name.err" || true
   sed -n '/where the time went/,$p' "$work/$name.err"
   grep -E "^(method|naive2|long-|pass |FAIL)" "$work/$name.out" | cut -c 1-200 || true
   [ $code -le 1 ] || tail -n 3 "$work/$name.err"

@@ -17,7 +17,7 @@ timed() {
   code=$?
   end=$(date +%s%N)
   printf '== %s: exit code %d, %d.%03d s\n' "$name" $code $(((end - begin) / 1000000000)) $(((end - begin) / 1000000 % 1000))
-  grep -E "were checked in|general kernel" "$work/$name.err"
+  grep -E "were checked in|on the CPU, because" "$work/$name.err"
   sed -n '/where the time went/,$p' "$work/$name.err"
   grep -E "writer_reader|prefill_decode" "$work/$name.out"
   [ $code -le 1 ] || tail -n 3 "$work/$name.err"

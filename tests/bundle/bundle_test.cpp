@@ -107,31 +107,22 @@ TEST(Bundle, BlockWidthsSurvive) {
   EXPECT_EQ(read_json(temp / "uniform" / kManifestName)["format_version"], 1);
 }
 
-// Format version 3: the metrics of encoder feedback, and means of keys before RoPE.
+// Format version 3: means of keys before RoPE.
 Bundle version3_bundle() {
   Bundle bundle = blocks_bundle();
-  bundle.encoder = "feedback";
   for (LayerTransform& layer : bundle.layers) {
-    for (SideTransform* side : {&layer.key, &layer.value}) {
-      const std::int64_t n = side->blocks() ? 8 : 32;
-      const at::Tensor x = at::randn({2, 32 / n, 2 * n, n});
-      side->metric = at::matmul(x.transpose(2, 3), x).reshape({2, 32, n}).contiguous();
-    }
     layer.key.mean = at::randn({2, 32});
     layer.key.rotated_mean = true;
   }
   return bundle;
 }
 
-TEST(Bundle, MetricsAndRotatedMeansSurvive) {
+TEST(Bundle, RotatedMeansSurvive) {
   const TempDirectory temp;
   const Bundle bundle = version3_bundle();
   save_bundle(bundle, temp / "b", false);
   const Bundle loaded = load_bundle(temp / "b");
-  EXPECT_EQ(loaded.encoder, "feedback");
   for (std::size_t i = 0; i < 2; ++i) {
-    EXPECT_TRUE(at::equal(loaded.layers[i].key.metric, bundle.layers[i].key.metric));
-    EXPECT_TRUE(at::equal(loaded.layers[i].value.metric, bundle.layers[i].value.metric));
     EXPECT_TRUE(at::equal(loaded.layers[i].key.mean, bundle.layers[i].key.mean));
     EXPECT_TRUE(loaded.layers[i].key.rotated_mean);
     EXPECT_FALSE(loaded.layers[i].value.rotated_mean);
@@ -139,18 +130,9 @@ TEST(Bundle, MetricsAndRotatedMeansSurvive) {
   EXPECT_EQ(read_json(temp / "b" / kManifestName)["format_version"], 3);
 }
 
-TEST(Bundle, MetricsAndRotatedMeansThatCannotBeAreNamed) {
+TEST(Bundle, RotatedMeansThatCannotBeAreNamed) {
   Bundle bundle = version3_bundle();
   EXPECT_TRUE(check_bundle(bundle).empty());
-  bundle.layers[0].key.metric = bundle.layers[0].key.metric.narrow(2, 0, 4);
-  EXPECT_THAT(check_bundle(bundle), ::testing::ElementsAre(HasSubstr("layer 0 key metric")));
-  bundle = version3_bundle();
-  bundle.layers[1].value.metric[0][0][1] += 100.0;
-  EXPECT_THAT(check_bundle(bundle), ::testing::ElementsAre(HasSubstr("not symmetric")));
-  bundle = version3_bundle();
-  bundle.layers[1].value.metric = at::Tensor();
-  EXPECT_THAT(check_bundle(bundle), ::testing::ElementsAre(HasSubstr("layer 1 value metric")));
-  bundle = version3_bundle();
   bundle.layers[1].value.rotated_mean = true;
   EXPECT_THAT(check_bundle(bundle), ::testing::ElementsAre(HasSubstr("rotated mean")));
 }

@@ -15,15 +15,13 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Pages of 4 tokens of one head with one channel; keys and values may share them, values behind keys.
+// Pages of 4 tokens of one head with one channel, values behind keys.
 class PlainPages : public CachePages {
  public:
-  PlainPages(int least, int slots, int first) : least_(least), slots_(slots), first_(first) {}
+  PlainPages(int slots, int first) : slots_(slots), first_(first) {}
   int tokens() const override { return 4; }
   std::int64_t bytes() const override { return 4 * slots_; }
-  int least_tokens() const override { return least_; }
   void write(std::uint8_t* page, int token, int count, const float* rows) const override {
-    EXPECT_TRUE(least_ == 1 || (count == least_ && token % least_ == 0));
     std::memcpy(page + 4 * (first_ + token), rows, 4 * static_cast<std::size_t>(count));
   }
   float at(const std::uint8_t* page, std::int64_t token) const {
@@ -39,14 +37,14 @@ class PlainPages : public CachePages {
   void read_back(const std::uint8_t*, int, int, float*) const override { FAIL(); }
 
  private:
-  int least_, slots_, first_;
+  int slots_, first_;
 };
 
-KvCacheSpec spec(const CacheWindows& key, const CacheWindows& value, bool shared) {
+KvCacheSpec spec(const CacheWindows& windows) {
   KvCacheSpec s;
-  s.kv_heads = s.head_dim = 1, s.shared_pages = shared;
-  s.sides[0] = {key, {2, std::make_shared<PlainPages>(shared ? 1 : 2, shared ? 8 : 4, 0)}};
-  s.sides[1] = {value, {2, std::make_shared<PlainPages>(1, shared ? 8 : 4, shared ? 4 : 0)}};
+  s.kv_heads = s.head_dim = 1;
+  s.sides[0] = {windows, {2, std::make_shared<PlainPages>(8, 0)}};
+  s.sides[1] = {windows, {2, std::make_shared<PlainPages>(8, 4)}};
   return s;
 }
 
@@ -68,23 +66,8 @@ std::vector<float> all(const SideView& view) {
   return found;
 }
 
-TEST(KvCache, SidesLeaveTheirOwnWindows) {
-  KvCache cache(spec({2, 1, 2}, {1, 3, 1}, false));
-  for (int t = 0; t < 12; ++t) append(cache, 0, 5, static_cast<float>(t), static_cast<float>(100 + t));
-  const SideView key = cache.view(0, 5, Side::kKey), value = cache.view(0, 5, Side::kValue);
-  EXPECT_EQ(key.sink.tokens, 2);
-  EXPECT_EQ(key.body, 8);  // 12 - 2 - 1 = 9, in twos
-  EXPECT_EQ(key.recent.tokens, 2);
-  EXPECT_EQ(value.sink.tokens, 1);
-  EXPECT_EQ(value.body, 8);
-  EXPECT_EQ(value.recent.tokens, 3);
-  EXPECT_THAT(all(key), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11));
-  EXPECT_THAT(all(value), ElementsAre(100, 101, 102, 103, 104, 105, 106, 107, 108, 109, 110, 111));
-  EXPECT_EQ(cache.pages_in_use(), 2 + 2);
-}
-
 TEST(KvCache, SharedPagesHaveOneTable) {
-  KvCache cache(spec({1, 2, 1}, {1, 2, 1}, true));
+  KvCache cache(spec({1, 2, 1}));
   for (int t = 0; t < 9; ++t) {
     for (const std::int64_t layer : {0, 1})
       append(cache, layer, 1, static_cast<float>(10 * layer + t), -1.0f * static_cast<float>(t));
@@ -106,8 +89,8 @@ TEST(KvCache, ManyRowsAtOnceAreThoseOneByOne) {
   const auto backwards = [](std::int64_t pages, const std::function<void(std::int64_t)>& code) {
     while (pages-- > 0) code(pages);
   };
-  for (const bool shared : {false, true}) {
-    const KvCacheSpec s = shared ? spec({1, 2, 1}, {1, 2, 1}, true) : spec({2, 1, 2}, {1, 3, 1}, false);
+  for (const CacheWindows& windows : {CacheWindows{1, 2, 1}, CacheWindows{2, 1, 2}}) {
+    const KvCacheSpec s = spec(windows);
     KvCache single(s), runs(s);
     std::int64_t done = 0;
     for (const std::int64_t count : {1, 2, 17, 3, 0, 1, 30}) {
@@ -131,59 +114,8 @@ TEST(KvCache, ManyRowsAtOnceAreThoseOneByOne) {
   }
 }
 
-// Three heads of one channel, each coded on its own.
-class HeadPages : public PlainPages {
- public:
-  HeadPages() : PlainPages(1, 12, 0) {}
-  bool by_head() const override { return true; }
-  void write(std::uint8_t*, int, int, const float*) const override { FAIL(); }
-  void write_head(std::uint8_t* page, int head, int token, int count, const float* rows) const override {
-    std::memcpy(page + 4 * (4 * head + token), rows, 4 * static_cast<std::size_t>(count));
-  }
-};
-
-TEST(KvCache, HeadsOfAPageArePartsOfManySequences) {
-  KvCacheSpec s;
-  s.kv_heads = 3, s.head_dim = 1;
-  const auto pages = std::make_shared<HeadPages>();
-  s.sides[0] = {{0, 1, 1}, {pages}}, s.sides[1] = {{0, 1, 1}, {pages}};
-  KvCache cache(s);
-  EXPECT_TRUE(cache.by_head(0));
-  for (int t = 0; t < 7; ++t) {
-    std::vector<std::vector<std::uint16_t>> rows;
-    std::vector<KvCache::NextRows> next;
-    for (const int id : {5, 9}) {
-      for (const int sign : {1, -1}) {
-        rows.emplace_back();
-        for (int head = 0; head < 3; ++head) {
-          rows.back().push_back(bfloat16_bits(static_cast<float>(sign * (10 * id + 40 * head + t))));
-        }
-      }
-    }
-    next.push_back({5, rows[0].data(), rows[1].data(), 1}), next.push_back({9, rows[2].data(), rows[3].data(), 1});
-    std::int64_t parts = 0;
-    cache.append_rows(0, next, [&](std::int64_t count, const std::function<void(std::int64_t)>& code) {
-      parts = count;
-      while (count-- > 0) code(count);
-    });
-    EXPECT_EQ(parts, t == 0 ? 0 : 2 * 2 * 3) << "sequences, sides, heads of one token";
-  }
-  for (const int id : {5, 9}) {
-    for (const Side side : {Side::kKey, Side::kValue}) {
-      const SideView view = cache.view(0, id, side);
-      ASSERT_EQ(view.body, 6);
-      for (int t = 0; t < 6; ++t) {
-        for (int head = 0; head < 3; ++head) {
-          const float expected = static_cast<float>((side == Side::kKey ? 1 : -1) * (10 * id + 40 * head + t));
-          EXPECT_EQ(pages->at(view.page(t / 4), 4 * head + t % 4), expected);
-        }
-      }
-    }
-  }
-}
-
 TEST(KvCache, AllInSinkCodesNothing) {
-  KvCache cache(spec(all_in_sink(), all_in_sink(), true));
+  KvCache cache(spec(all_in_sink()));
   for (int t = 0; t < 40; ++t) append(cache, 0, 0, static_cast<float>(t), 0.0f);
   const SideView view = cache.view(0, 0, Side::kKey);
   EXPECT_EQ(view.sink.tokens, 40);
@@ -192,7 +124,7 @@ TEST(KvCache, AllInSinkCodesNothing) {
 }
 
 TEST(KvCache, NamesTheTokenThatCannotBeCoded) {
-  KvCache cache(spec({1, 1, 1}, {1, 1, 1}, true));
+  KvCache cache(spec({1, 1, 1}));
   append(cache, 1, 0, NAN, NAN);  // in the sink: never coded
   append(cache, 1, 0, 1.0f, INFINITY);
   try {

@@ -57,7 +57,7 @@ TEST(Method, Baselines) {
   ASSERT_NE(hadamard.transform(2, Side::kKey), nullptr);
   EXPECT_TRUE(at::equal(hadamard.transform(2, Side::kKey)->forward, hadamard_side(80).forward));
   EXPECT_EQ(hadamard.codec(0, Side::kKey, 0).clip, 0.0f);
-  EXPECT_THAT(method_ids(), ::testing::IsSupersetOf({"bf16", "naive2", "hadamard2", "oscar", "kivi2", "oscar-tns"}));
+  EXPECT_THAT(method_ids(), ::testing::IsSupersetOf({"bf16", "naive2", "hadamard2", "oscar", "kivi2"}));
 }
 
 TEST(Method, BundlesBringTransformsClipsGroupAndEncoder) {

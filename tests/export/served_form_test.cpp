@@ -93,7 +93,6 @@ TEST(ServedForm, VllmNeedsWhatItsKernelsHave) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"head_dim 80", refused([](Bundle& b) { b.layers[1].head_dim = 80; })},
       {"two layouts", refused([](Bundle& b) { b.layers[1].value.widths.clear(); })},
-      {"encoded with feedback", refused([](Bundle& b) { b.encoder = "feedback"; })},
       {"windows of 64 and 2000", refused([](Bundle& b) { b.windows.recent = 2000; })},
       {"17 query heads", refused([](Bundle& b) { b.model["query_heads"] = 34; })}};
   for (const auto& [word, message] : cases) EXPECT_NE(message.find(word), std::string::npos) << message;

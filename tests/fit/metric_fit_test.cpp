@@ -316,9 +316,6 @@ TEST(MetricFit, RefusesContradictions) {
   o = metric_fit_options("waterfill");
   o.bits = 9.0;
   EXPECT_THROW(fit(s, o), UsageError);
-  o = metric_fit_options("oscar");
-  o.key_widths = o.value_widths = {4, 2, 1, 1};
-  EXPECT_THROW(fit(s, o), UsageError);
   o = metric_fit_options("balanced");
   o.metric = MetricSource::kFarPairs;
   EXPECT_THROW(fit(s, o), InputError);

@@ -11,7 +11,6 @@
 #include "base/json.h"
 #include "base/random.h"
 #include "codec/codec.h"
-#include "codec/feedback.h"
 #include "layout/float16.h"
 #include "tests/golden/interchange_codes.h"
 #include "tests/golden/writer.h"
@@ -68,24 +67,6 @@ Json describe(const RowCodec& codec) {
   return j;
 }
 
-// [d, n]; rows b n .. (b + 1) n are the metric of block b: A^T A of [n, n] numbers. The second block is a multiple of
-// the identity.
-std::vector<float> metric_of(const RowCode& code, std::uint64_t seed) {
-  const auto n = static_cast<std::uint64_t>(code.scale_channels()), d = static_cast<std::uint64_t>(code.head_dim);
-  std::vector<float> metric(d * n, 0.0f);
-  for (std::uint64_t first = 0; first < d; first += n) {
-    for (std::uint64_t i = 0; i < n * n; ++i) {
-      double sum = i % (n + 1) == 0 ? 2.0 : 0.0;
-      for (std::uint64_t k = 0; k < n && first != n; ++k) {
-        sum += static_cast<double>(normal(seed, first * n + k * n + i / n)) *
-               static_cast<double>(normal(seed, first * n + k * n + i % n)) / static_cast<double>(n);
-      }
-      metric[first * n + i] = static_cast<float>(sum);
-    }
-  }
-  return metric;
-}
-
 Json encode(const RowCodec& codec, const char* kind, const std::vector<float>& row) {
   const RowCode& code = codec.code;
   std::vector<std::uint8_t> codes(row.size()), params(static_cast<std::size_t>(code.param_bytes()));
@@ -123,10 +104,6 @@ std::vector<RowCodec> codecs() {
   all.push_back({uniform_code(128), Side::kKey, Encoder::kMinMax, 0.96f});
   all.push_back({uniform_code(128, 32), Side::kValue, Encoder::kSearch, 0.0f});
   all.push_back({band_code(128, {4, 4, 2, 1}), Side::kKey, Encoder::kSearch, 0.98f, {2.0f, 1.5f, 1.0f, 0.6f}});
-  for (const Side side : {Side::kKey, Side::kValue}) {
-    all.push_back({uniform_code(64, 32), side, Encoder::kFeedback, 0.0f});
-    all.push_back({band_code(64, {4, 2, 1, 0}), side, Encoder::kFeedback, 0.0f, {1.0f, 1.0f, 0.75f, 0.5f}});
-  }
   return all;
 }
 
@@ -135,13 +112,8 @@ void write(const fs::path& path) {
   file["format_version"] = 1;
   file["cases"] = Json::array();
   std::uint64_t seed = 0;
-  for (RowCodec codec : codecs()) {
+  for (const RowCodec& codec : codecs()) {
     Json c = describe(codec);
-    if (codec.encoder == Encoder::kFeedback) {
-      const std::vector<float> metric = metric_of(codec.code, seed + 1000);
-      c["metric"] = hex(metric.data(), metric.size() * sizeof(float));
-      codec.metric = std::make_shared<const FeedbackMetric>(metric.data(), codec.code);
-    }
     c["rows"] = Json::array();
     const bool every_kind = codec.code.head_dim < 128;
     for (std::size_t k = 0; k < (every_kind ? kinds().size() : 3); ++k) {

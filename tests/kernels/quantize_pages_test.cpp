@@ -12,7 +12,6 @@
 #include "cache/row_loops.h"
 #include "cache/row_pages.h"
 #include "codec/codec.h"
-#include "codec/feedback.h"
 #include "kernels/dequantize/dequantize_pages.h"
 #include "layout/float16.h"
 
@@ -62,7 +61,6 @@ struct Case {
   int d, tokens = 0;
   std::vector<PageRun> runs;
   std::vector<float> rows, matrix, mean, clip, sigma;
-  std::vector<std::shared_ptr<const FeedbackMetric>> metrics;  // [heads] of encoder feedback
   PageLayout layout;
   SideLayout side;
 
@@ -90,26 +88,6 @@ struct Case {
     if (s.mean) fill(mean, static_cast<std::size_t>(s.heads * d), 1.0f);
     clip.assign(static_cast<std::size_t>(s.heads), s.clip);
     for (int i = 0; i < s.heads * 4; ++i) sigma.push_back(0.5f + 0.25f * static_cast<float>(i % 5));
-    for (int h = 0; s.encoder == Encoder::kFeedback && h < s.heads; ++h) metrics.push_back(metric(random, h == 1));
-  }
-
-  // Full and positive, the first block of one head flat.
-  std::shared_ptr<const FeedbackMetric> metric(std::mt19937& random, bool flat) const {
-    std::normal_distribution<float> normal;
-    const int n = shape.code.scale_channels();
-    std::vector<float> blocks(static_cast<std::size_t>(d * n), 0.0f), a(static_cast<std::size_t>(n * n));
-    for (int b = 0; b < d / n; ++b) {
-      for (float& v : a) v = normal(random);
-      for (int i = 0; i < n; ++i) {
-        for (int j = 0; j < n; ++j) {
-          float& to = blocks[static_cast<std::size_t>((b * n + i) * n + j)];
-          for (int k = 0; k < n; ++k)
-            to += a[static_cast<std::size_t>(i * n + k)] * a[static_cast<std::size_t>(j * n + k)];
-          if (flat && b == 0) to = i == j ? 2.0f : 0.0f;
-        }
-      }
-    }
-    return std::make_shared<const FeedbackMetric>(blocks.data(), shape.code);
   }
 
   std::vector<std::uint8_t> blank() const {
@@ -122,7 +100,6 @@ struct Case {
   RowCodec codec(int head) const {
     RowCodec codec{shape.code, shape.side, shape.encoder, shape.clip};
     for (std::size_t b = 0; b < 4; ++b) codec.sigma[b] = sigma[static_cast<std::size_t>(head) * 4 + b];
-    if (!metrics.empty()) codec.metric = metrics[static_cast<std::size_t>(head)];
     return codec;
   }
 
@@ -154,31 +131,12 @@ struct Case {
   }
 };
 
-// Metrics of all heads in the memory of the GPU.
-struct DeviceMetrics {
-  std::vector<float> matrix, offset;
-  std::vector<std::uint8_t> flat;
-  explicit DeviceMetrics(const Case& c) {
-    for (const auto& metric : c.metrics) {
-      const int n = metric->channels();
-      matrix.insert(matrix.end(), metric->matrix(0), metric->matrix(0) + c.d * n);
-      offset.insert(offset.end(), metric->offset(0), metric->offset(0) + c.d);
-      for (int b = 0; b < c.d / n; ++b) flat.push_back(metric->flat(b) ? 1 : 0);
-    }
-  }
-};
-
 QuantizeEncoder kernel_encoder(Encoder encoder) {
-  return encoder == Encoder::kSearch   ? QuantizeEncoder::kSearch
-         : encoder == Encoder::kMinMax ? QuantizeEncoder::kMinMax
-                                       : QuantizeEncoder::kFeedback;
+  return encoder == Encoder::kSearch ? QuantizeEncoder::kSearch : QuantizeEncoder::kMinMax;
 }
 
 void expect_equal(const Shape& shape) {
   const Case c(shape);
-  const DeviceMetrics metrics(c);
-  Device<float> metric_matrix(metrics.matrix), metric_offset(metrics.offset);
-  Device<std::uint8_t> metric_flat(metrics.flat);
   std::vector<std::uint16_t> rotated;
   std::vector<float> decoded;
   const std::vector<std::uint8_t> wanted = c.expected(rotated, decoded);
@@ -205,7 +163,6 @@ void expect_equal(const Shape& shape) {
   p.matrix_heads = shape.per_head ? shape.heads : 1;
   p.encoder = kernel_encoder(shape.encoder);
   p.value_side = shape.side == Side::kValue;
-  p.feedback = {metric_matrix.get(), metric_offset.get(), metric_flat.get()};
   // Rotated alone, then coded, too.
   p.pages = nullptr;
   ASSERT_EQ(quantize_pages(p, nullptr), cudaSuccess);
@@ -276,19 +233,6 @@ TEST(QuantizePages, BlocksLayout) {
           ++seed;
         }
       }
-    }
-  }
-}
-
-TEST(QuantizePages, FeedbackEncoder) {
-  if (!has_gpu()) GTEST_SKIP() << "no GPU";
-  unsigned seed = 300;
-  for (const Side side : {Side::kKey, Side::kValue}) {
-    for (const RowCode& code :
-         {uniform_code(64), uniform_code(128, 32), uniform_code(80, 40, ParamType::kBFloat16),
-          band_code(128, {4, 2, 1, 1}), band_code(96, {4, 0, 2, 1}), band_code(256, {2, 2, 1, 0})}) {
-      SCOPED_TRACE(code.head_dim);
-      expect_equal({code, side, Encoder::kFeedback, seed % 2 == 0 ? 0.0f : 0.92f, 2, true, false, true, seed++});
     }
   }
 }

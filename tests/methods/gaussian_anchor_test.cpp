@@ -32,7 +32,6 @@ TEST_P(GaussianAnchor, IsMet) {
 }
 
 void minmax2(float* x, std::int64_t n) { group_codes::uniform(x, n, 2); }
-void integer2(float* x, std::int64_t n) { group_codes::integer_zero(x, n, 2, 1.0f); }
 void lloyd2(float* x, std::int64_t n) { lloyd_max_code(x, n, 2); }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -41,9 +40,6 @@ INSTANTIATE_TEST_SUITE_P(
         Anchor{"min/max 2, 32", 32, minmax2, .154, .933, 1.015},
         Anchor{"min/max 2, 64", 64, minmax2, .203, .914, 1.013},
         Anchor{"min/max 2, 128", 128, minmax2, .251, .896, 1.010},
-        Anchor{"integer zero 2, 32", 32, integer2, .165, .927, 1.00},
-        Anchor{"integer zero 2, 64", 64, integer2, .208, .909, .997},
-        Anchor{"integer zero 2, 128", 128, integer2, .253, .892, .992},
         Anchor{"min/max 3, 128", 128, [](float* x, std::int64_t n) { group_codes::uniform(x, n, 3); }, .0457, .978,
                1.00},
         Anchor{"min/max 4, 128", 128, [](float* x, std::int64_t n) { group_codes::uniform(x, n, 4); }, .0100, .995,

@@ -14,25 +14,14 @@ TEST(GroupCodes, ValuesOnTheGridStay) {
   std::vector<float> x{-1.0f, 0.0f, 1.0f, 2.0f};
   group_codes::uniform(x.data(), 4, 2);
   EXPECT_EQ(x, (std::vector<float>{-1.0f, 0.0f, 1.0f, 2.0f}));
-  group_codes::integer_zero(x.data(), 4, 2, 1.0f);
-  EXPECT_EQ(x, (std::vector<float>{-1.0f, 0.0f, 1.0f, 2.0f}));
-}
-
-TEST(GroupCodes, RangeFactorClips) {
-  std::vector<float> x{-4.0f, 0.0f, 0.0f, 8.0f};
-  group_codes::integer_zero(x.data(), 4, 2, 0.5f);  // range -2 .. 4, step 2, zero point 1
-  EXPECT_EQ(x, (std::vector<float>{-2.0f, 0.0f, 0.0f, 4.0f}));
 }
 
 TEST(GroupCodes, ConstantAndZeroGroups) {
   std::vector<float> x(6, 0.25f);
   group_codes::uniform(x.data(), 6, 2);
   EXPECT_EQ(x, std::vector<float>(6, 0.25f));
-  group_codes::integer_zero(x.data(), 6, 2, 1.0f);
-  EXPECT_EQ(x, std::vector<float>(6, 0.25f));
   std::fill(x.begin(), x.end(), 0.0f);
   group_codes::symmetric4(x.data(), 6);
-  group_codes::integer_zero(x.data(), 6, 2, 1.0f);
   for (const float v : x) EXPECT_NEAR(v, 0.0f, 1e-3f);
 }
 

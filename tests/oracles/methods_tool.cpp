@@ -37,12 +37,11 @@ int code(const std::string& id, std::int64_t tokens, std::int64_t heads, std::in
     at += x.nbytes();
     write_tensor(engine.reconstruct(side, x), out);
     const SideCode& s = engine.side(side);
-    json[side == Side::kKey ? "key" : "value"] = {
-        {"sink", s.windows.sink},
-        {"recent", s.windows.recent},
-        {"flush", s.windows.flush},
-        {"end", s.windows.quantized_end(tokens)},
-        {"bits", bits_per_element(s, static_cast<int>(heads), static_cast<int>(d))}};
+    json[side == Side::kKey ? "key" : "value"] = {{"sink", s.windows.sink},
+                                                  {"recent", s.windows.recent},
+                                                  {"flush", s.windows.flush},
+                                                  {"end", s.windows.quantized_end(tokens)},
+                                                  {"bits", bits_per_element(s, static_cast<int>(d))}};
   }
   json["bytes"] = engine.allocated_bytes(tokens);
   write_file_atomic(file + ".out", out);

@@ -103,62 +103,7 @@ def products(x, h):
     return total
 
 
-def ascent(x, h, step, low, high, v):
-    """v and xx, xv, vv where the metric has a cosine for it; else None."""
-    hx, hv = products(x, h), products(v, h)
-    xx, xv, vv = fixed_dot(x, hx), fixed_dot(v, hx), fixed_dot(v, hv)
-    if not (xx > 0 and xv > 0 and vv > 0):
-        return None
-    start, before, good = (xv, vv), list(v), True
-    v = list(v)
-    for _ in range(2):
-        moved, a, b = False, xv, vv
-        best = F(F(a * a) / b)
-        for i in range(len(x)):
-            move = F(0)
-            for delta in (F(-step), F(step)):
-                if not low <= v[i] + delta <= high:
-                    continue
-                c = F(a + F(delta * hx[i]))
-                e = F(F(b + F(F(F(2) * delta) * hv[i])) + F(F(delta * delta) * h[i][i]))
-                if c > 0 and e > 0 and F(F(c * c) / e) > F(best * F(1.00001)):
-                    best, move = F(F(c * c) / e), delta
-            if move == 0:
-                continue
-            moved = True
-            a = F(a + F(move * hx[i]))
-            b = F(F(b + F(F(F(2) * move) * hv[i])) + F(F(move * move) * h[i][i]))
-            v[i] = F(v[i] + move)
-            hv = hv + move * h[i]
-        xv, vv = fixed_dot(v, hx), fixed_dot(v, hv)
-        good = xv > 0 and vv > 0
-        if not moved or not good:
-            break
-    if good and F(F(xv * xv) / vv) >= F(F(start[0] * start[0]) / start[1]):
-        return v, xx, xv, vv
-    return before, xx, *start
-
-
-def multiple_of_identity(h):
-    return np.array_equal(h, h[0, 0] * np.eye(len(h), dtype=F))
-
-
-def without_offset(h):
-    """H' = H - h h^T / sum(h) and h / sum(h), h = H 1, in double precision."""
-    wide = h.astype(np.float64)
-    sums = [0.0] * len(h)
-    for row in wide:
-        sums = [s + v for s, v in zip(sums, row)]
-    total = 0.0
-    for s in sums:
-        total += s
-    if not total > 0:
-        return h, np.full(len(h), F(1) / F(len(h)))
-    sums = np.array(sums)
-    return (wide - np.outer(sums, sums) / total).astype(F), (sums / total).astype(F)
-
-
-def search(kind, x, lo, hi, side, metric=None):
+def search(kind, x, lo, hi, side):
     n, width = len(x), F(hi - lo)
     if not F(2.0**-40) <= width <= F(2.0**40):
         return minmax(kind, x, lo, hi)
@@ -180,26 +125,11 @@ def search(kind, x, lo, hi, side, metric=None):
         return minmax(kind, x, lo, hi)
     _, a, b, c = best
     ideal, level = F(energy / a) if side == "key" else F(F(a * F(n)) / F(b)), F(F(sum(c)) / F(n))
-    if metric is not None and not multiple_of_identity(metric):
-        h, offset = without_offset(metric)
-        found = ascent(x, h, 1, 0, 3, [F(q) for q in c])
-        if found:
-            v, xx, xv, vv = found
-            ideal = F(xx / xv) if side == "key" else F(xv / vv)
-            mean, level, c = fixed_dot(offset, x), fixed_dot(offset, v), [int(q) for q in v]
     scale = stored_scale(kind, ideal)
     s = kind.value(scale)
     if abs(mean) > F(F(2048) * s):
         return constant(kind, n, lo, hi)
     return c, scale, kind.bits(F(level - F(mean / s)))
-
-
-def metric_of(case, first, n):
-    """[n, n] of the block that starts at channel `first`; None without encoder feedback."""
-    if case["encoder"] != "feedback":
-        return None
-    rows = np.frombuffer(bytes.fromhex(case["metric"]), dtype="<f4").reshape(-1, n)
-    return rows[first : first + n]
 
 
 def encode_uniform(case, row):
@@ -211,7 +141,7 @@ def encode_uniform(case, row):
         if case["encoder"] == "minmax":
             q, s, z = minmax(kind, x, lo, hi)
         else:
-            q, s, z = search(kind, x, lo, hi, case["side"], metric_of(case, start, case["group"]))
+            q, s, z = search(kind, x, lo, hi, case["side"])
         codes += q
         params += struct.pack("<HH", s, z)
         decoded += [F(F(F(c) - kind.value(z)) * kind.value(s)) for c in q]
@@ -235,7 +165,7 @@ def scale_byte(ratio):
     return min(max(e, -128), 127)
 
 
-def encode_block(case, x, width, sigma, metric):
+def encode_block(case, x, width, sigma):
     largest = max(abs(v) for v in x)
     top = 2**width - 1
     if not largest >= F(2.0**-40):
@@ -259,12 +189,6 @@ def encode_block(case, x, width, sigma, metric):
             best = (score, a, b, q)
     _, a, b, q = best
     scale = F(F(F(2) * fixed_dot(x, x)) / a) if case["side"] == "key" else F(F(F(2) * a) / F(b))
-    if metric is not None and not multiple_of_identity(metric):
-        found = ascent(x, metric, 2, -top, top, [F(2 * c + 1 - 2**width) for c in q])
-        if found:
-            v, xx, xv, vv = found
-            q = [(int(o) + top) // 2 for o in v]
-            scale = F(F(F(2) * xx) / xv) if case["side"] == "key" else F(F(F(2) * xv) / vv)
     return q, scale_byte(F(scale / sigma))
 
 
@@ -277,7 +201,7 @@ def encode_blocks(case, row):
             codes += [0] * n
             decoded += [F(0)] * n
             continue
-        q, e = encode_block(case, x, width, sigma, metric_of(case, i * n, n))
+        q, e = encode_block(case, x, width, sigma)
         h, k = divmod(e, 32)
         s = F(F(sigma * power(k / 32)) * power(h))
         codes += q
@@ -310,7 +234,7 @@ def test_vectors(case):
 
 def test_every_layout_encoder_and_side_is_covered():
     seen = {(c["layout"], c["encoder"], c["side"]) for c in CASES}
-    assert len(seen) == 12
+    assert len(seen) == 8
 
 
 def test_the_program_writes_the_same_file(tmp_path):

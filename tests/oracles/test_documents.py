@@ -197,7 +197,7 @@ def test_ranges_of_quality_are_those_of_the_tables():
     results = (SOURCE_DIR / "docs/results.md").read_text()
     rows = [cells for _, *cells in table_rows(section(results, "Methods at equal bytes"))]
     points = [(float(kl.split()[0]), float(ratio), float(top.rstrip("%"))) for cells in rows for kl, ratio, top in (cells[1:4], cells[4:7])]
-    assert len(points) == 22
+    assert len(points) == 18
     real = table_rows(section(results, "A real model"))
     for cells in real:
         points += [(float(kl.split()[0]), float(ratio), float(top.rstrip("%")))

@@ -13,28 +13,12 @@ def half(x):
     return np.asarray(x, dtype=np.float32).clip(-65504, 65504).astype(np.float16).astype(np.float32)
 
 
-def hadamard(n):
-    h = np.ones((1, 1))
-    while h.shape[0] < n:
-        h = np.block([[h, h], [h, -h]])
-    return (h / math.sqrt(n)).astype(np.float32)
-
-
 # Codes of one group of values (1-d arrays).
 def asymmetric(x, bits=2):
     """KIVI: q = round((x - min) / s), s and min in FP16."""
     s, low = half((x.max() - x.min()) / np.float32(2**bits - 1)), half(x.min())
     q = np.zeros_like(x) if s == 0 else np.clip(np.rint((x - low) / s), 0, 2**bits - 1)
     return q * s + low
-
-
-def integer_zero(x, bits=2, clip=1.0):
-    """QuaRot and OScaR: z = round(-min / s); the reader holds s and -z s in 16 bits."""
-    top = 2**bits - 1
-    high, low = np.float32(x.max() * np.float32(clip)), np.float32(x.min() * np.float32(clip))
-    s = half((high - low) / np.float32(top))
-    z = np.rint(-low / s)
-    return np.clip(np.rint(x / s) + z, 0, top) * s + half(-z * s)
 
 
 def q4_0(x):
@@ -77,16 +61,6 @@ def per_channel(x, code, group, begin=0):
     return y
 
 
-def rotated(x, matrix, code):
-    return code((x @ matrix).astype(np.float32)) @ matrix.T
-
-
-def oscar_tns_keys(x, group):
-    x = (x @ hadamard(D)).astype(np.float32)
-    n = np.sqrt((x**2).sum((1, 2), keepdims=True))
-    return (per_channel(x / n, integer_zero, group) * n) @ hadamard(D)
-
-
 def turboquant_half(x, boosted_matrix, low_matrix, bits):
     y = x.copy()
     n = boosted_matrix.shape[0]
@@ -121,26 +95,22 @@ def random_rotation(tool, tmp_path_factory):
 
 
 def oracle(name, k, v, random_rotation):
-    h = hadamard(D)
     both = lambda f: (f(k), f(v))  # noqa: E731
     kivi = lambda g: (per_channel(k, asymmetric, g), per_token(v, asymmetric, g))  # noqa: E731
     return {
         "fp8": lambda: both(float8),
         "q4_0": lambda: both(lambda x: per_token(x, q4_0, 32)),
-        "quarot2": lambda: both(lambda x: rotated(x, h, lambda y: per_token(y, lambda g: integer_zero(g, 2, 0.95), D))),
         "kivi2": lambda: kivi(32),
         "kivi2-g128": lambda: kivi(128),
-        "oscar-tns": lambda: (oscar_tns_keys(k, 32), rotated(v, h, lambda y: per_token(y, integer_zero, 32))),
         "turboquant2.5": lambda: both(lambda x: turboquant_half(x, random_rotation(32, 0), random_rotation(96, 1), 2)),
     }[name]()
 
 
 # Decode-time windows of the authors: sink, recent (the current token is one of them), block, for keys and values.
 BLOCK, TOKEN = (1, 128), (129, 1)
-WINDOWS = {"kivi2": ((0, *BLOCK), (0, *TOKEN)), "kivi2-g128": ((0, *BLOCK), (0, *TOKEN)),
-           "oscar-tns": ((0, *BLOCK), (0, *BLOCK))}
+WINDOWS = {"kivi2": ((0, *BLOCK), (0, *TOKEN)), "kivi2-g128": ((0, *BLOCK), (0, *TOKEN))}
 
-METHODS = ["fp8", "q4_0", "quarot2", "kivi2", "kivi2-g128", "oscar-tns", "turboquant2.5"]
+METHODS = ["fp8", "q4_0", "kivi2", "kivi2-g128", "turboquant2.5"]
 
 
 def test_every_method_has_an_oracle(tool):

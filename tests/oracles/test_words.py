@@ -49,7 +49,7 @@ PLAIN_PAGES = [  # held to these words and this length
     "lab/scale.md",
     "lab/serve.md",
 ]
-SUBCOMMANDS = {"oscar-collect": ["merge", "show"], "oscar-fit": ["check"], "oscar-verify": ["plan", "methods"], "oscar-export": []}
+SUBCOMMANDS = {"oscar-collect": ["merge", "show"], "oscar-fit": [], "oscar-verify": ["plan", "methods"], "oscar-export": []}
 COMMANDS = ["oscar-collect", "oscar-fit", "oscar-verify", "oscar-export"]
 
 

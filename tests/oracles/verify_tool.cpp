@@ -18,14 +18,14 @@ namespace {
 // Many methods close together, and needles at two lengths: what a page has to lay out at its worst.
 VerifyReport crowded(VerifyReport report) {
   const char* names[] = {"fp8",
-                         "oscar-tns",
+                         "naive3",
                          "turboquant2.5",
                          "q4_0",
                          "kivi2",
                          "oscar-layer",
                          "oscar-head",
                          "balanced",
-                         "quarot2",
+                         "naive4",
                          "hadamard2",
                          "bundle-of-layer-rotations",
                          "kivi2-g128",

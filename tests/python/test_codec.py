@@ -29,12 +29,8 @@ def code_of(case):
 def codec_of(case, heads=1):
     code = code_of(case)
     sigma = torch.tensor([case["sigma"]] * heads) if "sigma" in case else None
-    metric = None
-    if case["encoder"] == "feedback":
-        flat = np.frombuffer(bytes.fromhex(case["metric"]), "<f4").reshape(1, case["head_dim"], -1)
-        metric = torch.from_numpy(flat.copy()).repeat(heads, 1, 1)
     clip = struct.unpack("<f", bytes.fromhex(case["clip"]))[0]
-    return RowCodec(code, case["side"] == "key", heads, case["encoder"], (clip,), sigma, metric)
+    return RowCodec(code, case["side"] == "key", heads, case["encoder"], (clip,), sigma)
 
 
 def rows_of(case):

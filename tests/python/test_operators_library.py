@@ -190,7 +190,4 @@ def test_what_rules_they_do_not_compute():
 def test_what_they_do_not_append():
     assert "head sizes 64, 128 and 256, not 96" in support.step_unsupported(code(d=96), 1)
     assert "powers of two, not 12" in support.step_unsupported(code(), 12)
-    feedback = code()
-    feedback.key.encoder = "feedback"
-    assert "not with feedback" in support.step_unsupported(feedback, 1)
     assert "head sizes up to 256 that 16 divides, not 24" in code_unsupported(code(d=24).key.code)

@@ -97,6 +97,3 @@ def test_refusals():
         kv.pool(torch.zeros(5, 64, 2, code.page_bytes // 64, dtype=torch.uint8).transpose(1, 2))
     with pytest.raises(InputError, match="a batch of 3 requests came to a cache of 2"):
         SlotTable(2, 2, "cpu").rows([0, 1], [0, 0], [1, 1], torch.ones(3), torch.zeros(3, 2), torch.zeros(3))
-    code.key.encoder = "feedback"
-    with pytest.raises(InputError, match="encoded with feedback.*--encoder search"):
-        SlotKV(code, 2, 100, 2)

@@ -23,7 +23,6 @@ TEST(Registry, RowsSayWhatListsAndReportsNeed) {
     EXPECT_TRUE(row.listed || row.fitted()) << row.id << " can be neither measured nor fitted";
     EXPECT_FALSE(row.by_default && row.needs_bundle()) << row.id;
     EXPECT_TRUE(!row.allocates_bits || row.metric_aware()) << row.id;
-    EXPECT_TRUE(!row.takes_widths || row.metric_aware()) << row.id;
     EXPECT_EQ(find_method(row.id), &row);
     EXPECT_EQ(find_method_spec(row.id), row.description ? &*row.description : nullptr);
   }
@@ -48,7 +47,6 @@ TEST(Registry, TheCommandsFindTheirRows) {
   EXPECT_THAT(default_methods(), ElementsAre("bf16", "naive2", "hadamard2"));
   EXPECT_EQ(preferred_method().id, "waterfill");
   EXPECT_TRUE(fitted_method("waterfill").allocates_bits);
-  EXPECT_TRUE(fitted_method("balanced").takes_widths);
   EXPECT_TRUE(fitted_method("hadamard").data_free());
   EXPECT_FALSE(fitted_method("oscar").data_free());
   for (const char* id : {"naive2", "kivi2", "nothing"}) {
@@ -71,7 +69,6 @@ TEST(Registry, BundlesRunUnderTheirMethodOrTheReference) {
 
 TEST(Registry, PagesFollowFromTheDescription) {
   EXPECT_TRUE(find_method("bf16")->paged());
-  EXPECT_TRUE(find_method("kivi2")->paged());
   EXPECT_FALSE(find_method("turboquant2.5")->paged());
   EXPECT_TRUE(find_method("kivi2")->two_bit());
   EXPECT_FALSE(find_method("q4_0")->two_bit());

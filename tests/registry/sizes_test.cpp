@@ -7,18 +7,16 @@
 namespace oscar {
 namespace {
 
-double mean_bits(const char* id, int heads = 8, int d = 128) {
+double mean_bits(const char* id, int d = 128) {
   const MethodSpec* m = find_method_spec(id);
-  return 0.5 * (bits_per_element(m->key, heads, d) + bits_per_element(m->value, heads, d));
+  return 0.5 * (bits_per_element(m->key, d) + bits_per_element(m->value, d));
 }
 
 TEST(Sizes, AreThePublishedOnes) {
   EXPECT_DOUBLE_EQ(mean_bits("fp8"), 8.0);
   EXPECT_DOUBLE_EQ(mean_bits("q4_0"), 4.5);
-  EXPECT_DOUBLE_EQ(mean_bits("quarot2"), 2.25);
   EXPECT_DOUBLE_EQ(mean_bits("kivi2"), 3.0);
   EXPECT_DOUBLE_EQ(mean_bits("kivi2-g128"), 2.25);
-  EXPECT_DOUBLE_EQ(mean_bits("oscar-tns"), 3.0 + 0.5 * 32.0 / (8 * 128));
   EXPECT_DOUBLE_EQ(mean_bits("turboquant2.5"), 2.5);
 }
 

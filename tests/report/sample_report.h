@@ -73,7 +73,6 @@ inline VerifyReport sample_report(const GateLimits& limits) {
                 {},
                 "sglang-branch",
                 {}}};
-  for (const char* side : {"key", "value"}) r.spectra.push_back({0, side, {9.0, 4.0, 1.0, 0.1}, {4.0, 3.0, 2.0, 1.0}});
   r.text = {"t.txt", hash, 1000};
   r.scoring = {384, 4, 232, 320, 252, 252.0 / 1532.0};
   r.dtype = "float32";
@@ -86,7 +85,6 @@ inline VerifyReport sample_report(const GateLimits& limits) {
               {"prefill_decode", "only one path ran", std::nullopt, std::nullopt, std::nullopt}};
   r.methods[1].ratios = r.methods[2].ratios = {{2048, 2.9}, {8192, 5.5}};
   r.bundles[0].key_widths = {{4, 4, 2, 1}, {0, 0, 0, 0}}, r.bundles[0].value_widths = {{2, 2, 1, 1}, {4, 2, 1, 0}};
-  r.passage = {{"The", " <b>", " <b>", false}, {" end", " end", " &", true}};
   apply_gates(limits, r);
   return r;
 }

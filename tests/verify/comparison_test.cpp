@@ -79,7 +79,7 @@ TEST(Comparison, GroupsGrowWhenTheCodesAreTooLarge) {
 
 TEST(Comparison, SettingsNameWindowsAndGroupsOfEveryMethod) {
   const MethodSelection s =
-      select_methods({{"naive2", "quarot2", "kivi2"}, {"bytes"}, {64, 256, 1}, 2048, {}}, model_of(), {}, true);
+      select_methods({{"naive2", "kivi2-g128", "kivi2"}, {"bytes"}, {64, 256, 1}, 2048, {}}, model_of(), {}, true);
   ASSERT_EQ(s.methods.size(), 3u);
   EXPECT_EQ(s.methods[0].settings, "windows 64/256, groups of 128");
   for (const ComparedMethod& c : s.methods) {
@@ -91,7 +91,7 @@ TEST(Comparison, SettingsNameWindowsAndGroupsOfEveryMethod) {
 TEST(Comparison, AllAndTwoBit) {
   const std::vector<std::string> all = expand_methods({"all"}, {}), two = expand_methods({"2bit"}, {});
   EXPECT_THAT(all, testing::IsSupersetOf({"bf16", "fp8", "turboquant2.5", "kivi2"}));
-  EXPECT_THAT(two, testing::IsSupersetOf({"bf16", "naive2", "kivi2", "oscar-tns", "quarot2"}));
+  EXPECT_THAT(two, testing::IsSupersetOf({"bf16", "naive2", "kivi2"}));
   EXPECT_THAT(two, testing::Not(testing::Contains("fp8")));
   EXPECT_EQ(expand_methods({"kivi2"}, {}), std::vector<std::string>{"kivi2"});
 }

@@ -157,7 +157,7 @@ TEST(Runner, TwoRunsAreEqualToTheBit) {
 }
 
 TEST(Runner, TheLastTokensAreDecodedBehindACacheThatThePrefillFilled) {
-  const std::vector<KvMethod> methods = {plain().method("bf16"), plain().method("naive2"), plain().method("kivi2")};
+  const std::vector<KvMethod> methods = {plain().method("bf16"), plain().method("naive2"), plain().method("hadamard2")};
   const SequenceSet set = sequences(200, 2);
   RunnerOptions options = both_paths();
   options.first_position = 200 - 40;
@@ -203,7 +203,7 @@ TEST(Runner, DecodingTheLastTokensGoesOnFromEveryRecord) {
 // Every state that a killed run can leave: after each record that is written. Going on from it gives the same numbers.
 TEST(Runner, PagesCheckedBesideThePassesGiveTheSame) {
   const std::vector<KvMethod> methods = {outliers().method("bf16"), outliers().method("naive2"),
-                                         outliers().method("kivi2"), outliers().method("oscar-tns")};
+                                         outliers().method("kivi2")};
   const SequenceSet set = sequences(200, 2);
   RunnerOptions options = both_paths();
   const RunnerResult in_turn = run(outliers(), methods, set, options);

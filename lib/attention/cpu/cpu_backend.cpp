@@ -75,14 +75,10 @@ void CpuBackend::attend_step(const AttentionInput& input, const std::vector<Step
   PositionLogits logits{positions.data(), nullptr};
   if (x.rope_phases.defined()) logits.rope_phases = x.rope_phases.const_data_ptr<float>();
   const PositionLogits* by_position = x.rope_phases.defined() ? &logits : nullptr;
-  if (cache_.shared_pages()) {
-    std::vector<SequenceView> sequences;
-    for (std::size_t i = 0; i < tokens.size(); ++i) sequences.push_back(joint_view(keys[i], values[i]));
-    p.sequences = sequences.data(), p.pages = keys.front().pool;
-    decode_attention_cpu(p, *keys.front().pages, *values.front().pages, by_position);
-  } else {
-    decode_attention_two_pass(p, keys, values, by_position);
-  }
+  std::vector<SequenceView> sequences;
+  for (std::size_t i = 0; i < tokens.size(); ++i) sequences.push_back(joint_view(keys[i], values[i]));
+  p.sequences = sequences.data(), p.pages = keys.front().pool;
+  decode_attention_cpu(p, *keys.front().pages, *values.front().pages, by_position);
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     const auto put = [&](at::Tensor& to, const std::vector<float>& from, std::int64_t count) {
       if (!to.defined()) return;
@@ -120,16 +116,6 @@ void decode_attention_cpu(const TieredDecodeParams& p, const CachePages& keys, c
   const std::int64_t grain = std::max<std::int64_t>((std::int64_t{1} << 18) / item, 1);
   parallel_ranges(std::int64_t{p.batch} * p.kv_heads, grain, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) attend_group(p, keys, values, positions, i / p.kv_heads, i % p.kv_heads);
-  });
-}
-
-void decode_attention_two_pass(const TieredDecodeParams& p, const std::vector<SideView>& keys,
-                               const std::vector<SideView>& values, const PositionLogits* positions) {
-  parallel_ranges(std::int64_t{p.batch} * p.kv_heads, 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const auto b = static_cast<std::size_t>(i / p.kv_heads);
-      attend_sides(p, keys[b], values[b], positions, i / p.kv_heads, i % p.kv_heads);
-    }
   });
 }
 

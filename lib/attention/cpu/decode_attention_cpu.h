@@ -16,17 +16,12 @@ struct PositionLogits {
   const float* rope_phases;  // [tokens, d]
 };
 
-// For keys and values that leave their windows together: one pass over tiles of 64 tokens with a running softmax, FP32,
+// One pass over tiles of 64 tokens with a running softmax, FP32,
 // all cores; within rounding of the reference. The result does not depend on the number of threads. keys and values:
 // the sides of params.pages; params.page and the deviations are not read. positions: null, or the added part of each
 // logit.
 void decode_attention_cpu(const TieredDecodeParams& params, const CachePages& keys, const CachePages& values,
                           const PositionLogits* positions = nullptr);
-
-// For keys and values with separate windows and pages: all logits, then the softmax, then the values. Does not read
-// sequences, pages and page of params; keys, values: [B].
-void decode_attention_two_pass(const TieredDecodeParams& params, const std::vector<SideView>& keys,
-                               const std::vector<SideView>& values, const PositionLogits* positions = nullptr);
 
 // A sequence whose sides have equal windows and share pages, as one view.
 SequenceView joint_view(const SideView& key, const SideView& value);

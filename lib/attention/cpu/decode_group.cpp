@@ -27,9 +27,7 @@ class GroupAttention {
         tile_(keys.tokens()),
         width_(values.sum_width()),
         first_head_(batch * p.query_heads + kv_head * group_),
-        query_(p.query + first_head_ * d_),
-        coded_query_(query_, query_ + group_ * d_) {
-    keys.to_code_basis(coded_query_.data(), group_);
+        query_(p.query + first_head_ * d_) {
     largest_.assign(size(group_), -INFINITY), total_.assign(size(group_), 0.0f);
     sums_.assign(size(group_ * width_), 0.0f);
     logits_.resize(size(group_ * tile_)), weights_.resize(size(group_ * tile_));
@@ -47,7 +45,7 @@ class GroupAttention {
       const int n = static_cast<int>(std::min<std::int64_t>(tile_, body - i));
       if (sink + i + n <= first_) continue;
       const std::uint8_t* page = p_.pages + s_.page_table[i / tile_] * keys_.bytes();
-      keys_.dots(page, kv_head_, n, coded_query_.data(), group_, logits_.data());
+      keys_.dots(page, kv_head_, n, query_, group_, logits_.data());
       softmax(n, sink + i);
       values_.add(page, kv_head_, n, weights_.data(), group_, sums_.data());
     }
@@ -127,7 +125,7 @@ class GroupAttention {
   const std::int64_t first_head_;                                // index into [B, Hq]
   const float* query_;                                           // [gqa_group, d]
   std::int64_t first_ = 0;                                       // first position inside the sliding window
-  std::vector<float> coded_query_, largest_, total_, sums_;      // [gqa_group, d], [gqa_group] x 2, [gqa_group, width]
+  std::vector<float> largest_, total_, sums_;                    // [gqa_group] x 2, [gqa_group, width]
   std::vector<float> logits_, weights_, key_rows_, value_rows_;  // [gqa_group, tile] x 2, [tile, d] x 2
 };
 

@@ -11,8 +11,4 @@ namespace oscar {
 void attend_group(const TieredDecodeParams& params, const CachePages& keys, const CachePages& values,
                   const PositionLogits* positions, std::int64_t batch, std::int64_t kv_head);
 
-// Two passes: all keys, then all values.
-void attend_sides(const TieredDecodeParams& params, const SideView& keys, const SideView& values,
-                  const PositionLogits* positions, std::int64_t batch, std::int64_t kv_head);
-
 }  // namespace oscar

@@ -177,9 +177,7 @@ StoredPages CudaBackend::stored(std::int64_t layer, std::int64_t sequence, Side)
 }
 
 std::unique_ptr<PagedBackend> make_cuda_backend(const KvMethod& method, const ModelConfig& model, at::Device device) {
-  const std::string unsupported = decode_unsupported(method, model, device);
-  if (!unsupported.empty()) throw EnvironmentError(unsupported);
-  if (!fallback_reason(method, model).empty()) return make_fallback_backend(method, model, device);
+  if (!fast_kernel_fault(method, model).empty()) return make_cpu_backend(method, model);
   return std::make_unique<CudaBackend>(method, model, device);
 }
 

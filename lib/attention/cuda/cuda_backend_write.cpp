@@ -116,7 +116,6 @@ void CudaBackend::quantize(std::int64_t index, const at::Tensor& k, const at::Te
     p.matrix_heads = 1;
     p.encoder = kernel_encoder(is_key ? method_.key_encoder : method_.value_encoder);
     p.value_side = !is_key;
-    p.feedback = s.feedback();
     p.rows_bfloat16 = x.scalar_type() == at::kBFloat16;
     if (from_ring) {
       p.windows = cache_.windows(index);

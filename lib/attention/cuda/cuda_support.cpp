@@ -1,5 +1,4 @@
-// Which caches the CUDA kernels of this build support, and which of them the fast kernels support.
-#include "attention/cache_factory.h"
+// Which caches the CUDA kernels of this build support.
 #include "attention/paged_backend.h"
 #include "kernels/common/page_layout.h"
 #include "kernels/decode/tile_phases.h"
@@ -58,21 +57,12 @@ std::string mean_reason(const KvMethod& method, const ModelConfig& model) {
 
 }  // namespace
 
-std::string fallback_reason(const KvMethod& method, const ModelConfig& model) {
+std::string fast_kernel_fault(const KvMethod& method, const ModelConfig& model) {
   const std::int64_t d = model.head_dim, group = model.gqa_group();
   if (d != 64 && d != 128 && d != 256) return built("head sizes 64, 128 and 256", number(d));
   if (group < 1 || group > 16) return built("1 to 16 query heads on a KV head", number(group));
   const std::string code = method.quantized ? code_reason(method, model) : "";
   return code.empty() ? mean_reason(method, model) : code;
-}
-
-std::string cuda_decode_unsupported(const KvMethod& method, const ModelConfig& model) {
-  constexpr std::int64_t kMostDim = 512;
-  if (model.head_dim > kMostDim) {
-    return "the decode kernels are built for head sizes up to " + number(kMostDim) + ", not for " +
-           number(model.head_dim);
-  }
-  return cache_spec(method, model).shared_pages ? "" : "the decode kernels read only pages that hold keys and values";
 }
 
 }  // namespace oscar

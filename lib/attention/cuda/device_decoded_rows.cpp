@@ -74,7 +74,6 @@ at::Tensor through_pages(const KvMethod& method, std::int64_t layer, Side side, 
   q.run_count = static_cast<std::int32_t>(scratch.runs.size(0)), q.kv_heads = static_cast<std::int32_t>(heads);
   q.encoder = kernel_encoder(is_key ? method.key_encoder : method.value_encoder);
   q.value_side = !is_key;
-  q.feedback = s.feedback();
   check_launch(kernels::quantize_pages(q, current_stream()), "quantize_pages");
   finite.check(layer, layer);
 

@@ -22,9 +22,6 @@ inline void check_launch(cudaError_t error, const char* what) {
 // The stream on which LibTorch queues its own work.
 inline cudaStream_t current_stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
 
-// Kernels take sizes and indices as int32.
-inline std::int32_t to_int32(std::int64_t n) { return static_cast<std::int32_t>(n); }
-
 // Null for an undefined tensor.
 template <class T>
 const T* pointer(const at::Tensor& x) {

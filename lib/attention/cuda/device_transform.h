@@ -16,11 +16,6 @@ struct DeviceSide {
   at::Tensor mean;            // [Hkv, d] or undefined
   bool rotated_mean = false;  // keys: `mean` is the mean before RoPE
   at::Tensor clip, sigma;     // [Hkv], [Hkv, 4]
-  // For encoder feedback (kernels::FeedbackMetrics), else undefined: [Hkv, d, n] FP32, [Hkv, d] FP32, [Hkv, d / n]
-  // bytes.
-  at::Tensor metric, metric_offset, metric_flat;
-
-  kernels::FeedbackMetrics feedback() const;
 };
 
 DeviceSide device_side(const KvMethod& method, std::int64_t kv_heads, std::int64_t layer, Side side, at::Device device);

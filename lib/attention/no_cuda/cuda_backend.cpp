@@ -4,12 +4,10 @@
 
 namespace oscar {
 
-std::string cuda_decode_unsupported(const KvMethod&, const ModelConfig&) { return "this build has no CUDA kernels"; }
+std::string fast_kernel_fault(const KvMethod&, const ModelConfig&) { return ""; }
 
-std::string fallback_reason(const KvMethod&, const ModelConfig&) { return ""; }
-
-std::unique_ptr<PagedBackend> make_cuda_backend(const KvMethod& method, const ModelConfig& model, at::Device device) {
-  throw EnvironmentError(decode_unsupported(method, model, device));
+std::unique_ptr<PagedBackend> make_cuda_backend(const KvMethod&, const ModelConfig&, at::Device) {
+  throw EnvironmentError("this build has no CUDA kernels; pass --device cpu");
 }
 
 }  // namespace oscar

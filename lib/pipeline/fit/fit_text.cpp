@@ -29,10 +29,6 @@ OwnText::OwnText(Checkpoint& checkpoint, const CollectArguments& collect, const 
         "--stream-layers: without --prompts, and with --own-text, the model writes calibration text token by token, "
         "which needs all of its weights in memory; pass only --prompts");
   }
-  if (const std::string fault = text_fault(checkpoint.config(), options.device); !fault.empty()) {
-    throw EnvironmentError("the model cannot write calibration text on " + options.device.str() + ": " + fault +
-                           "; pass --prompts with --own-text 0, or --device cpu");
-  }
   if (!book_.fault().empty()) {
     log_info("the chat template is not used for self-generated text: " + book_.fault());
   }

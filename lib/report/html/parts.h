@@ -41,12 +41,7 @@ std::string position_plot(const VerifyReport& report);  // KL against position, 
 std::string layer_tables(const VerifyReport& report);
 // The limit of the mean-KL gate, drawn as a line in KL plots; empty without such a gate.
 std::optional<double> kl_limit(const VerifyReport& report);
-std::string passage_samples(const VerifyReport& report);  // predictions with both caches, side by side; empty without
-                                                          // text
-std::string memory_line(const VerifyReport& report);      // cache size reduction by context; empty without a bundle
-std::string curve_tables(
-    const VerifyReport& report);                // the chosen bit widths and their measured KL; empty without curves
-std::string widths_text(const Widths& widths);  // "4-2-1-0"
+std::string memory_line(const VerifyReport& report);  // cache size reduction by context; empty without a bundle
 // What few readers need: a line that opens to the content.
 std::string folded(const std::string& summary, const std::string& content);
 

@@ -137,10 +137,6 @@ class SlotKV:
         if most_new > max(1, code.recent):
             raise InputError(f"steps of {most_new} tokens do not fit into a recent window of {code.recent} tokens; "
                              "speculate fewer tokens, or fit with a longer window (--windows)")
-        for codec in (code.key, code.value):
-            if codec.encoder not in ("minmax", "search"):
-                raise InputError(f"layer {code.layer.layer} is encoded with {codec.encoder}, which serving engines "
-                                 "cannot do token by token; fit with --encoder search")
         self.code, self.tiers, self.group = code, tiers or Tiers(code, pages=ring_pages(code.recent, most_new)), group
         self.places_of: Callable[[], Places | None] | None = None  # None: the engine's own numbers
         self.engine_pages = 0

@@ -28,7 +28,7 @@ class Bundle:
     model: dict[str, Any]  # name, architecture, ...: for messages
     sink: int         # BF16 tokens at the start
     recent: int       # BF16 tokens at the end
-    encoder: str      # minmax | search | feedback
+    encoder: str      # minmax | search
     group: int        # for layout uniform; 0: the full head
     # ascending layer ids; model["left_out"] lists layers that are intentionally missing
     layers: list[Layer]
@@ -49,7 +49,7 @@ class Bundle:
                                  f"layer {layer.layer}")
             sides = []
             for side in (layer.key, layer.value):
-                names = ("forward", "inverse", "mean", "sigma", "metric", "eigenvalues")
+                names = ("forward", "inverse", "mean", "sigma", "eigenvalues")
                 own: dict[str, Any] = {name: part(getattr(side, name), side, layer.kv_heads) for name in names}
                 clip = side.clip if len(side.clip) == 1 else side.clip[begin:end]
                 sides.append(dataclasses.replace(side, heads=own["forward"].shape[0], clip=clip, **own))
@@ -88,7 +88,7 @@ def _read_tensors(manifest: Manifest, rotations: RegularFile) -> None:
     for layer in manifest.layers:
         for key, side in ((True, layer.key), (False, layer.value)):
             for field, part in (("forward", "forward"), ("inverse", "inverse_or_query"), ("mean", "mean"),
-                                ("eigenvalues", "eigenvalues"), ("sigma", "sigma"), ("metric", "metric")):
+                                ("eigenvalues", "eigenvalues"), ("sigma", "sigma")):
                 name = tensor_name(layer.layer, key, part)
                 shape = manifest.tensors.get(name)
                 if shape is None:
@@ -124,13 +124,6 @@ def _side_faults(side: Side, key: bool, name: str, head_dim: int, group: int) ->
         if not error <= ORTHOGONALITY_LIMIT:
             faults.append(f"{name} transform and its inverse do not cancel (error {error:.3g}, limit "
                           f"{ORTHOGONALITY_LIMIT})")
-    if side.metric is not None:
-        n = side.metric.shape[-1]
-        blocks = side.metric.double().view(-1, head_dim // n, n, n)
-        skew = float((blocks - blocks.transpose(-1, -2)).abs().max())
-        sound = bool(torch.isfinite(side.metric).all()) and skew <= 1e-4 * float(blocks.abs().max())
-        if not sound or float(blocks.diagonal(dim1=-2, dim2=-1).min()) < 0:
-            faults.append(f"{name} metric of encoder feedback is not symmetric and positive")
     return faults
 
 

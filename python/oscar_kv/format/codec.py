@@ -1,13 +1,12 @@
 """The row codec in torch, bit for bit equal to the toolchain's lib/codec; docs/format-codec.md defines the
 arithmetic. A row is one token of one KV head, d channels. Tensors are [..., H, d]. Heads have separate clip
-ratios, deviations and metrics; all other dimensions are tokens."""
+ratios and deviations; all other dimensions are tokens."""
 import dataclasses
 from collections.abc import Sequence
 
 import torch
 
 from ..files.errors import InputError, NumericalError
-from .feedback import Metric, ascend, make_metric
 from .float_math import clip_rows, fixed_dot, fixed_sum, truncated
 
 MOST_HEAD_DIM = 1024
@@ -31,9 +30,6 @@ class RowCode:
     @property
     def block(self) -> int:
         return self.head_dim // 4
-
-    def metric_channels(self) -> int:
-        return self.block if self.layout == "blocks" else self.group
 
     def code_bytes(self) -> int:
         return self.head_dim // 4 if self.layout == "uniform" else sum(self.widths) * self.block // 8
@@ -107,28 +103,20 @@ Group = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # codes, scales, zeros
 
 
 class RowCodec:
-    """Code, side and encoder of the heads of a layer. clip: 1 or H floats; sigma [H, 4] (blocks); metric [H, d, n]
-    as stored in the bundle (encoder feedback)."""
+    """Code, side and encoder of the heads of a layer. clip: 1 or H floats; sigma [H, 4] (blocks)."""
 
     def __init__(self, code: RowCode, key: bool, heads: int, encoder: str = "minmax", clip: Sequence[float] = (0.0,),
-                 sigma: torch.Tensor | None = None, metric: torch.Tensor | None = None) -> None:
+                 sigma: torch.Tensor | None = None) -> None:
         validate(code)
         self.code, self.key, self.heads, self.encoder = code, key, heads, encoder
         # Ratios are FP32: 0.9600000 as the codec stores it.
         self.clip = [float(torch.tensor(c)) for c in (list(clip) * heads if len(clip) == 1 else clip)]
         self.sigma = sigma if sigma is not None else torch.ones(heads, 4)
-        self.metrics = None
-        if encoder == "feedback":
-            n = code.metric_channels()
-            if metric is None or tuple(metric.shape) != (heads, code.head_dim, n):
-                raise InputError(f"encoder feedback needs the metric of the head, in blocks of {n} channels")
-            self.metrics = [make_metric(m, code.layout == "uniform") for m in metric.split(n, dim=1)]
         self._boundary = BOUNDARY
 
     def to(self, device: torch.device | str) -> "RowCodec":
         self.sigma = self.sigma.to(device)
         self._boundary = self._boundary.to(device)
-        self.metrics = self.metrics and [m.to(device) for m in self.metrics]
         return self
 
     def encode(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -151,7 +139,7 @@ class RowCodec:
     def _encode_uniform(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         groups = rows.split(self.code.group, dim=-1)
         encode = self._minmax if self.encoder == "minmax" else self._search
-        parts = [encode(x, self.metrics[g] if self.metrics else None) for g, x in enumerate(groups)]
+        parts = [encode(x) for x in groups]
         codes = torch.cat([p[0] for p in parts], dim=-1).to(torch.uint8)
         scale, zero = (torch.stack([p[i] for p in parts], dim=-1) for i in (1, 2))
         return codes, _Stored(self.code.params).bytes(scale, zero)
@@ -169,7 +157,7 @@ class RowCodec:
         return (torch.where(far.unsqueeze(-1), torch.zeros_like(codes), codes), torch.where(far, constant_scale, scale),
                 torch.where(far, constant_zero, kind.round(zero)))
 
-    def _minmax(self, x: torch.Tensor, _metric: Metric | None) -> Group:
+    def _minmax(self, x: torch.Tensor) -> Group:
         kind = _Stored(self.code.params)
         low, high = x.amin(dim=-1), x.amax(dim=-1)
         s = kind.scale((high - low).clamp(min=1e-8) / 3.0)
@@ -177,7 +165,7 @@ class RowCodec:
         codes = truncated(x / s.unsqueeze(-1) + z.unsqueeze(-1) + 0.5, 3.0)
         return self._with_constant(low.abs() > MOST_OFFSET * s, low, high, codes, s, z, kind)
 
-    def _search(self, x: torch.Tensor, metric: Metric | None) -> Group:
+    def _search(self, x: torch.Tensor) -> Group:
         kind, count = _Stored(self.code.params), float(x.shape[-1])
         low, high = x.amin(dim=-1), x.amax(dim=-1)
         width = high - low
@@ -204,16 +192,9 @@ class RowCodec:
         usable = usable & (best > 0)
         ideal = fixed_dot(y, y) / best_dot if self.key else (best_dot * count) / best_spread
         level = best_sum / count
-        if metric is not None:
-            v, xx, xv, vv, found = ascend(x, metric.matrix, 1.0, 0.0, 3.0, levels)
-            found = found & ~metric.flat
-            ideal = torch.where(found, xx / xv if self.key else xv / vv, ideal)
-            mean = torch.where(found, fixed_dot(metric.offset.expand_as(x), x), mean)
-            level = torch.where(found, fixed_dot(metric.offset.expand_as(v), v), level)
-            levels = torch.where(found.unsqueeze(-1), v, levels)
         s = kind.scale(ideal)
         codes, s, z = self._with_constant(mean.abs() > MOST_OFFSET * s, low, high, levels, s, level - mean / s, kind)
-        plain = self._minmax(x, None)
+        plain = self._minmax(x)
         return (torch.where(usable.unsqueeze(-1), codes, plain[0]), torch.where(usable, s, plain[1]),
                 torch.where(usable, z, plain[2]))
 
@@ -226,14 +207,13 @@ class RowCodec:
             if width == 0:
                 codes.append(torch.zeros(x.shape, dtype=torch.uint8, device=x.device))
                 continue
-            q, e = self._encode_block(x, width, self.sigma[:, b], self.metrics[b] if self.metrics else None)
+            q, e = self._encode_block(x, width, self.sigma[:, b])
             codes.append(q)
             params.append(e)
         none = torch.empty((*rows.shape[:-1], 0), dtype=torch.uint8, device=rows.device)
         return torch.cat(codes, dim=-1), torch.stack(params, dim=-1) if params else none
 
-    def _encode_block(self, x: torch.Tensor, width: int, sigma: torch.Tensor,
-                      metric: Metric | None) -> tuple[torch.Tensor, torch.Tensor]:
+    def _encode_block(self, x: torch.Tensor, width: int, sigma: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         levels, top = 1 << width, float((1 << width) - 1)
         largest = x.abs().amax(dim=-1)
 
@@ -257,11 +237,6 @@ class RowCodec:
             best, best_dot = torch.where(better, score, best), torch.where(better, dot, best_dot)
             best_squares, odd = torch.where(better, squares, best_squares), torch.where(better.unsqueeze(-1), o, odd)
         scale = (2.0 * fixed_dot(x, x)) / best_dot if self.key else (2.0 * best_dot) / best_squares
-        if metric is not None:
-            v, xx, xv, vv, found = ascend(x, metric.matrix, 2.0, -top, top, odd)
-            found = found & ~metric.flat
-            scale = torch.where(found, (2.0 * xx) / xv if self.key else (2.0 * xv) / vv, scale)
-            odd = torch.where(found.unsqueeze(-1), v, odd)
         codes = (odd.int() + levels - 1) // 2
         e = self._scale_byte(scale / sigma)
         small, large = ~(largest >= 2.0 ** -40), ~(largest <= 2.0 ** 40)

@@ -36,7 +36,6 @@ class Side:
     inverse: torch.Tensor | None = None    # [heads, d, d] FP32; None when orthogonal
     mean: torch.Tensor | None = None       # [Hkv, d] FP32
     sigma: torch.Tensor | None = None      # [Hkv, 4] FP32, with widths
-    metric: torch.Tensor | None = None     # [Hkv, d, n] FP32, encoder feedback
     eigenvalues: torch.Tensor | None = None  # [heads, d]
 
     def code(self, head_dim: int, group: int) -> RowCode:
@@ -63,7 +62,7 @@ class Layer:
 def side_codec(layer: Layer, key: bool, encoder: str, group: int) -> RowCodec:
     """The codec of one side of a layer of a bundle."""
     side = layer.key if key else layer.value
-    return RowCodec(side.code(layer.head_dim, group), key, layer.kv_heads, encoder, side.clip, side.sigma, side.metric)
+    return RowCodec(side.code(layer.head_dim, group), key, layer.kv_heads, encoder, side.clip, side.sigma)
 
 
 @dataclasses.dataclass
@@ -166,7 +165,7 @@ def _check_left_out(model: Fields, present: set[int], total: int) -> None:
             raise InputError(f"{model.where}: layer {layer} is {where}, expected it in one of them")
 
 
-def _code(fields: Fields, layers: list[Layer], tensors: dict[str, tuple[int, ...]]) -> tuple[str, int]:
+def _code(fields: Fields, layers: list[Layer]) -> tuple[str, int]:
     code = fields.object("code", fields.where)
     blocks = any(side.widths for layer in layers for side in (layer.key, layer.value))
     layout, expected = code.text("layout"), "blocks" if blocks else "uniform"
@@ -177,22 +176,18 @@ def _code(fields: Fields, layers: list[Layer], tensors: dict[str, tuple[int, ...
     if not blocks and code.integer("bits") != 2:
         raise InputError(f"{fields.where}: code layout 'uniform' with {code.integer('bits')} bits is not known to this "
                          "version, expected 2 bits")
-    if encoder not in ("minmax", "search", "feedback"):
-        raise InputError(f"{fields.where}: encoder {quoted(encoder)} is not known to this version, expected 'minmax', "
-                         "'search' or 'feedback'")
+    if encoder not in ("minmax", "search"):
+        raise InputError(f"{fields.where}: encoder {quoted(encoder)} is not known to this version, expected 'minmax' "
+                         "or 'search'")
     for layer in layers:
         if group and layer.head_dim % group:
             raise InputError(f"{fields.where}: group {group} does not divide head_dim {layer.head_dim} of layer "
                              f"{layer.layer}")
-        for key, side in ((True, layer.key), (False, layer.value)):
-            row = side.code(layer.head_dim, group)
+        for side in (layer.key, layer.value):
             try:
-                validate(row)
+                validate(side.code(layer.head_dim, group))
             except InputError as error:
                 raise InputError(f"{fields.where}, layer {layer.layer}: {error}") from None
-            if encoder == "feedback":
-                tensors[tensor_name(layer.layer, key, "metric")] = (layer.kv_heads, layer.head_dim,
-                                                                    row.metric_channels())
     return encoder, group
 
 
@@ -242,7 +237,7 @@ def parse_manifest(document: dict[str, Any], where: FileName) -> Manifest:
                          "compare; make the file again with this release")
     tensors: dict[str, tuple[int, ...]] = {}
     layers = _layers(fields, tensors)
-    encoder, group = _code(fields, layers, tensors)
+    encoder, group = _code(fields, layers)
     total = model.integer("layers", 1, MOST_LAYERS, default=MOST_LAYERS)
     if layers[-1].layer >= total:
         raise InputError(f"{where}: layer {layers[-1].layer} is beyond the model's {total} layers")

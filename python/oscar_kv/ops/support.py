@@ -19,13 +19,6 @@ class Layer(Protocol):
     transform: Any
 
 
-def encode_unsupported(codec: RowCodec) -> str | None:
-    """Why the kernels cannot encode for this codec, or None."""
-    if codec.encoder not in ("minmax", "search"):
-        return f"kernels encode with minmax and search, not with {codec.encoder}"
-    return code_unsupported(codec.code)
-
-
 def step_unsupported(layer_code: Layer, flush: int) -> str | None:
     """Why a step of one token in this layer cannot append and flush with kernels, or None."""
     d = layer_code.key.code.head_dim
@@ -33,7 +26,7 @@ def step_unsupported(layer_code: Layer, flush: int) -> str | None:
         return f"the append kernel has head sizes 64, 128 and 256, not {d}"
     if flush & (flush - 1):
         return f"kernels flush powers of two, not {flush} tokens"
-    return encode_unsupported(layer_code.key) or encode_unsupported(layer_code.value)
+    return code_unsupported(layer_code.key.code) or code_unsupported(layer_code.value.code)
 
 
 def decode_unsupported(layer_code: Layer, flush: int, group: int, window_pages: int) -> str | None:
@@ -71,7 +64,7 @@ def chunks_unsupported(layer_code: Layer) -> str | None:
     if any(side.layout == "uniform" and (side.group != side.head_dim or side.params != "float16")
            for side in (key, value)):
         return "of layout uniform the chunk kernels read one FP16 scale and zero for each head"
-    return encode_unsupported(layer_code.key) or encode_unsupported(layer_code.value)
+    return code_unsupported(layer_code.key.code) or code_unsupported(layer_code.value.code)
 
 
 def rule_unsupported(rule: Rule) -> str | None:
