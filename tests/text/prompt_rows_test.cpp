@@ -139,7 +139,38 @@ TEST_F(PromptRows, LogsOfOtherInterfaces) {
               HasSubstr("an item has the type 'web_search_call', which servers refuse"));
   EXPECT_THAT(fault(R"({"messages": [{"role": "user", "content": [{"type": "tool_result"}, {"type": "document"}]}]})"),
               HasSubstr("a message has a block of the type 'document', which servers refuse"));
+  EXPECT_THAT(fault(R"({"system": [{"text": "s"}], "messages": [{"role": "user", "content": [{"text": "q"}]}]})"),
+              HasSubstr("a message has a block without a type, which servers refuse"));
+  EXPECT_THAT(
+      fault(R"({"messages": [{"role": "system", "content": [{"type": "tool_removal", "tool": {"name": "f"}}]}]})"),
+      HasSubstr("names the tool 'f', which 'tools' does not have"));
+  EXPECT_THAT(fault(R"({"tools": [{"name": "f"}], "messages": [{"role": "user", "content": [{"type": "tool_removal", )"
+                    R"("tool": {"name": "f"}}]}]})"),
+              HasSubstr("a change of tools is not in a message of the system"));
+  // A stored response holds its answer.
+  for (const char* answer :
+       {R"("a")", R"({"role": "assistant", "content": "a"})",
+        R"([{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "a"}]}])"}) {
+    EXPECT_EQ(text(R"({"input": [{"role": "user", "content": "q"}], "output": )" + std::string(answer) + "}"),
+              "<user>q<assistant>a");
+  }
+  // Blocks that leave no message leave nothing to read.
+  for (const char* more : {"", R"(, "system": [{"type": "text", "text": ""}])"}) {
+    const std::string row =
+        R"({"messages": [{"role": "user", "content": [{"type": "thinking", "thinking": "t"}]}])" + std::string(more);
+    for (const std::string& whole : {row + "}", R"({"body": )" + row + "}}"}) {
+      EXPECT_EQ(read(whole + "\n{\"text\": \"t\"}").skipped.at(0).reason, "empty 'messages'") << whole;
+    }
+  }
   // What no message and no template holds is named.
+  EXPECT_THAT(
+      reading_notes(
+          read(R"({"request": {"messages": [{"role": "user", "content": "q"}]}, "response": "a", "custom_id": "7"})")),
+      ElementsAre("1 row: 'messages' in 'request'; not read: 'response' (1)"));
+  EXPECT_THAT(reading_notes(read(
+                  R"({"messages": [{"role": "critic", "content": [{"type": "text", "text": "gone"}, )"
+                  R"({"type": "image_url", "image_url": {}}]}, {"role": "user", "content": "q", "thinking": "t"}]})")),
+              ElementsAre("1 row: 'messages'; not read: 'content of critic' (1), 'image_url' (1), 'thinking' (1)"));
   EXPECT_THAT(
       reading_notes(read(
           R"({"body": {"functions": [{"name": "f"}], "tools": [{"type": "web_search"}], "messages": [{"role": "function", "content": "gone"}, )"
