@@ -38,6 +38,16 @@ class PromptRows : public ::testing::Test {
     return load_prompts({folder_ / name}, tokenizer_, chat_, 8192);
   }
 
+  // One that writes messages of users, systems and assistants, calls, and the names of tools.
+  void take_agents_template() {
+    write_file_atomic(
+        folder_ / "chat_template.jinja",
+        "{% for m in messages %}{% if m.role in ['system', 'user', 'assistant'] %}<{{ m.role }}>{{ m.content }}"
+        "{% for c in m.tool_calls or [] %}({{ c.function.name }}{{ c.function.arguments.a }}){% endfor %}"
+        "{% endif %}{% endfor %}{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}");
+    chat_ = RowSettings{}.chat_template(folder_.path());
+  }
+
   TempDirectory folder_;
   Tokenizer tokenizer_ = Tokenizer::from_file(kModel / "tokenizer.json");
   ChatTemplate chat_ = ChatTemplate::from_model(kModel);
@@ -99,15 +109,9 @@ TEST_F(PromptRows, Conversations) {
   EXPECT_THAT(fault(R"({"messages": 3})"), HasSubstr("'messages' is number, expected an array of messages"));
 }
 
-// What a template of user, system and assistant messages makes of agents' logs. tests/python/test_served_prompts.py
-// compares many with vLLM.
+// Agents' logs. tests/python/test_served_prompts.py compares many with vLLM.
 TEST_F(PromptRows, LogsOfOtherInterfaces) {
-  write_file_atomic(
-      folder_ / "chat_template.jinja",
-      "{% for m in messages %}{% if m.role in ['system', 'user', 'assistant'] %}<{{ m.role }}>{{ m.content }}"
-      "{% for c in m.tool_calls or [] %}({{ c.function.name }}{{ c.function.arguments.a }}){% endfor %}"
-      "{% endif %}{% endfor %}{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}");
-  chat_ = RowSettings{}.chat_template(folder_.path());
+  take_agents_template();
   const Json call = {{"name", "f"}, {"arguments", {{"a", 1}}}};
   for (const Json& calls : {call, Json(call.dump()), Json(Json::array({call}).dump()), Json::array({call.dump()}),
                             Json(Json::array({{{"function", call.dump()}}}).dump())}) {
@@ -147,6 +151,10 @@ TEST_F(PromptRows, LogsOfOtherInterfaces) {
   EXPECT_THAT(fault(R"({"tools": [{"name": "f"}], "messages": [{"role": "user", "content": [{"type": "tool_removal", )"
                     R"("tool": {"name": "f"}}]}]})"),
               HasSubstr("a change of tools is not in a message of the system"));
+}
+
+TEST_F(PromptRows, LogsOfWhichPartIsRead) {
+  take_agents_template();
   // A stored response holds its answer.
   for (const char* answer :
        {R"("a")", R"({"role": "assistant", "content": "a"})",
