@@ -148,6 +148,16 @@ def test_usage(name, arguments):
     refuse((USAGE, BAD_INPUT) if arguments[:1] == ["--config"] else USAGE, name, *arguments)
 
 
+@pytest.mark.parametrize("arguments,meant", [
+    (("collect", "--modle", "m"), "'--modle' is not an option; did you mean '--model'?"), (("verify", "plan", "--memroy=8G"), "'--memory'?"),
+    (("fit", "s", "-o", "b", "--alocate", "analytic"), "'--alocate' is not an option; did you mean '--allocate'?"),
+    (("fit", "s", "-o", "b", "--preset", "balnced"), "not in {near-lossless,balanced,smallest}; did you mean 'balanced'?"),
+    (("fit", "s", "-o", "b", "--method", "watrfill"), "unknown method 'watrfill'; did you mean 'waterfill'?"),
+    (("export", "b", "-o", "x", "--format", "vlm"), "did you mean 'vllm'?"), (("collect", "--qqqq"), "'--qqqq' is not an option (")])
+def test_the_name_that_was_meant(arguments, meant):
+    refuse(USAGE, *arguments, names=meant)
+
+
 def test_commands_do_not_read_stdin_or_write_to_the_working_directory(commands, tmp_path):
     work = tmp_path / "cwd"
     work.mkdir()
