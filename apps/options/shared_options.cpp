@@ -128,7 +128,7 @@ std::vector<std::string> option_names(const CLI::App& app) {
 
 // CLI11's messages, with the name that was probably meant. It reports an unknown key of a file as its INI reader does.
 std::string parse_error_text(const CLI::App& app, const CLI::ParseError& e) {
-  if (dynamic_cast<const CLI::ExtrasError*>(&e) != nullptr) {
+  if (dynamic_cast<const CLI::ExtrasError*>(&e) != nullptr || dynamic_cast<const CLI::RequiredError*>(&e) != nullptr) {
     const std::vector<std::string> rest = app.remaining(true);
     const auto option =
         std::find_if(rest.begin(), rest.end(), [](const std::string& word) { return word.starts_with("--"); });

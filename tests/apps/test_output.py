@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from harness import BAD_INPUT, DONE, ENVIRONMENT, USAGE, command, refuse, run, succeed, tree
+from harness import BAD_INPUT, DONE, ENVIRONMENT, SAMPLE, USAGE, command, refuse, run, succeed, tree
 
 
 @pytest.fixture()
@@ -153,7 +153,7 @@ def test_usage(name, arguments):
     (("fit", "s", "-o", "b", "--alocate", "analytic"), "'--alocate' is not an option; did you mean '--allocate'?"),
     (("fit", "s", "-o", "b", "--preset", "balnced"), "not in {near-lossless,balanced,smallest}; did you mean 'balanced'?"),
     (("fit", "s", "-o", "b", "--method", "watrfill"), "unknown method 'watrfill'; did you mean 'waterfill'?"),
-    (("export", "b", "-o", "x", "--format", "vlm"), "did you mean 'vllm'?"), (("collect", "--qqqq"), "'--qqqq' is not an option (")])
+    (("export", SAMPLE / "golden" / "bundle", "-o", "x", "--format", "vlm"), "did you mean 'vllm'?"), (("collect", "--qqqq"), "'--qqqq' is not an option (")])
 def test_the_name_that_was_meant(arguments, meant):
     refuse(USAGE, *arguments, names=meant)
 
