@@ -34,6 +34,17 @@ constexpr std::array<const char*, 6> kAnswers = {"completion", "response", "outp
 // Keys of a system message beside a conversation.
 constexpr std::array<const char*, 2> kSystem = {"system", "system_prompt"};
 
+// "no keys", or "the keys 'a', 'b'", with at most eight of them.
+std::string some_keys(const Json& row) {
+  std::string text;
+  int shown = 0;
+  for (const auto& [key, value] : row.items()) {
+    text += (shown == 0 ? "the keys " : ", ") + (shown < 8 ? quote_name(key.substr(0, 40)) : "...");
+    if (++shown > 8) break;
+  }
+  return shown == 0 ? "no keys" : text;
+}
+
 class RowReader {
  public:
   // `part`: the row is what a request becomes.
@@ -45,7 +56,7 @@ class RowReader {
       take(column, true);
     } else if (!read_first([&](const char* key) { return full(key); }) &&
                !read_first([&](const char* key) { return has_value(row_, key); })) {
-      throw InputError(where_ + ": the row has none of " + kPromptKeys);
+      throw InputError(where_ + ": the row has " + some_keys(row_) + ", and none of " + kPromptKeys);
     }
     finish();
     return std::move(out_);

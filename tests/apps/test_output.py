@@ -158,6 +158,18 @@ def test_the_name_that_was_meant(arguments, meant):
     refuse(USAGE, *arguments, names=meant)
 
 
+def test_a_file_where_a_folder_is_expected(commands, tmp_path):
+    (tmp_path / "file").write_text("x")
+    for more in ([], ["--overwrite"]):
+        refuse(USAGE, *commands["fit"](tmp_path / "file"), *more, names="is a file, expected a directory or a new name; choose another output")
+
+
+@pytest.mark.parametrize("name", ["collect", "fit"])
+def test_a_context_beyond_the_model(name, tmp_path):
+    refuse(USAGE, name, "--model", SAMPLE / "tiny-qwen3", "--prompts", SAMPLE / "prompts.jsonl", "-o", tmp_path / "out", "--context", 32768,
+           names="--context 32768 is beyond the model's 8192 positions")
+
+
 def test_commands_do_not_read_stdin_or_write_to_the_working_directory(commands, tmp_path):
     work = tmp_path / "cwd"
     work.mkdir()

@@ -170,6 +170,9 @@ TEST_F(PromptRows, LogsOfWhichPartIsRead) {
       EXPECT_EQ(read(whole + "\n{\"text\": \"t\"}").skipped.at(0).reason, "empty 'messages'") << whole;
     }
   }
+  EXPECT_THAT(fault(R"({"foo": 1, "b\u001b": "x"})"),
+              HasSubstr("the row has the keys 'foo', 'b\\x1b', and none of \"text\""));
+  EXPECT_THAT(fault("{}"), HasSubstr("the row has no keys, and none of"));
   // What no message and no template holds is named.
   EXPECT_THAT(
       reading_notes(
