@@ -55,7 +55,8 @@ int run_fit_resumable(const CLI::App& app, FitArguments& a) {
     return run_fit(complete_fit(app, a));
   } catch (const InterruptedError& e) {
     if (!collects || a.common.dry_run || e.resumes) throw;
-    if (!has_remains(a.common.output)) throw InterruptedError("interrupted before anything was saved", true);
+    if (!has_remains(a.common.output))
+      throw InterruptedError("interrupted before anything was saved; run the command again", true);
     throw InterruptedError("interrupted; what was finished is kept. Resume with: " + a.curves.resume_command, true);
   }
 }
