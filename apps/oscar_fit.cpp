@@ -35,6 +35,16 @@ std::vector<std::string> phases() {
   return names;
 }
 
+// Whether a run for this output has left files beside it, such as its work directory.
+bool has_remains(const fs::path& output) {
+  const fs::path whole = fs::absolute(output).lexically_normal();
+  std::error_code ec;
+  for (fs::directory_iterator it(whole.parent_path(), ec), end; !ec && it != end; it.increment(ec)) {
+    if (it->path().filename().string().starts_with(whole.filename().string() + ".")) return true;
+  }
+  return false;
+}
+
 // A collecting run keeps its text, statistics and curves at any interruption.
 int run_fit_resumable(const CLI::App& app, FitArguments& a) {
   const bool collects = a.statistics.empty();
@@ -45,6 +55,8 @@ int run_fit_resumable(const CLI::App& app, FitArguments& a) {
     return run_fit(complete_fit(app, a));
   } catch (const InterruptedError& e) {
     if (!collects || a.common.dry_run || e.resumes) throw;
+    if (!has_remains(a.common.output))
+      throw InterruptedError("interrupted before anything was saved; run the command again", true);
     throw InterruptedError("interrupted; what was finished is kept. Resume with: " + a.curves.resume_command, true);
   }
 }

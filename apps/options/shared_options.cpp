@@ -13,13 +13,16 @@
 #include <cstdlib>
 #include <iostream>
 #include <new>
+#include <sstream>
 #include <string_view>
 
 #include "apps/options/config_check.h"
 #include "apps/options/help.h"
 #include "apps/process_setup.h"
+#include "base/edit_distance.h"
 #include "base/errors.h"
 #include "base/files.h"
+#include "base/foreign_text.h"
 #include "base/formatted.h"
 #include "base/interrupt.h"
 #include "base/log.h"
@@ -112,12 +115,41 @@ int run_body(const std::function<int()>& body) {
   }
 }
 
-// CLI11 reports an unknown key in the terms of its INI reader; this rewords the message.
-std::string parse_error_text(const CLI::ParseError& e) {
+std::vector<std::string> option_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  for (const CLI::App* inner : app.get_subcommands()) {
+    for (std::string& name : option_names(*inner)) names.push_back(std::move(name));
+  }
+  return names;
+}
+
+// CLI11's messages, with the name that was probably meant. It reports an unknown key of a file as its INI reader does.
+std::string parse_error_text(const CLI::App& app, const CLI::ParseError& e) {
+  if (dynamic_cast<const CLI::ExtrasError*>(&e) != nullptr || dynamic_cast<const CLI::RequiredError*>(&e) != nullptr) {
+    const std::vector<std::string> rest = app.remaining(true);
+    const auto option =
+        std::find_if(rest.begin(), rest.end(), [](const std::string& word) { return word.starts_with("--"); });
+    if (option != rest.end()) {
+      const std::string name = option->substr(0, option->find('='));
+      return quote_name(name) + " is not an option" + did_you_mean(name, option_names(app));
+    }
+  }
+  const std::string words = e.what();
+  if (const auto list = words.find(" not in {"); list != std::string::npos && words.ends_with("}")) {
+    std::vector<std::string> choices;
+    std::istringstream members(words.substr(list + 9, words.size() - list - 10));
+    for (std::string one; std::getline(members, one, ',');) choices.push_back(one);
+    return words + did_you_mean(words.substr(0, list).substr(words.substr(0, list).rfind(' ') + 1), choices);
+  }
   if (dynamic_cast<const CLI::ConfigError*>(&e) != nullptr) {
     const std::string text = e.what(), known = "INI was not able to parse ";
     if (text.rfind(known, 0) != 0) return "--config: " + text;
-    return "--config: the file sets '" + text.substr(known.size()) + "', which is not an option";
+    const std::string key = text.substr(known.size());
+    return "--config: the file sets '" + key + "', which is not an option" +
+           did_you_mean("--" + key, option_names(app));
   }
   if (dynamic_cast<const CLI::FileError*>(&e) != nullptr) return std::string("--config: ") + e.what();
   return e.what();
@@ -131,7 +163,7 @@ int run_parsed(CLI::App& app, CommonOptions& options, int argc, char** argv, con
       app.exit(e);
       return check_output(0);
     }
-    return fail(ExitCode::kUsage, first_line(parse_error_text(e)) + " (" + app.get_name() + " --help explains)");
+    return fail(ExitCode::kUsage, first_line(parse_error_text(app, e)) + " (" + app.get_name() + " --help explains)");
   }
   if (app.get_config_ptr()->count() > 0) options.config = app.get_config_ptr()->as<std::string>();
   set_log_level(options.quiet ? LogLevel::kQuiet : options.verbose ? LogLevel::kVerbose : LogLevel::kNormal);

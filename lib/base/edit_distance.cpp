@@ -21,4 +21,22 @@ std::size_t edit_distance(const std::string& a, const std::string& b) {
   return row.back();
 }
 
+std::string meant_name(const std::string& name, const std::vector<std::string>& known) {
+  const std::string start = name.substr(0, 64);
+  std::size_t least = std::max<std::size_t>(2, start.size() / 3) + 1;
+  std::string found;
+  for (const std::string& one : known) {
+    if (const std::size_t distance = edit_distance(start, one); distance < least) {
+      least = distance;
+      found = one;
+    }
+  }
+  return found;
+}
+
+std::string did_you_mean(const std::string& name, const std::vector<std::string>& known) {
+  const std::string meant = meant_name(name, known);
+  return meant.empty() ? "" : "; did you mean '" + meant + "'?";
+}
+
 }  // namespace oscar

@@ -18,6 +18,7 @@ double seconds(std::chrono::steady_clock::duration d) { return std::chrono::dura
 
 // The first units are unreliable, because the start may dominate their time.
 constexpr double kFirstSeconds = 3.0, kFirstFraction = 0.05;
+constexpr double kRecentSeconds = 60.0;
 
 // A longer line would break, and the next one could not replace all of it.
 std::size_t terminal_columns() {
@@ -46,7 +47,16 @@ Progress::Progress(std::string label, std::uint64_t total, std::string unit)
       unit_(escape_text(unit)),
       total_(std::max<std::uint64_t>(total, 1)),
       start_(std::chrono::steady_clock::now()),
-      shown_(start_) {}
+      shown_(start_),
+      rate_(start_) {}
+
+double RecentRate::at(Time now, std::uint64_t done) {
+  const auto age = [&](std::size_t i) { return seconds(now - seen_[i].first); };
+  while (seen_.size() > 1 && age(0) > kRecentSeconds && age(1) >= kFirstSeconds) seen_.pop_front();
+  const auto [time, before] = seen_.front();
+  if (age(seen_.size() - 1) >= 1) seen_.emplace_back(now, done);
+  return now > time ? static_cast<double>(done - before) / seconds(now - time) : 0.0;
+}
 
 Progress::~Progress() {
   if (!finished_ && stderr_is_terminal() && g_enabled && log_level() >= LogLevel::kNormal) std::fputs("\n", stderr);
@@ -68,7 +78,8 @@ void Progress::show(bool last) {
   if (!g_enabled || log_level() < LogLevel::kNormal) return;
   shown_ = std::chrono::steady_clock::now();
   const double elapsed = seconds(shown_ - start_);
-  const double rate = elapsed > 0 ? static_cast<double>(done_) / elapsed : 0.0;
+  const double recent = rate_.at(shown_, done_);
+  const double rate = last && elapsed > 0 ? static_cast<double>(done_) / elapsed : recent;
   const double fraction = static_cast<double>(done_) / static_cast<double>(total_);
   const bool known = rate > 0 && (elapsed >= kFirstSeconds || fraction >= kFirstFraction);
   std::string tail = last ? "in " + clock_text(elapsed)
@@ -78,15 +89,16 @@ void Progress::show(bool last) {
     constexpr int kWidth = 24;
     const int full = static_cast<int>(fraction * kWidth);
     // Label, unit and note were escaped when they were set.
-    const std::string end = formatted(" %3.0f%%  %.0f ", 100 * fraction, rate) + unit_ + "/s  " + tail;
+    const std::string end =
+        formatted(" %3.0f%%  %.*f ", 100 * fraction, rate < 10 ? 1 : 0, rate) + unit_ + "/s  " + tail;
     std::string line = label_ + " [" + std::string(full, '#') + std::string(kWidth - full, '.') + "]" + end;
     const std::size_t most = terminal_columns() - 1;
     if (display_width(line) > most) line = shortened(label_ + end, most);
     std::fprintf(stderr, "\r\033[K%s%s", line.c_str(), last ? "\n" : "");
   } else {
-    std::fprintf(stderr, "%s: %llu of %llu %s (%.0f%%), %.0f %s/s, %s\n", label_.c_str(),
+    std::fprintf(stderr, "%s: %llu of %llu %s (%.0f%%), %.*f %s/s, %s\n", label_.c_str(),
                  static_cast<unsigned long long>(done_), static_cast<unsigned long long>(total_), unit_.c_str(),
-                 100 * fraction, rate, unit_.c_str(), tail.c_str());
+                 100 * fraction, rate < 10 ? 1 : 0, rate, unit_.c_str(), tail.c_str());
   }
   std::fflush(stderr);
 }

@@ -4,7 +4,9 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <string>
+#include <utility>
 
 #include "base/foreign_text.h"
 
@@ -13,6 +15,18 @@ namespace oscar {
 void set_progress_enabled(bool enabled);
 
 std::string duration_text(double seconds);  // "12.3 s", "45 min", "3.2 h"
+
+// Units per second in about the last minute, so that a run that was stopped or slowed down for a while soon tells its
+// present speed.
+class RecentRate {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+  explicit RecentRate(Time start) : seen_{{start, 0}} {}
+  double at(Time now, std::uint64_t done);
+
+ private:
+  std::deque<std::pair<Time, std::uint64_t>> seen_;
+};
 
 class Progress {
  public:
@@ -30,7 +44,8 @@ class Progress {
   std::string label_, unit_, note_;
   std::uint64_t total_, done_ = 0;
   bool finished_ = false;
-  std::chrono::steady_clock::time_point start_, shown_;
+  RecentRate::Time start_, shown_;
+  RecentRate rate_;
 };
 
 }  // namespace oscar

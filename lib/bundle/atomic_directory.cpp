@@ -78,10 +78,10 @@ void AtomicDirectory::require_usable(const fs::path& target, bool overwrite, con
   const fs::path path = normalize(target);
   std::error_code ec;
   if (!fs::exists(fs::symlink_status(path, ec))) return;
-  require_absent(path, overwrite);
   if (!fs::is_directory(path, ec)) {
     throw UsageError(path.string() + ": is a file, expected a directory or a new name; choose another output");
   }
+  require_absent(path, overwrite);
   if (fs::is_empty(path, ec)) return;
   if (!fs::is_regular_file(fs::symlink_status(path / kind.marker, ec))) {
     throw UsageError(path.string() + ": exists and holds no " + kind.marker +

@@ -64,11 +64,8 @@ void refuse_method(const std::string& id, const Bundle* bundle) {
   }
   std::string list;
   for (const std::string& name : known) list += (list.empty() ? "" : ", ") + name;
-  const std::string nearest = *std::min_element(known.begin(), known.end(), [&](const auto& a, const auto& b) {
-    return edit_distance(id, a) < edit_distance(id, b);
-  });
-  const bool close = edit_distance(id, nearest) <= std::max<std::size_t>(2, id.size() / 3);
-  throw UsageError("method '" + id + "' is not known" + (close ? "; did you mean '" + nearest + "'?" : ";") +
+  const std::string meant = did_you_mean(id, known);
+  throw UsageError("method '" + id + "' is not known" + (meant.empty() ? ";" : meant) +
                    " known methods (oscar-verify methods explains them): " + list);
 }
 

@@ -19,12 +19,14 @@
 namespace oscar {
 namespace {
 
-const FamilyRow& nearest_family(const std::string& name) {
-  const std::string start = name.substr(0, 64);
-  const std::span<const FamilyRow* const> rows = family_rows();
-  return **std::min_element(rows.begin(), rows.end(), [&](const FamilyRow* a, const FamilyRow* b) {
-    return edit_distance(start, a->architecture) < edit_distance(start, b->architecture);
-  });
+// The name of a supported family that is almost this one, such as that of an earlier release; or nothing.
+std::string nearest_family(const std::string& name) {
+  const auto stem = [](const std::string& whole) { return whole.substr(0, whole.find("For")); };
+  std::vector<std::string> stems;
+  for (const FamilyRow* row : family_rows()) stems.push_back(stem(row->architecture));
+  const std::string meant = meant_name(stem(name), stems);
+  const auto place = std::find(stems.begin(), stems.end(), meant) - stems.begin();
+  return meant.empty() ? "" : family_rows()[static_cast<std::size_t>(place)]->architecture;
 }
 
 struct FoundFamily {
@@ -83,10 +85,13 @@ FoundFamily find_family(const Json& config, const std::string& where) {
                      quote_name(json_string(config["text_config"], "model_type", where)) +
                      ", which is not supported there");
   }
-  throw InputError(where + ": the architecture " + quote_name(name) +
-                   " is not supported; the nearest supported name is " + nearest_family(name).architecture +
-                   " (compare its norms, projections, RoPE and MLP before you " +
-                   "rename anything), and all that are supported are " + supported_architectures());
+  const std::string nearest = nearest_family(name);
+  throw InputError(where + ": the architecture " + quote_name(name) + " is not supported; " +
+                   (nearest.empty() ? ""
+                                    : "the nearest supported name is " + nearest +
+                                          " (compare its norms, projections, RoPE and MLP before you rename "
+                                          "anything), and ") +
+                   "all that are supported are " + supported_architectures());
 }
 
 // Absent: the family's default; null: `null_value`; otherwise 1 to `most`.

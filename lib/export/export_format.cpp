@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/edit_distance.h"
 #include "base/errors.h"
 #include "export/absorbed.h"
 #include "export/branch_export.h"
@@ -97,10 +98,15 @@ const ExportFormat& written_format(const std::string& id) {
   const ExportFormat* found = find_export_format(id);
   if (found != nullptr && found->write != nullptr) return *found;
   std::string list;
+  std::vector<std::string> ids;
   for (const ExportFormat& row : export_formats()) {
-    if (row.write != nullptr) list += (list.empty() ? "" : ", ") + row.id;
+    if (row.write == nullptr) continue;
+    list += (list.empty() ? "" : ", ") + row.id;
+    ids.push_back(row.id);
   }
-  throw UsageError("--format '" + id + "' is not one that this version writes; it writes " + list);
+  const std::string meant = did_you_mean(id, ids);
+  throw UsageError("--format '" + id + "' is not one that this version writes" + (meant.empty() ? ";" : meant) +
+                   " it writes " + list);
 }
 
 std::string export_format_list() {

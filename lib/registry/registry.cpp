@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/edit_distance.h"
 #include "base/errors.h"
 
 namespace oscar {
@@ -33,10 +34,10 @@ const MethodRow& fitted_method(const std::string& id) {
   const MethodRow* found = find_method(id);
   if (found != nullptr && found->fitted()) return *found;
   std::string known;
-  for (const std::string& fitted : ids_of([](const MethodRow& row) { return row.fitted(); })) {
-    known += (known.empty() ? "" : ", ") + fitted;
-  }
-  throw UsageError("unknown method '" + id + "'; choose one of: " + known);
+  const std::vector<std::string> ids = ids_of([](const MethodRow& row) { return row.fitted(); });
+  for (const std::string& fitted : ids) known += (known.empty() ? "" : ", ") + fitted;
+  const std::string meant = did_you_mean(id, ids);
+  throw UsageError("unknown method '" + id + "'" + (meant.empty() ? ";" : meant) + " choose one of: " + known);
 }
 
 const MethodRow& preferred_method() {

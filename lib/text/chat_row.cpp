@@ -60,9 +60,12 @@ Json template_variables(const Json& extras, const std::string& where) {
 
 // Whether the text holds the last words of a message's content. Templates trim texts and cut thoughts before them.
 bool holds_end(const std::string& rendered, const Json& content) {
-  const Json& last = content.is_array() && !content.empty() ? json_member(content.back(), "text") : content;
-  if (!last.is_string()) return true;
-  const auto& text = last.get_ref<const std::string&>();
+  if (content.is_array()) {
+    return std::all_of(content.begin(), content.end(),
+                       [&](const Json& part) { return holds_end(rendered, json_member(part, "text")); });
+  }
+  if (!content.is_string()) return true;
+  const auto& text = content.get_ref<const std::string&>();
   const auto word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || (c & 0x80) != 0; };
   const auto end = std::find_if(text.rbegin(), text.rend(), word).base();
   const auto begin = std::find_if_not(std::make_reverse_iterator(end), text.rend(), word).base();
@@ -119,8 +122,6 @@ ChatInput chat_of_row(const PromptRow& row, const std::string& where) {
 }
 
 std::vector<std::string> unwritten(const Json& messages, const ChatTemplate& chat, const std::string& rendered) {
-  constexpr std::array<std::string_view, 7> kLabels = {"role", "id",           "type",  "status",
-                                                       "name", "tool_call_id", "weight"};
   constexpr std::array<std::string_view, 3> kThoughts = {"reasoning", "reasoning_content", "thinking"};
   const auto named = [&](const auto& keys) {
     return std::any_of(keys.begin(), keys.end(), [&](std::string_view key) { return chat.names(key); });
@@ -131,7 +132,7 @@ std::vector<std::string> unwritten(const Json& messages, const ChatTemplate& cha
       const bool thought = std::find(kThoughts.begin(), kThoughts.end(), key) != kThoughts.end();
       if (key == "content") {
         if (!holds_end(rendered, value)) names.push_back("content of " + json_string(message, "role", "a message"));
-      } else if (says(message, key) && std::find(kLabels.begin(), kLabels.end(), key) == kLabels.end()) {
+      } else if (says(message, key) && !is_label(key)) {
         if (thought ? !named(kThoughts) : !chat.names(key)) names.push_back(key);
       }
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -63,6 +64,10 @@ void read_hidden(const Json& block, OpenMessage& m) { m.made["redacted_thinking"
 
 void read_nothing(const Json&, OpenMessage&) {}
 
+void read_change(const Json&, OpenMessage& m) {  // tools_in_effect() has read it
+  if (!m.system) throw InputError(m.where + ": a change of tools is not in a message of the system");
+}
+
 void read_call(const Json& block, OpenMessage& m) {
   const Json& input = json_member(block, "input");
   add_tool_call(m.made, tool_call(json_member(block, "id"), json_string(block, "name", m.where, ""),
@@ -105,13 +110,15 @@ struct BlockKind {
   bool own;  // only the Messages API has it
   void (*read)(const Json& block, OpenMessage& m);
 };
-constexpr std::array<BlockKind, 7> kBlocks{{{"text", false, read_text},
+constexpr std::array<BlockKind, 9> kBlocks{{{"text", false, read_text},
                                             {"image", false, read_image},
                                             {"thinking", true, read_thoughts},
                                             {"redacted_thinking", true, read_hidden},
                                             {"tool_use", true, read_call},
                                             {"tool_result", true, read_result},
-                                            {"tool_reference", false, read_nothing}}};
+                                            {"tool_reference", false, read_nothing},
+                                            {"tool_addition", true, read_change},
+                                            {"tool_removal", true, read_change}}};
 
 template <class Table>
 auto find_type(const Table& table, const Json& entry) {
@@ -134,6 +141,7 @@ bool has_blocks(const Json& messages) {
 }
 
 std::string system_text(const Json& system) {
+  if (system.is_string()) return system.get<std::string>();
   Json list = {{{"role", "system"}, {"content", system}}};
   list = messages_of_blocks(list, "'system'");
   return list.empty() || !list[0]["content"].is_string() ? "" : list[0]["content"].get<std::string>();
@@ -158,8 +166,9 @@ Json messages_of_blocks(const Json& messages, const std::string& where) {
       const auto kind = find_type(kBlocks, block);
       if (kind == kBlocks.end()) {
         const Json& type = json_member(block, "type");
-        throw InputError(where + ": a message has a block of the type " +
-                         quote_name(type.is_string() ? type.get<std::string>() : "") + ", which servers refuse");
+        throw InputError(where + ": a message has a block " +
+                         (type.is_string() ? "of the type " + quote_name(type.get<std::string>()) : "without a type") +
+                         ", which servers refuse");
       }
       kind->read(block, m);
     }
@@ -173,6 +182,47 @@ Json messages_of_blocks(const Json& messages, const std::string& where) {
 }
 
 namespace {
+
+// The blocks of a message that add tools to the request's, or remove them.
+Json changes_of(const Json& message) {
+  Json changes = Json::array();
+  const Json& content = json_member(message, "content");
+  for (const Json& block : content.is_array() ? content : Json::array()) {
+    const Json& type = json_member(block, "type");
+    if (type == "tool_addition" || type == "tool_removal") changes.push_back(block);
+  }
+  return changes;
+}
+
+// The tools at the end of a conversation with such blocks.
+Json tools_in_effect(const Json& body, const std::string& where) {
+  Json tools = Json::object(), out = Json::array();
+  std::set<std::string> removed;
+  for (const Json& tool : json_member(body, "tools").is_array() ? body["tools"] : Json::array()) {
+    tools[json_string(tool, "name", where + ": a tool")] = tool;
+  }
+  for (const Json& message : json_array(body, "messages", where)) {
+    for (const Json& block : changes_of(message)) {
+      const bool adds = block["type"] == "tool_addition";
+      const Json& change = json_member(block, "tool");
+      const Json& defined = json_member(change, "definition");
+      const std::string name =
+          json_string(defined.is_object() ? defined : change, "name", where + ": a change of tools");
+      if (adds && defined.is_object()) tools[name] = defined;
+      if (!tools.contains(name)) {
+        throw InputError(where + ": a block of the type " + quote_name(block["type"].get<std::string>()) +
+                         " names the tool " + quote_name(name) + ", which 'tools' does not have");
+      }
+      if (adds && !defined.is_object() && tools[name].is_object()) tools[name].erase("defer_loading");
+      if (adds) removed.erase(name);
+      if (!adds) removed.insert(name);
+    }
+  }
+  for (const auto& [name, tool] : tools.items()) {
+    if (!removed.contains(name)) out.push_back(tool);
+  }
+  return out;
+}
 
 // The assistant message that a thought or a text joins: the last message, unless it already has one.
 Json& open_answer(Json& messages, const char* key) {
@@ -253,6 +303,12 @@ void add_response_item(const Json& entry, Json& messages, const std::string& whe
   if (parts && content.size() > 1) answer["content[1:]"] = content.size() - 1;  // servers read the first part only
 }
 
+bool changes_tools(const Json& body) {
+  const Json& messages = json_member(body, "messages");
+  const auto changes = [](const Json& message) { return !changes_of(message).empty(); };
+  return messages.is_array() && std::any_of(messages.begin(), messages.end(), changes);
+}
+
 ApiRequest read_request(const Json& body, const std::string& where) {
   if (!body.is_object()) throw InputError(where + " is " + body.type_name() + ", expected a request, an object");
   const auto has = [&](const char* key) { return has_value(body, key); };
@@ -262,11 +318,22 @@ ApiRequest read_request(const Json& body, const std::string& where) {
   const bool responses = out.part == "input";
   Json part = body[out.part];
   if (responses && part.is_string()) part = {{{"role", "user"}, {"content", part}}};
+  if (responses && part.is_array()) {  // a stored response holds its answer, too
+    Json messages = Json::array();
+    const Json& output = json_member(body, "output");
+    for (const Json& entry : part) add_response_item(entry, messages, where);
+    for (const Json& entry : output.is_array() ? output : Json::array()) add_response_item(entry, messages, where);
+    if (output.is_string() || output.is_object()) {
+      messages.push_back(output.is_object() ? output : Json{{"role", "assistant"}, {"content", output}});
+    }
+    part = std::move(messages);
+  }
   out.row[responses ? "messages" : out.part] = std::move(part);
   for (const char* key : {"tools", "documents", "add_generation_prompt", "continue_final_message",
                           "chat_template_kwargs", "reasoning_effort"}) {
     if (has(key)) out.row[key] = body[key];
   }
+  if (changes_tools(body)) out.row["tools"] = tools_in_effect(body, where);
   for (const char* key : {"reasoning", "output_config"}) {
     const Json& effort = json_member(json_member(body, key), "effort");
     if (effort.is_string()) out.row["reasoning_effort"] = effort;

@@ -20,6 +20,9 @@ bool has_blocks(const Json& messages);
 // block that servers refuse.
 Json messages_of_blocks(const Json& messages, const std::string& where);
 
+// Whether messages of a request have blocks that change its tools.
+bool changes_tools(const Json& body);
+
 // "system" of a request: a text, or blocks of text.
 std::string system_text(const Json& system);
 

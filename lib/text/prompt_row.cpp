@@ -34,9 +34,21 @@ constexpr std::array<const char*, 6> kAnswers = {"completion", "response", "outp
 // Keys of a system message beside a conversation.
 constexpr std::array<const char*, 2> kSystem = {"system", "system_prompt"};
 
+// "no keys", or "the keys 'a', 'b'", with at most eight of them.
+std::string some_keys(const Json& row) {
+  std::string text;
+  int shown = 0;
+  for (const auto& [key, value] : row.items()) {
+    text += (shown == 0 ? "the keys " : ", ") + (shown < 8 ? quote_name(key.substr(0, 40)) : "...");
+    if (++shown > 8) break;
+  }
+  return shown == 0 ? "no keys" : text;
+}
+
 class RowReader {
  public:
-  RowReader(const Json& row, const std::string& where) : row_(row), where_(where) {}
+  // `part`: the row is what a request becomes.
+  RowReader(const Json& row, const std::string& where, bool part = false) : row_(row), where_(where), part_(part) {}
 
   PromptRow read(const std::string& column) {
     if (!column.empty()) {
@@ -44,7 +56,7 @@ class RowReader {
       take(column, true);
     } else if (!read_first([&](const char* key) { return full(key); }) &&
                !read_first([&](const char* key) { return has_value(row_, key); })) {
-      throw InputError(where_ + ": the row has none of " + kPromptKeys);
+      throw InputError(where_ + ": the row has " + some_keys(row_) + ", and none of " + kPromptKeys);
     }
     finish();
     return std::move(out_);
@@ -122,7 +134,8 @@ class RowReader {
       return take_ids(key);
     }
     if (any && value.is_object() && !has_value(value, "role") && !has_value(value, "from")) return take_request(key);
-    const bool request = at("thinking").is_object() || at("output_config").is_object() || at("reasoning").is_object();
+    const bool request = at("thinking").is_object() || at("output_config").is_object() || at("reasoning").is_object() ||
+                         (!part_ && changes_tools(row_));
     if (key == "messages" && request) return take_request("");
     if (key == "messages" || key == "conversations" || key == "conversation" || (any && value.is_structured())) {
       return take_messages(key, value == Json("") ? Json::array() : need_conversation(value, key, where_));
@@ -226,7 +239,7 @@ class RowReader {
     const std::string place = key.empty() ? where_ : where_ + ": '" + key + "'";
     if (body.is_string()) body = parse_python_json(body.get<std::string>(), place);
     const ApiRequest request = read_request(body, place);
-    out_ = RowReader(request.row, place).read("");
+    out_ = RowReader(request.row, place, true).read("");
     if (out_.kind == "messages") {
       if (request.api == Api::kMessages && out_.api == Api::kChat) read_blocks();
       if (request.api != Api::kChat) out_.api = request.api;
@@ -254,6 +267,7 @@ class RowReader {
     const bool lists = std::any_of(out_.messages.begin(), out_.messages.end(),
                                    [](const Json& message) { return json_member(message, "content").is_array(); });
     if (lists && full("system") && out_.api == Api::kChat) read_blocks();
+    if (out_.messages.empty()) return;
     const Json role = json_member(out_.messages.front(), "role");
     for (const char* key : kSystem) {
       if (!full(key) || !(at(key).is_string() || at(key).is_array())) continue;
@@ -273,13 +287,14 @@ class RowReader {
   void finish() {
     const bool chat = out_.kind == "messages";
     if (chat && !served_) add_system();
+    if (chat && out_.messages.empty() && out_.empty.empty()) out_.empty = "messages";
     if (!served_) out_.extras = Json::object();
     for (const auto& [key, value] : row_.items()) {
       if (std::find(used_.begin(), used_.end(), key) != used_.end() || !has_value(row_, key)) continue;
       const bool content = std::find(kContentKeys.begin(), kContentKeys.end(), key) != kContentKeys.end();
       if (chat && !served_ && !content) {
         out_.extras[key] = value;
-      } else if (says(row_, key) && (!served_ || value.is_structured())) {
+      } else if (says(row_, key) && (!served_ || content || value.is_structured())) {
         out_.unread.push_back(key);
       }
     }
@@ -287,6 +302,7 @@ class RowReader {
 
   const Json& row_;
   const std::string where_;
+  const bool part_;
   std::vector<std::string> used_;
   bool served_ = false;  // out_ comes from a request, including its extras
   PromptRow out_;

@@ -1,6 +1,7 @@
 #include "text/row_json.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "base/errors.h"
@@ -22,6 +23,12 @@ bool has_value(const Json& object, std::string_view key) {
 bool says(const Json& object, std::string_view key) {
   const Json& value = json_member(object, key);
   return has_value(object, key) && value != Json("") && !(value.is_structured() && value.empty());
+}
+
+bool is_label(std::string_view key) {
+  constexpr std::array<std::string_view, 7> kLabels = {"role", "id",           "type",  "status",
+                                                       "name", "tool_call_id", "weight"};
+  return std::find(kLabels.begin(), kLabels.end(), key) != kLabels.end();
 }
 
 std::vector<std::string_view> split_json_values(std::string_view text, const std::string& where) {

@@ -8,6 +8,7 @@
 #include "base/foreign_text.h"
 #include "base/json_rules.h"
 #include "text/jinja/from_json.h"
+#include "text/row_json.h"
 
 namespace oscar {
 namespace {
@@ -55,6 +56,34 @@ std::string without_billing(const std::string& text) {
   return line == std::string::npos ? "" : text.substr(line + 1);
 }
 
+// Members of parts that only servers read. Others reach the template.
+constexpr std::array<std::string_view, 18> kServerMembers = {"audio_embeds",
+                                                             "audio_url",
+                                                             "closed",
+                                                             "data",
+                                                             "file",
+                                                             "image_embeds",
+                                                             "image_pil",
+                                                             "image_url",
+                                                             "input_audio",
+                                                             "name",
+                                                             "prompt_cache_breakpoint",
+                                                             "refusal",
+                                                             "text",
+                                                             "thinking",
+                                                             "type",
+                                                             "uuid",
+                                                             "video_embeds",
+                                                             "video_url"};
+
+Json with_others(Json made, const Json& part) {
+  for (const auto& [key, value] : part.items()) {
+    const auto found = std::find(kServerMembers.begin(), kServerMembers.end(), key);
+    if (part.is_object() && found == kServerMembers.end()) made[key] = value;
+  }
+  return made;
+}
+
 // The parts that a template gets. Only those that take `marks` see where a medium is.
 Json server_parts(const Json& content, bool marks, bool system, Unread& unread) {
   Json out = Json::array();
@@ -62,7 +91,7 @@ Json server_parts(const Json& content, bool marks, bool system, Unread& unread) 
     const PartKind& kind = part.is_string() ? kPartKinds[0] : part_kind(part);
     if (kind.key.empty()) {
       unread.emplace_back(kind.type);
-      if (marks) out.push_back({{"type", kind.mark}});
+      if (marks) out.push_back(with_others({{"type", kind.mark}}, part));
       continue;
     }
     const Json& text = part.is_string() ? part : json_member(part, kind.key);
@@ -73,7 +102,9 @@ Json server_parts(const Json& content, bool marks, bool system, Unread& unread) 
     }
     const std::string kept = system ? without_billing(text.get<std::string>()) : text.get<std::string>();
     if (kept.empty() && text != Json("")) continue;
-    out.push_back({{"type", kind.mark}, {kind.mark == "text" ? "text" : "name", kept}});
+    const bool words = kind.mark == "text";
+    const Json made = {{"type", kind.mark}, {words ? "text" : "name", kept}};
+    out.push_back(words ? with_others(made, part) : made);
   }
   return out;
 }
@@ -95,6 +126,7 @@ Json server_arguments(const Json& given, Unread& unread) {
       throw InputError("'arguments' of a tool call hold a whole number of more than 64 bits, which is not supported");
     }
     try {
+      if (text.starts_with("\xEF\xBB\xBF")) throw InputError("a byte order mark");
       meant = parse_python_json(text, "'arguments'");
     } catch (const InputError&) {
       meant = nullptr;
@@ -132,6 +164,26 @@ void change_calls(Json& message, bool sort, Unread& unread) {
   }
 }
 
+// Without the members that a server passes to no template.
+void keep_members(Json& message, Unread& unread) {
+  const Json& role = json_member(message, "role");
+  const auto kept = [&](const std::string& key, const Json& value) {
+    if (key == "role" || key == "content") return true;
+    if (key == "name" || key == "task") return value.is_string();
+    if (key == "tool_call_id") return role == "tool";
+    if (key == "tools") return role == "developer";
+    return role == "assistant" && (key == "tool_calls" || key == "reasoning" || key == "reasoning_content");
+  };
+  Json out = Json::object();
+  for (const auto& [key, value] : message.items()) {
+    if (kept(key, value))
+      out[key] = value;
+    else if (says(message, key) && !is_label(key))
+      unread.push_back(key);
+  }
+  message = std::move(out);
+}
+
 }  // namespace
 
 Json server_messages(const Json& messages, const ServerOptions& options, Unread& unread) {
@@ -156,10 +208,11 @@ Json server_messages(const Json& messages, const ServerOptions& options, Unread&
       }
     }
     if (role == "assistant") change_calls(message, options.sort_calls, unread);
-    if (role != "developer" || options.developer) continue;
-    message["role"] = "system";
-    message.erase("tools");
-    converted = true;
+    if (role == "developer" && !options.developer) {
+      message["role"] = "system";
+      converted = true;
+    }
+    keep_members(message, unread);
   }
   if (converted) merge_system(out, "\n\n");
   return out;
@@ -218,7 +271,8 @@ void add_tool(const Json& tool, const std::string& space, Json& out, Unread& unr
     Json schema = function["input_schema"];
     if (!schema.contains("type")) schema["type"] = "object";
     add_function(function, name, schema, Json(), out);
-  } else if (named && type == "custom") {
+  } else if (named && type == "custom" && space.empty() &&
+             json_member(json_member(function, "format"), "type") != "grammar") {
     add_function(function, name, free_text(), Json(), out);
   } else if (named && type == "namespace") {
     for (const Json& inner : json_array(tool, "tools", "a name space of tools")) {

@@ -34,8 +34,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
                         "16384)")
     parser.add_argument("--tensor-parallel-size", type=int, default=1, metavar="N", help="GPUs (default 1)")
     parser.add_argument("--limit", type=int, metavar="N", help="questions of gsm8k (default all 1319)")
-    parser.add_argument("--input-len", type=int, default=8192, metavar="N", help="of a request of the throughput runs "
-                        "(default 8192)")
+    parser.add_argument("--input-len", type=int, metavar="N", help="of a request of the throughput runs "
+                        "(default 8192, or what --max-model-len leaves)")
     parser.add_argument("--output-len", type=int, default=256, metavar="N", help="likewise (default 256)")
     parser.add_argument("--prefix-caching", action="store_true", help="with vLLM's prefix caching, in both runs; the "
                         "bundle's sink must be whole blocks of 64")
@@ -46,6 +46,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if "," in options.model or options.model.startswith("-"):
         parser.error(f"the model {quoted(options.model)} holds a comma or begins with '-', which the other tools "
                      "would take for an option; name it by a link without one")
+    if options.input_len is None:
+        options.input_len = max(1, min(8192, options.max_model_len - options.output_len))
     for name in ("max_model_len", "tensor_parallel_size", "limit", "input_len", "output_len"):
         value = getattr(options, name)
         if value is not None and value < 1:

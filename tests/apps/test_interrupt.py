@@ -149,3 +149,12 @@ def test_interrupt_leaves_nothing(name, statistics, bundle, model, text, tmp_pat
     if code != 0:
         left = {path for path in tree(tmp_path) if path.split("/")[0] != "r.json.work"}  # the state that --resume takes
         assert left == set(before), "an interrupted run left files"
+
+
+def test_an_interrupted_fit_says_whether_something_is_kept(tmp_path):
+    """The first passes of a collecting run save nothing."""
+    sample = SAMPLE / "tiny-llama"
+    code, out, err = stop_after(["fit", "--model", sample, "--prompts", SAMPLE / "prompts.jsonl", "-o", tmp_path / "bundle"], 1.0, signal.SIGINT)
+    assert code == INTERRUPTED, err
+    kept = any(tmp_path.iterdir())
+    assert ("what was finished is kept. Resume with" in err, "interrupted before anything was saved" in err) == (kept, not kept), err

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from harness import BAD_INPUT, DONE, ENVIRONMENT, USAGE, command, refuse, run, succeed, tree
+from harness import BAD_INPUT, DONE, ENVIRONMENT, SAMPLE, USAGE, command, refuse, run, succeed, tree
 
 
 @pytest.fixture()
@@ -146,6 +146,28 @@ def test_help_and_version(name):
                                        ["--config", "/no/such.toml"]])
 def test_usage(name, arguments):
     refuse((USAGE, BAD_INPUT) if arguments[:1] == ["--config"] else USAGE, name, *arguments)
+
+
+@pytest.mark.parametrize("arguments,meant", [
+    (("collect", "--modle", "m"), "'--modle' is not an option; did you mean '--model'?"), (("verify", "plan", "--memroy=8G"), "'--memory'?"),
+    (("fit", "s", "-o", "b", "--alocate", "analytic"), "'--alocate' is not an option; did you mean '--allocate'?"),
+    (("fit", "s", "-o", "b", "--preset", "balnced"), "not in {near-lossless,balanced,smallest}; did you mean 'balanced'?"),
+    (("fit", "s", "-o", "b", "--method", "watrfill"), "unknown method 'watrfill'; did you mean 'waterfill'?"),
+    (("export", SAMPLE / "golden" / "bundle", "-o", "x", "--format", "vlm"), "did you mean 'vllm'?"), (("collect", "--qqqq"), "'--qqqq' is not an option (")])
+def test_the_name_that_was_meant(arguments, meant):
+    refuse(USAGE, *arguments, names=meant)
+
+
+def test_a_file_where_a_folder_is_expected(commands, tmp_path):
+    (tmp_path / "file").write_text("x")
+    for more in ([], ["--overwrite"]):
+        refuse(USAGE, *commands["fit"](tmp_path / "file"), *more, names="is a file, expected a directory or a new name; choose another output")
+
+
+@pytest.mark.parametrize("name", ["collect", "fit"])
+def test_a_context_beyond_the_model(name, tmp_path):
+    refuse(USAGE, name, "--model", SAMPLE / "tiny-qwen3", "--prompts", SAMPLE / "prompts.jsonl", "-o", tmp_path / "out", "--context", 32768,
+           names="--context 32768 is beyond the model's 8192 positions")
 
 
 def test_commands_do_not_read_stdin_or_write_to_the_working_directory(commands, tmp_path):

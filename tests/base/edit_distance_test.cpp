@@ -14,5 +14,13 @@ TEST(EditDistance, KnownAnswers) {
   EXPECT_EQ(edit_distance("waterfil", "waterfill"), 1u);
 }
 
+TEST(EditDistance, TheNameThatWasMeant) {
+  const std::vector<std::string> known = {"--allocate", "--bits", "--bias"};
+  EXPECT_EQ(meant_name("--alocate", known), "--allocate");
+  EXPECT_EQ(did_you_mean("--bit", known), "; did you mean '--bits'?");
+  EXPECT_EQ(did_you_mean("--prompts", known), "");
+  EXPECT_EQ(did_you_mean(std::string(1 << 20, 'x'), known), "");
+}
+
 }  // namespace
 }  // namespace oscar

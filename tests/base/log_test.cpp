@@ -36,6 +36,21 @@ TEST(Log, QuietKeepsResultsAndDropsSummaries) {
   set_log_level(LogLevel::kNormal);
 }
 
+TEST(Progress, TheRateIsThatOfTheRecentPast) {
+  const RecentRate::Time start{};
+  const auto at = [&](int seconds) { return start + std::chrono::seconds(seconds); };
+  RecentRate rate(start);
+  for (int second = 1; second <= 100; ++second) EXPECT_EQ(rate.at(at(second), 10 * second), 10.0) << second;
+  // A stop of 1,000 seconds, and after it the same speed again.
+  EXPECT_LT(rate.at(at(1101), 1010), 1.0);
+  for (int second = 1102; second < 1105; ++second) rate.at(at(second), 1010 + 10 * (second - 1101));
+  EXPECT_EQ(rate.at(at(1105), 1050), 10.0);
+  // Steps longer than the recent past: the last one counts.
+  RecentRate slow(start);
+  slow.at(at(300), 1);
+  EXPECT_NEAR(slow.at(at(400), 2), 0.01, 1e-9);
+}
+
 TEST(Progress, EscapesLabelUnitAndNote) {
   testing::internal::CaptureStderr();
   Progress progress("fit\x1b[2J", 2, "steps\xff");

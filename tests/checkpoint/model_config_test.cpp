@@ -264,7 +264,8 @@ TEST(ModelConfig, LatentAttentionIsRefusedByName) {
     says(name, "{}");
   says("NewForCausalLM", R"({"kv_lora_rank": 512})");
   says("NewForConditionalGeneration", R"({"text_config": {"kv_lora_rank": 512}})");
-  EXPECT_THAT(refusal("{}", "NewForCausalLM"), HasSubstr("is not supported; the nearest supported name"));
+  EXPECT_THAT(refusal("{}", "NewForCausalLM"), HasSubstr("'NewForCausalLM' is not supported; all that are"));
+  EXPECT_THAT(refusal("{}", "GPT2LMHeadModel"), HasSubstr("is not supported; all that are"));
 }
 
 TEST(ModelConfig, RefusesWhatFamiliesCannotDo) {

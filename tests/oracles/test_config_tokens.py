@@ -1,5 +1,6 @@
 """Tokens beside tokenizer.json (tokenizer_config.json, special_tokens_map.json, added_tokens.json): ids of AutoTokenizer."""
 import json
+import random
 
 import pytest
 
@@ -112,6 +113,45 @@ A, B, C = "<|new|>", "<|other|>", "<tool>"
 def test_lists_of_special_tokens_in_two_files(config, older, added, tmp_path):
     """Which list counts depends on the keys of both files, not only on the tokens in them."""
     compare(tmp_path, config, {"special_tokens_map.json": older, "added_tokens.json": added})
+
+
+NAMES = ["bos_token", "unk_token", "pad_token", "image_token", "x_token", "audio_token"]
+
+
+def some(draw, rate, **values):
+    """A part of these members, each made by its function."""
+    return {key: make() for key, make in values.items() if draw.random() < rate}
+
+
+def random_files(draw):
+    def one():
+        flags = {flag: draw.random() < 0.5 for flag in ("lstrip", "rstrip", "single_word", "normalized", "special") if draw.random() < 0.4}
+        return draw.choice([A, B, C, "<image>", "plain", {"__type": "AddedToken", "content": draw.choice([A, B, C]), **flags}])
+
+    def further():
+        return draw.choice([[one() for _ in range(draw.randint(0, 3))], None, {key: one() for key in draw.sample([*NAMES, "foo"], draw.randint(0, 2))}])
+
+    def names():
+        return some(draw, 0.3, **{key: lambda: draw.choice([one(), one(), None]) for key in NAMES}, additional_special_tokens=further, extra_special_tokens=further,
+                    model_specific_special_tokens=lambda: {key: one() for key in draw.sample(NAMES, draw.randint(0, 2))})  # fmt: skip
+
+    config = {**names(), **some(draw, 0.3, added_tokens_decoder=lambda: decoder(*(token(c, special=draw.random() < 0.5) for c in draw.sample([A, B, C], 2)))["added_tokens_decoder"])}
+    return config, some(draw, 0.5, **{"special_tokens_map.json": names, "added_tokens.json": lambda: dict(zip(draw.sample([A, B, C], 2), (9000, 9001)))})
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_files(seed, tmp_path):
+    draw, compared = random.Random(seed), 0
+    for number in range(16):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        config, files = random_files(draw)
+        try:
+            compare(folder, config, files)
+            compared += 1
+        except (AttributeError, TypeError):  # AutoTokenizer refuses them
+            continue
+    assert compared > 8, compared
 
 
 def test_ids_of_tokenizer_json_with_gaps_and_out_of_order(tmp_path):

@@ -112,6 +112,12 @@ def test_another_rope_than_the_checkpoints_is_refused():
         oscar_kv.attach(model, fitted(model))
 
 
+def test_other_settings_than_the_checkpoints_get_a_warning():
+    model = transformers.AutoModelForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.bfloat16, rms_norm_eps=0.5).eval()
+    with pytest.warns(UserWarning, match="the model runs with rms_norm_eps 0.5 for 1e-06 in the checkpoint"):
+        oscar_kv.attach(model, fitted(model))
+
+
 class TestPlaces:
     @pytest.fixture
     def cache(self, tmp_path, monkeypatch):

@@ -103,6 +103,7 @@ def test_bad_arguments(tmp_path, capsys):
         with pytest.raises(SystemExit) as end:
             serve_check.main(["--dry-run", "--", model, BUNDLE])
         assert end.value.code == 2 and "holds a comma or begins with '-'" in capsys.readouterr().err
+    assert serve_check.parse(["m", "b", "--max-model-len", "8192"]).input_len == 7936
     for arguments in (["--limit", "0"], ["--input-len", "16384"], ["--output-len", "x"]):
         with pytest.raises(SystemExit) as end:
             serve_check.main(["org/model", BUNDLE, *arguments])

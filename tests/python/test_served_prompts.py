@@ -38,6 +38,9 @@ TEMPLATES = {
               "{% endmacro %}{% for m in messages %}" + TURN + "{{ w(m) }}{% endfor %}",
     "alias": "{% set ns = namespace(rest=messages) %}{% set later = ns.rest[1:] %}{% for m in later %}{{ m.role }}{% for p in m.content | list %}[{{ p.text or p.type }}]{% endfor %}{% endfor %}",
     "variable": "{% for m in messages %}{% set content = m.content %}{% if content is string %}{{ content }}{% else %}{% for p in content %}[{{ p.text or p.type }}]{% endfor %}{% endif %}{% endfor %}",
+    # Members that a server keeps to itself, and those of parts that it passes on.
+    "members": "{% for m in messages %}{{ m.role }}{{ m.thinking }}{{ m.tool_calls }}{{ m.prefix }}{{ m.name }}{{ m.tool_call_id }}{{ m.tool_plan }}{{ m.reasoning }}{{ m.task }}"
+               "{{ m.tools }}{{ m.weight }}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}{{ p | tojson }}{% endfor %}{% endif %}{% endfor %}",
     # A system message comes first; efforts of reasoning.
     "system-first": "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('System message must be at the beginning.') }}{% endif %}" + TURN +
                     "{{ m.content }}{% if m.reasoning %}<r>{{ m.reasoning }}{% endif %}{% endfor %}{{ tools }}",
@@ -80,6 +83,12 @@ CHATS = [
     {"messages": [ASK, dict(DONE, reasoning="hm", content=texts("a", "b")), ASK]},
     {"messages": [ASK], "tools": [{"function": {"parameters": {"type": "object"}, "name": "now", "returns": "time"}, "type": "function", "id": 3}]},
     {"messages": [ASK], "tools": [{"type": "function", "function": {**FUNCTION, "strict": True}, "defer_loading": True}]},
+    {"messages": [dict(ASK, prefix=True, name="n", tool_call_id="x", reasoning="r", tool_calls=called()["tool_calls"], weight=1, tools=[TOOL]),
+                  dict(DONE, tool_plan="p", thinking="t", name="m", task="k", tool_call_id="y"), dict(result("x"), name="f", thinking="t"),
+                  {"role": "other", "content": "c", "reasoning": "r"}, {"role": "developer", "content": "d", "tools": [TOOL]}]},
+    {"messages": [dict(ASK, content=[{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}, "closed": True}, {"type": "refusal", "refusal": "b", "title": "t"}])]},
+    {"messages": [ASK, called(), result([{"type": "text", "text": "a", "title": "t"}]), DONE]},
+    {"messages": [ASK, called("\ufeff{}"), result("x"), DONE]},
     {"messages": [ASK], "reasoning_effort": "low"},
     {"messages": [ASK], "reasoning_effort": "none"},
     {"messages": [ASK], "reasoning_effort": "high", "chat_template_kwargs": {"enable_thinking": False}},
@@ -106,6 +115,8 @@ RESPONSES = [
      "tools": [{"type": "custom", "name": "note", "description": "Keeps a note"}, FLAT]},
     {"input": [ASK, CALL, OUTPUT], "tools": [{"type": "namespace", "name": "pumps", "description": "d", "tools": [FLAT]}]},
     {"input": [ASK, {**CALL, "namespace": "pumps"}, OUTPUT], "reasoning": {"effort": "low"}},
+    {"input": [ASK, {**SAID, "id": "m", "status": "completed", "content": [dict(t, annotations=[]) for t in texts("a", "b", kind="output_text")]}, ASK]},
+    {"input": [ASK], "tools": [{"type": "namespace", "name": "pumps", "description": "d", "tools": [FLAT, {"type": "custom", "name": "c"}]}]},
     {"input": [ASK], "tools": [{"type": "web_search"}, FLAT], "reasoning": {"effort": "none"}},
 ]  # fmt: skip
 
@@ -131,6 +142,11 @@ MESSAGES = [
     {"messages": [ASK, blocks("assistant", USE), blocks("user", {**ANSWER, "content": None}), blocks("assistant"), ASK]},
     {"messages": [ASK, blocks("assistant", USE), blocks("user", {**ANSWER, "content": [*texts("a"), {"type": "tool_reference", "tool_name": "state"}]}), ASK],
      "tools": [{**SCHEMA, "strict": False, "defer_loading": True}, {"name": "now", "input_schema": {"type": "object"}}]},
+    {"messages": [ASK], "system": "x-anthropic-billing-header: cch=1\nBe brief."},
+    {"messages": [ASK, blocks("system", {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": SCHEMA}}), DONE]},
+    {"messages": [ASK, blocks("system", *texts("New ", "tools."), {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "state"}},
+                              {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "now"}}), ASK],
+     "tools": [{**SCHEMA, "defer_loading": True}, {"name": "now", "input_schema": {"type": "object"}}]},
     {"messages": [ASK], "thinking": {"type": "disabled"}},
     {"messages": [ASK], "thinking": {"type": "enabled", "budget_tokens": 2000}, "output_config": {"effort": "low"}},
     {"messages": [ASK], "thinking": {"type": "disabled"}, "output_config": {"effort": "high"}},

@@ -241,7 +241,8 @@ def test_adapters_on_other_modules_are_served(serve):
 OVERRIDES = [
     ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 8192}}, "factor 4.0 for None"),
     ({"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, "rope_theta 500000.0 for 1000000.0"), ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e6}}, "rope_type 'dynamic' for 'default'"),
-    ({"rope_scaling": {"rope_type": "linear", "factor": 8.0}}, "factor 8.0 for None"), ({"max_position_embeddings": 65536}, None), ({"architectures": ["Qwen3ForCausalLM"]}, None), ({}, None),
+    ({"rope_scaling": {"rope_type": "linear", "factor": 8.0}}, "factor 8.0 for None"), ({"rope_scaling": None}, "rope_theta None for 1000000.0"),
+    ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 for 1.0"), ({"max_position_embeddings": 65536}, None), ({"architectures": ["Qwen3ForCausalLM"]}, None), ({}, None),
 ]  # fmt: skip
 
 
@@ -258,6 +259,14 @@ def test_overrides_of_rope_are_refused(override, words, fit, monkeypatch):
         assert vllm_serving.Serving(made).bundle.fingerprint
         return
     with pytest.raises(InputError, match=f"another RoPE than those that the bundle was fitted on: .*{words}.*leave --hf-overrides out"):
+        vllm_serving.Serving(made)
+
+
+def test_overrides_of_layers_get_a_warning(fit):
+    from vllm.config import ModelConfig
+    made = config(4, 2, 128, additional_config={"oscar_bundle": str(fit("tiny-qwen3", "--windows", "64,64"))})
+    made.model_config.hf_text_config = ModelConfig(model=str(SAMPLES / "tiny-qwen3"), hf_overrides={"rms_norm_eps": 0.5, "hidden_act": "gelu"}).hf_text_config
+    with pytest.warns(UserWarning, match="runs with hidden_act 'gelu' for 'silu', rms_norm_eps 0.5 for 1e-06 in the checkpoint.*leave --hf-overrides out"):
         vllm_serving.Serving(made)
 
 

@@ -38,6 +38,16 @@ class PromptRows : public ::testing::Test {
     return load_prompts({folder_ / name}, tokenizer_, chat_, 8192);
   }
 
+  // One that writes messages of users, systems and assistants, calls, and the names of tools.
+  void take_agents_template() {
+    write_file_atomic(
+        folder_ / "chat_template.jinja",
+        "{% for m in messages %}{% if m.role in ['system', 'user', 'assistant'] %}<{{ m.role }}>{{ m.content }}"
+        "{% for c in m.tool_calls or [] %}({{ c.function.name }}{{ c.function.arguments.a }}){% endfor %}"
+        "{% endif %}{% endfor %}{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}");
+    chat_ = RowSettings{}.chat_template(folder_.path());
+  }
+
   TempDirectory folder_;
   Tokenizer tokenizer_ = Tokenizer::from_file(kModel / "tokenizer.json");
   ChatTemplate chat_ = ChatTemplate::from_model(kModel);
@@ -99,15 +109,9 @@ TEST_F(PromptRows, Conversations) {
   EXPECT_THAT(fault(R"({"messages": 3})"), HasSubstr("'messages' is number, expected an array of messages"));
 }
 
-// What a template of user, system and assistant messages makes of agents' logs. tests/python/test_served_prompts.py
-// compares many with vLLM.
+// Agents' logs. tests/python/test_served_prompts.py compares many with vLLM.
 TEST_F(PromptRows, LogsOfOtherInterfaces) {
-  write_file_atomic(
-      folder_ / "chat_template.jinja",
-      "{% for m in messages %}{% if m.role in ['system', 'user', 'assistant'] %}<{{ m.role }}>{{ m.content }}"
-      "{% for c in m.tool_calls or [] %}({{ c.function.name }}{{ c.function.arguments.a }}){% endfor %}"
-      "{% endif %}{% endfor %}{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}");
-  chat_ = RowSettings{}.chat_template(folder_.path());
+  take_agents_template();
   const Json call = {{"name", "f"}, {"arguments", {{"a", 1}}}};
   for (const Json& calls : {call, Json(call.dump()), Json(Json::array({call}).dump()), Json::array({call.dump()}),
                             Json(Json::array({{{"function", call.dump()}}}).dump())}) {
@@ -139,7 +143,45 @@ TEST_F(PromptRows, LogsOfOtherInterfaces) {
               HasSubstr("an item has the type 'web_search_call', which servers refuse"));
   EXPECT_THAT(fault(R"({"messages": [{"role": "user", "content": [{"type": "tool_result"}, {"type": "document"}]}]})"),
               HasSubstr("a message has a block of the type 'document', which servers refuse"));
+  EXPECT_THAT(fault(R"({"system": [{"text": "s"}], "messages": [{"role": "user", "content": [{"text": "q"}]}]})"),
+              HasSubstr("a message has a block without a type, which servers refuse"));
+  EXPECT_THAT(
+      fault(R"({"messages": [{"role": "system", "content": [{"type": "tool_removal", "tool": {"name": "f"}}]}]})"),
+      HasSubstr("names the tool 'f', which 'tools' does not have"));
+  EXPECT_THAT(fault(R"({"tools": [{"name": "f"}], "messages": [{"role": "user", "content": [{"type": "tool_removal", )"
+                    R"("tool": {"name": "f"}}]}]})"),
+              HasSubstr("a change of tools is not in a message of the system"));
+}
+
+TEST_F(PromptRows, LogsOfWhichPartIsRead) {
+  take_agents_template();
+  // A stored response holds its answer.
+  for (const char* answer :
+       {R"("a")", R"({"role": "assistant", "content": "a"})",
+        R"([{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "a"}]}])"}) {
+    EXPECT_EQ(text(R"({"input": [{"role": "user", "content": "q"}], "output": )" + std::string(answer) + "}"),
+              "<user>q<assistant>a");
+  }
+  // Blocks that leave no message leave nothing to read.
+  for (const char* more : {"", R"(, "system": [{"type": "text", "text": ""}])"}) {
+    const std::string row =
+        R"({"messages": [{"role": "user", "content": [{"type": "thinking", "thinking": "t"}]}])" + std::string(more);
+    for (const std::string& whole : {row + "}", R"({"body": )" + row + "}}"}) {
+      EXPECT_EQ(read(whole + "\n{\"text\": \"t\"}").skipped.at(0).reason, "empty 'messages'") << whole;
+    }
+  }
+  EXPECT_THAT(fault(R"({"foo": 1, "b\u001b": "x"})"),
+              HasSubstr("the row has the keys 'foo', 'b\\x1b', and none of \"text\""));
+  EXPECT_THAT(fault("{}"), HasSubstr("the row has no keys, and none of"));
   // What no message and no template holds is named.
+  EXPECT_THAT(
+      reading_notes(
+          read(R"({"request": {"messages": [{"role": "user", "content": "q"}]}, "response": "a", "custom_id": "7"})")),
+      ElementsAre("1 row: 'messages' in 'request'; not read: 'response' (1)"));
+  EXPECT_THAT(reading_notes(read(
+                  R"({"messages": [{"role": "critic", "content": [{"type": "text", "text": "gone"}, )"
+                  R"({"type": "image_url", "image_url": {}}]}, {"role": "user", "content": "q", "thinking": "t"}]})")),
+              ElementsAre("1 row: 'messages'; not read: 'content of critic' (1), 'image_url' (1), 'thinking' (1)"));
   EXPECT_THAT(
       reading_notes(read(
           R"({"body": {"functions": [{"name": "f"}], "tools": [{"type": "web_search"}], "messages": [{"role": "function", "content": "gone"}, )"

@@ -43,7 +43,11 @@ void choose_length(CollectArguments& a, const ModelConfig& model) {
     return limit;
   };
   const std::int64_t made_for = limit > 0 ? std::min(limit, kMostContext) : kPieceTokens;
-  options.context = !a.pack ? 0 : a.context > 0 ? within("--context", a.context) : made_for;
+  options.context = !a.pack ? 0 : a.context > 0 ? a.context : made_for;
+  if (limit > 0 && options.context > limit) {
+    throw UsageError("--context " + std::to_string(a.context) + " is beyond the model's " + std::to_string(limit) +
+                     " positions");
+  }
   if (a.seq_len > 0) {
     options.seq_len = within("--seq-len", a.seq_len);
     if (a.pack && a.context == 0) options.context = options.seq_len;

@@ -58,7 +58,7 @@ std::int64_t read_range(const CollectArguments& a, Checkpoint& checkpoint, const
   if (tried_lengths(plan.longest).empty()) return length;
   const Timeline::Phase measuring(options.timeline, phase::kRange);
   checkpoint.set_run_length(plan.longest);
-  Progress progress("range", static_cast<std::uint64_t>(checkpoint.config().layers), "layers");
+  Progress progress("testing contexts", static_cast<std::uint64_t>(checkpoint.config().layers), "layers");
   const auto step = [&](std::int64_t layer) {
     if (layer <= 1) progress.set_note("of " + std::to_string(plan.longest) + " tokens");
     progress.advance(1);

@@ -195,7 +195,8 @@ MeasuredCurves curves_for(const Statistics& statistics, const std::string& sha25
     predictions.value.push_back(layer.value_spectrum.profile_errors);
   }
   DecoderOptions decoding = curve_decoding(arguments, common, checkpoint.config(), options.device);
-  if (decoding.narrow_products()) log_info("curves: products with weights in bfloat16 (chosen by --dtype auto)");
+  if (decoding.narrow_products())
+    log_info("curves: products with weights in BF16, all else in FP32 (--dtype float32 keeps them in FP32, too)");
   std::unique_ptr<ByteGather> gather;
   if (!decoding.stream_layers) gather = gather_of(arguments.ranks, options.device, checkpoint.weight_bytes());
   decoding.gather = gather.get();

@@ -5,12 +5,12 @@
 #include <charconv>
 #include <map>
 #include <optional>
-#include <string_view>
 #include <utility>
 
 #include "base/errors.h"
 #include "base/foreign_text.h"
 #include "base/json_rules.h"
+#include "text/row_json.h"
 
 namespace oscar {
 namespace {
@@ -46,10 +46,27 @@ Json config_token(const Json& entry, bool special, const std::string& where) {
   return token;
 }
 
+// Python's AddedToken, which special_tokens_map.json makes of objects at once, and tokenizer_config.json of typed ones.
+constexpr const char *kType = "__type", *kMade = "__made", *kAdded = "AddedToken";
+
+bool is_added_token(const Json& value) { return json_member(value, kType) == kAdded; }
+
+Json made_token(Json value) {
+  value["special"] = true;
+  value[kType] = kAdded;
+  value[kMade] = true;
+  return value;
+}
+
+// The token's text where Python's str() gives it: not for an object that is not made into a token yet.
+Json text_of(const Json& value) { return json_member(value, kMade).is_null() ? value : json_member(value, "content"); }
+
 // A token as in these files: a text, or an object.
 struct Written {
   std::string content;
   std::optional<Json> flags;  // if it is an object
+
+  bool operator==(const Written&) const = default;
 };
 
 Written written(const Json& value, const std::string& key, const std::string& where) {
@@ -58,7 +75,7 @@ Written written(const Json& value, const std::string& key, const std::string& wh
     throw InputError(where + ": '" + key + "' is " + value.type_name() +
                      ", expected a text or an object with 'content'");
   }
-  Json token = config_token(value, true, where + ": '" + key + "'");
+  Json token = config_token(value, false, where + ": '" + key + "'");
   return {token["content"].get<std::string>(), std::move(token)};
 }
 
@@ -71,10 +88,19 @@ std::int64_t token_index(const std::string& text, const std::string& where) {
   return index;
 }
 
-using Tokens = std::optional<std::vector<Written>>;
+constexpr const char *kExtra = "extra_special_tokens", *kAdditional = "additional_special_tokens",
+                     *kModel = "model_specific_special_tokens";
 
-bool holds(const Tokens& tokens, const std::string& content) {
-  return tokens && std::any_of(tokens->begin(), tokens->end(), [&](const Written& t) { return t.content == content; });
+// Python's truth of a value, and dict.pop() and dict.update().
+bool is_true(const Json& value) {
+  return !value.is_null() && value != Json(false) && value != Json(0) && value != Json("") &&
+         !(value.is_structured() && value.empty());
+}
+
+Json pop(Json& object, const std::string& key) {
+  Json value = object[key];
+  object.erase(key);
+  return value;
 }
 
 class TokenFiles {
@@ -90,7 +116,7 @@ class TokenFiles {
                        ": 'split_special_tokens' is true, which is not supported; pass {\"input_ids\": [...]} rows");
     }
     out_.prefix_space = json_member(config_, "add_prefix_space") == true;
-    read_names(config_, where_, false);
+    name_further();
     const Json& decoder = json_member(config_, "added_tokens_decoder");
     if (!decoder.is_null()) {
       if (!decoder.is_object()) {
@@ -113,29 +139,54 @@ class TokenFiles {
   }
 
  private:
+  // Of tokenizer_config.json. Tokens of one model by name, such as image_token, replace those saved as such.
+  void name_further() {
+    if (config_.contains(kAdditional) && !is_true(json_member(config_, kExtra))) {
+      config_[kExtra] = pop(config_, kAdditional);
+    }
+    Json further = Json::object(), others = Json::object();
+    for (const auto& [key, value] : config_.items()) {
+      (key.ends_with("_token") && !is_standard(key) && value.is_string() ? further : others)[key] = value;
+    }
+    config_ = std::move(others);
+    if (json_member(config_, kExtra).is_object()) further.update(pop(config_, kExtra));
+    if (!further.empty()) config_[kModel] = std::move(further);
+  }
+
   // special_tokens_map.json and added_tokens.json, which older versions wrote instead of added_tokens_decoder.
   void read_older_files() {
     const fs::path map_file = directory_ / "special_tokens_map.json", added_file = directory_ / "added_tokens.json";
-    read_names(read_object(map_file), map_file.string(), true);
-    const Json added = read_object(added_file);
-    for (const auto& item : added.items()) {
-      const std::string content = item.key();  // not a structured binding, because lambdas below capture it
-      const Json& index = item.value();
+    const Json map = read_object(map_file), added = read_object(added_file);
+    for (const auto& [key, value] : map.items()) {
+      Json merged = value.is_object() && key != kExtra ? made_token(value) : value;
+      if (key == kExtra && value.is_array()) {
+        merged = is_true(json_member(config_, kExtra)) ? config_[kExtra] : Json::array();
+        for (const Json& token : value) merged.push_back(token.is_object() ? made_token(token) : token);
+      }
+      config_[key] = std::move(merged);
+    }
+    if (json_member(config_, kExtra).is_object()) {
+      const Json extra = pop(config_, kExtra);
+      if (!json_member(config_, kModel).is_object()) config_[kModel] = Json::object();
+      config_[kModel].update(extra);
+    }
+    std::vector<Json> special;
+    for (const char* key : kStandard) special.push_back(text_of(json_member(config_, key)));
+    const Json& extra = json_member(config_, kExtra);
+    for (const Json& token : extra.is_array() ? extra : Json::array()) special.push_back(text_of(token));
+    for (const auto& [content, index] : added.items()) {
       if (!index.is_number_unsigned()) {
         throw InputError(added_file.string() + ": the id of " + quote_name(content) + " is " +
                          index.dump().substr(0, 40) + ", expected a whole number");
       }
-      const bool special =
-          std::any_of(named_.begin(), named_.end(),
-                      [&](const auto& n) { return is_standard(n.first) && n.second.content == content; }) ||
-          holds(extra_, content);
-      by_index_[index.get<std::int64_t>()] = plain_token(content, special);
+      by_index_[index.get<std::int64_t>()] =
+          plain_token(content, std::find(special.begin(), special.end(), Json(content)) != special.end());
     }
   }
 
-  void name(const std::string& key, const Json& value, const std::string& where) {
+  void name(const std::string& key, const Json& value) {
     if (value.is_null()) return;
-    Written token = written(value, key, where);
+    Written token = written(value, key, where_);
     const auto known = std::find_if(named_.begin(), named_.end(), [&](const auto& n) { return n.first == key; });
     if (known == named_.end()) {
       named_.emplace_back(key, std::move(token));
@@ -144,90 +195,71 @@ class TokenFiles {
     }
   }
 
-  // Named tokens of one model, such as image_token, as transformers 5 saves them.
-  void read_model_specific(const Json& object, const std::string& where) {
-    const Json& named = json_member(object, "model_specific_special_tokens");
-    if (named.is_null()) return;
-    if (!named.is_object()) {
-      throw InputError(where + ": 'model_specific_special_tokens' is " + named.type_name() + ", expected an object");
+  void name_all(const Json& object, const char* key) {
+    if (!object.is_object()) {
+      throw InputError(where_ + ": '" + key + "' is " + object.type_name() + ", expected an object");
     }
-    for (const auto& [key, value] : named.items()) name(key, value, where);
+    for (const auto& [name_of, value] : object.items()) name(name_of, value);
   }
 
-  // Tokens by name, and lists of further ones. merges: for the second file, special_tokens_map.json.
-  void read_names(const Json& object, const std::string& where, bool merges) {
-    for (const char* key : kStandard) name(key, json_member(object, key), where);
-    for (const auto& [key, value] : object.items()) {
-      if (!key.ends_with("_token") || is_standard(key)) continue;
-      // In tokenizer_config.json transformers takes only objects that say what they are.
-      if (value.is_string() || (value.is_object() && (merges || json_member(value, "__type") == "AddedToken"))) {
-        name(key, value, where);
-      }
+  // Tokens by name, in transformers' order, and the list of further ones.
+  void read_names() {
+    if (config_.contains(kAdditional) && !config_.contains(kExtra)) config_[kExtra] = pop(config_, kAdditional);
+    for (const char* key : kStandard) name(key, json_member(config_, key));
+    const Json& extra = json_member(config_, kExtra);
+    if (extra.is_object()) name_all(extra, kExtra);
+    for (const auto& [key, value] : config_.items()) {
+      const bool token = value.is_string() || is_added_token(value);
+      if (token && key.ends_with("_token") && !is_standard(key)) name(key, value);
     }
-    const auto further = [](const auto& entry) { return !is_standard(entry.first); };
-    // As transformers 5: beside "image_token" and similar, or other tokens by name, it ignores this object.
-    const bool others =
-        std::any_of(named_.begin(), named_.end(), further) || json_member(object, "extra_special_tokens").is_object();
-    if (!merges && !others) read_model_specific(object, where);
-    read_list(object, "additional_special_tokens", where, additional_);
-    const Json& extra = json_member(object, "extra_special_tokens");
-    if (!merges && extra.empty() && additional_) {
-      extra_ = std::exchange(additional_, std::nullopt);
-    } else if (extra.is_object()) {
-      for (const auto& [key, value] : extra.items()) name(key, value, where);
-      extra_ = std::nullopt;
-    } else {
-      read_list(object, "extra_special_tokens", where, extra_);
+    if (has_value(config_, kModel)) name_all(config_[kModel], kModel);
+    std::stable_sort(named_.begin(), named_.end(), [](const auto& a, const auto& b) {
+      return std::find(kStandard.begin(), kStandard.end(), a.first) <
+             std::find(kStandard.begin(), kStandard.end(), b.first);
+    });
+    if (extra.is_null() || extra.is_object()) return;
+    if (!extra.is_array()) {
+      throw InputError(where_ + ": the list of special tokens is " + extra.type_name() +
+                       ", expected an array or object");
     }
-  }
-
-  // Further tokens. Those of a second file are appended to "extra_special_tokens", and replace
-  // "additional_special_tokens".
-  void read_list(const Json& object, const char* key, const std::string& where, Tokens& tokens) {
-    if (!object.contains(key)) return;
-    const Json& list = object[key];
-    if (!list.is_array() && !list.is_null()) {
-      throw InputError(where + ": the list of special tokens is " + list.type_name() + ", expected an array or object");
-    }
-    if (!tokens || &tokens == &additional_) tokens.emplace();
-    for (const Json& value : list.is_array() ? list : Json::array()) {
-      Written token = written(value, key, where);
-      if (!holds(tokens, token.content)) tokens->push_back(std::move(token));
-    }
+    for (const Json& value : extra) extra_.push_back(written(value, kExtra, where_));
   }
 
   void collect(const Json& own) {
+    read_names();
     std::vector<std::string> known;  // already added tokens
     for (const Json& entry : own.is_array() ? own : Json::array()) {
       const Json& content = json_member(entry, "content");
       if (content.is_string()) known.push_back(content.get<std::string>());
     }
-    const auto is_named = [&](const std::string& content) {
-      return std::any_of(named_.begin(), named_.end(), [&](const auto& n) { return n.second.content == content; });
-    };
-    for (auto& [index, token] : by_index_) {
-      const auto content = token["content"].get<std::string>();
-      if (is_named(content)) token["special"] = true;
-      known.push_back(content);
-      out_.added.push_back(token);
+    std::vector<Written> tokens;
+    for (const auto& [index, token] : by_index_) {
+      tokens.push_back({token["content"].get<std::string>(), token});
+      known.push_back(tokens.back().content);
     }
-    std::sort(known.begin(), known.end());
     const auto add = [&](const Written& token) {
-      if (std::binary_search(known.begin(), known.end(), token.content)) return;
-      known.insert(std::lower_bound(known.begin(), known.end(), token.content), token.content);
-      out_.added.push_back(token.flags ? *token.flags : plain_token(token.content, true));
+      const auto has = [&](const auto& list, const auto& one) {
+        return std::find(list.begin(), list.end(), one) != list.end();
+      };
+      if (!has(known, token.content) && !has(tokens, token)) tokens.push_back(token);
     };
     for (const auto& [key, token] : named_) add(token);
-    for (const Written& token : (extra_ ? extra_ : additional_).value_or(std::vector<Written>())) add(token);
+    for (const Written& token : extra_) add(token);
+    for (const Written& token : tokens) {
+      Json made = token.flags.value_or(plain_token(token.content, true));
+      if (std::any_of(named_.begin(), named_.end(), [&](const auto& n) { return n.second.content == token.content; })) {
+        made["special"] = true;
+      }
+      out_.added.push_back(std::move(made));
+    }
     for (const auto& [key, token] : named_) out_.named.emplace_back(key, token.content);
   }
 
   const fs::path directory_;
   const std::string where_;
-  const Json config_;
+  Json config_;                                         // of all files
   std::vector<std::pair<std::string, Written>> named_;  // standard ones first
-  // The two lists, if there is one. Without the first, transformers reads the second when all files are read.
-  Tokens extra_, additional_;
+  std::vector<Written> extra_;
   std::map<std::int64_t, Json> by_index_;
   ConfigTokens out_;
 };

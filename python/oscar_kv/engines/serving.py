@@ -16,7 +16,7 @@ from ..cache.slot_kv import SlotKV, SlotTable
 from ..cache.step_flush import StepFlush
 from ..files.errors import InputError
 from ..files.fingerprint import checkpoint_fingerprint
-from ..files.rope_settings import check_reach, check_rope, rope_of
+from ..files.rope_settings import check_reach, check_rope
 from ..format.bundle import FITTED, Bundle, check_geometry
 from ..format.manifest import Layer, side_codec
 from ..format.page_layout import PAGE_TOKENS, PageLayout
@@ -63,7 +63,7 @@ def _check(bundle: Bundle, settings: Settings) -> None:
     folder = settings.checkpoint() if bundle.fingerprint else None
     check_geometry(bundle, settings.text.num_hidden_layers, settings.kv_heads, settings.head_size,
                    checkpoint_fingerprint(folder) if folder else None)
-    if folder and rope_of(settings.text):
+    if folder and hasattr(settings.text, "rope_parameters"):
         check_rope(settings.text, settings.plain(folder), f"leave {settings.override_option} out")
     seen, option = bundle.longest_distance + 1, settings.length_option
     if bundle.longest_distance:
