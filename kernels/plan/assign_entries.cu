@@ -11,6 +11,7 @@ namespace {
 constexpr int kThreads = 1024, kWarps = kThreads / 32;
 constexpr std::int64_t kNone = -1, kNoEntry = INT64_MAX;
 constexpr int kEntryBits = 24;
+constexpr std::int64_t kSinksLast = std::int64_t{1} << 38;  // entries of sinks count as used this much later
 
 // Least of one number of each thread; the same for all threads.
 __device__ std::int64_t least_of_all(std::int64_t value, std::int64_t* shared) {
@@ -116,7 +117,7 @@ __global__ void __launch_bounds__(kThreads) assign_entries_kernel(const AssignEn
   for (int i = threadIdx.x; i < windows; i += kThreads) {
     const std::int64_t entry = p.blocks[i] >= 0 ? p.entry_of[p.blocks[i]] : kNone;
     p.found[i] = static_cast<std::int32_t>(entry >= 0 ? entry : p.entry_count);
-    p.used_at[p.found[i]] = p.now;
+    p.used_at[p.found[i]] = p.now + (i % width < p.sink_pages ? kSinksLast : 0);
     if (i % width >= p.sink_pages) p.ring[i / width * p.ring_pages + i % width - p.sink_pages] = p.found[i];
     if ((p.counts && p.read[i] != 0) || (p.blocks[i] >= 0 && entry < 0)) atomicAdd(&lost, 1u);
   }

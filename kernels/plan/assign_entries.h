@@ -20,7 +20,7 @@ struct AssignEntriesParams {
   std::int64_t* wanted;         // [slot_count + 1, W] blocks of each slot's windows, -1: none
   std::int64_t* entry_of;       // [blocks + 1] entry of each block, -1: none
   std::int64_t* block_of;       // [entries + 1] block of each entry, -1: none
-  std::int64_t* used_at;        // [entries + 1] pass that used an entry last
+  std::int64_t* used_at;        // [entries + 1] pass that used an entry last, and 2^38 more if it holds a sink
   std::int64_t* marked;         // [entries + 1] pass in which an entry was in somebody's window
   std::int64_t* blocks;         // [R, W] written: blocks of the windows, -1: none
   std::int32_t* found;          // [R, W] written: their entries; `entries` where there is none

@@ -278,7 +278,7 @@ class PrefixEngine(Engine):
         known = max(request.prompt, self.reached.get(request.seed, 0))
         for number in range((known - 1) // 64):
             block = self.block_of.get(self.key(request, number))
-            if block is None:
+            if block is None or (number == 0 and not self.table.keep(torch.tensor([block], device=self.device))):
                 break
             if self.users.get(block, 0) == 0:
                 self.free_blocks.remove(block)

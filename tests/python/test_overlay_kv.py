@@ -115,9 +115,29 @@ def test_a_request_that_waits_keeps_its_entries():
 def test_a_block_that_two_requests_find_has_one_entry():
     table = OverlayTable(2, 1, 2, "cpu", blocks=20)
     blocks = torch.tensor([[1, 2, 3], [1, 2, 4]], dtype=torch.int32)
+    table.rows([0], [0], [64], torch.tensor([64], dtype=torch.int32), blocks[:1], torch.arange(64))
     rows = table.rows([0, 1], [128, 128], [1, 1], torch.tensor([129, 129], dtype=torch.int32), blocks, torch.arange(2))
-    assert sorted(rows.overlay.fills[0].tolist()) == [1, 2] and torch.equal(rows.window_table[0, [0, 2]], rows.window_table[1, [0, 2]])
+    assert rows.overlay.fills[0].tolist() == [2] and torch.equal(rows.window_table[0, [0, 2]], rows.window_table[1, [0, 2]])
     assert [(table._block_of == block).sum() for block in (1, 2, 3, 4)] == [1, 1, 1, 1]
+
+
+def test_sinks_are_the_last_to_go():
+    """Requests of 200 tokens each, one after another: windows of ended ones give their entries up, and then the sinks that ended first."""
+    table, known = OverlayTable(1, 1, 2, "cpu", spare=5, blocks=200), []
+    for turn in range(20):
+        blocks = torch.arange(4 * turn, 4 * turn + 4, dtype=torch.int32)[None]
+        table.rows([0], [0], [200], torch.tensor([200], dtype=torch.int32), blocks, torch.arange(200))
+        known.append(4 * turn)
+        assert [table.has_entry(block) for block in known[-6:]] == [True] * min(turn + 1, 6)
+    assert not table.has_entry(known[-7]) and table.keep(torch.tensor([known[-6]]))
+    table.rows([0], [0], [200], torch.tensor([200], dtype=torch.int32), torch.tensor([[190, 191, 192, 193]]), torch.arange(200))
+    assert table.has_entry(known[-6]) and not table.keep(torch.tensor([known[-5]]))
+
+
+def test_a_request_without_its_sink_is_refused():
+    table = OverlayTable(2, 1, 2, "cpu", blocks=20)
+    with pytest.raises(InputError, match="64 tokens of another one that are no longer in BF16"):
+        table.rows([0], [128], [90], torch.tensor([218], dtype=torch.int32), torch.tensor([[1, 2, 3, 4]], dtype=torch.int32), torch.arange(90))
 
 
 def test_windows_in_blocks():
@@ -137,6 +157,7 @@ def test_blocks_of_another_request_in_the_same_step_are_refused():
     def rows(starts, counts):
         table = OverlayTable(2, 1, 2, "cpu", blocks=20)
         blocks = torch.tensor([[1, 2, 3, 4, 5], [1, 2, 6, 7, 8]], dtype=torch.int32)
+        table.rows([0], [0], [64], torch.tensor([64], dtype=torch.int32), blocks[:1], torch.arange(64))
         lengths = torch.tensor([n + c for n, c in zip(starts, counts)], dtype=torch.int32)
         return table.rows([0, 1], starts, counts, lengths, blocks, torch.arange(sum(counts)))
 

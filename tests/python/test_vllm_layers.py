@@ -208,7 +208,7 @@ def cache_manager(found, made, whole, unit):
     from vllm.v1.request import Request
     init_none_hash(sha256)
     manager = KVCacheManager(found, max_model_len=3000, scheduler_block_size=whole, hash_block_size=unit, enable_caching=True, enable_kv_cache_events=True)
-    vllm_prefixes.defer(types.SimpleNamespace(kv_cache_manager=manager), made)
+    vllm_prefixes.watch(types.SimpleNamespace(kv_cache_manager=manager), made)
     hasher = get_request_block_hasher(unit, sha256)
 
     def admit(name, ids, **options):
@@ -242,7 +242,7 @@ def test_vllms_cache_manager_and_block_tables(build):
     told = [event for event in events if event.group_idx == full]
     assert sum((event.token_ids for event in told), []) == text[:1500 // whole * whole] and sum(len(e.block_hashes) for e in told) == 1500 // whole
     assert len(set(sum(first, [])) - {0}) == sum(len([b for b in ids if b]) for ids in first)  # a block belongs to one group
-    asked = text[:1400] + list(range(5000, 5100))
+    asked = text[:1400] + list(range(5000, 5300))  # more of its own than the recent window
     assert admit("second", asked) is None  # in the same step its first blocks are not written yet
     assert admit("other", list(range(9000, 9100))) is not None
     manager.new_step_starts()
@@ -274,13 +274,43 @@ def test_blocks_of_the_same_step_are_found_in_the_next(kind, build):
     assert hasattr(Scheduler.__init__, vllm_prefixes.MARK)  # it needs a whole engine; test_vllm_engine.py has one
     manager, admit_ids = cache_manager(found, made, size, size)
 
-    def admit(name):
-        return admit_ids(name, list(range(640)) + [10 ** 4 + int(name)] * 100, full_sequence_must_fit=True)
+    def admit(name, own=300):
+        return admit_ids(name, list(range(640)) + [10 ** 4 + int(name)] * own, full_sequence_must_fit=True)
 
     manager.new_step_starts()
     assert [admit("1"), admit("2")] == [0, 640 if kind == "bf16" else None]
     manager.new_step_starts()
     assert [admit("3"), admit("4")] == [640, 640]  # they write no block that both share
+    assert admit("5", 100) == (640 if kind == "bf16" else (740 - bundle.recent - 1) // size * size)  # it computes its window
+
+
+def test_prefixes_whose_sinks_may_be_gone(build):
+    """More requests begin and end than sinks are kept: the first one's prefix is not offered, and then its second copy is."""
+    from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config
+    made, _ = build(random_bundle(1, d=64, sink=64), [{}], cache_config__enable_prefix_caching=True)
+    found = generate_scheduler_kv_cache_config([planned(made, 4000)[0]])
+    manager, admit = cache_manager(found, made, 64, 64)
+    kept = overlay_table.spare_entries(made.scheduler_config.max_num_seqs)
+
+    def serve_one(name, ids):
+        manager.new_step_starts()
+        hit = admit(name, ids)
+        manager.free(types.SimpleNamespace(request_id=name))
+        return hit
+
+    def others(count, name):
+        for i in range(count):
+            assert serve_one(f"{name} {i}", [10 ** 5 * (i + 2) + ord(name)] * 700) == 0
+    text = list(range(700))
+    assert [serve_one("0", text), serve_one("1", text)] == [0, (700 - 257) // 64 * 64]
+    others(kept - 5, "a")
+    assert serve_one("2", text) > 0  # it is the latest again
+    others(kept + 5, "b")
+    assert [serve_one("3", text), serve_one("4", text)] == [0, (700 - 257) // 64 * 64]
+    manager.new_step_starts()
+    assert admit("5", text) > 0
+    others(2 * kept, "c")
+    assert serve_one("6", text) > 0  # while a request with this sink runs, it is there
 
 
 def test_a_bundle_that_leaves_layers_out(build):

@@ -1,7 +1,9 @@
 """Maps the blocks of an engine to BF16 pages: an overlay of entries, each with one block's tokens before
 quantization. A running request has entries for its first blocks (the sink) and its newest ones. An entry belongs
 to the block, not to the request. A request whose first tokens are in another's blocks (prefix caching) thus finds
-their entries too. A block without an entry is read from its codes: its entry is filled with them (Overlay.fills).
+their entries too. A block of a recent window without an entry is read from its codes: its entry is filled with them
+(Overlay.fills). A sink without entries is refused, because codes of a sink ruin every token after it. So sinks of ended
+requests lose their entries last, and an engine's adapter asks for no prefix whose sink may be gone.
 
 Entries are assigned on the device, where the engine's block tables are, in one launch. The host waits for this only in
 passes that may contain a new request. A request that starts with others' tokens starts at a complete block."""
@@ -12,7 +14,7 @@ import torch
 from ..files.errors import InputError
 from ..format.page_layout import PAGE_TOKENS
 from ..ops import operators
-from ..ops.entry_reference import NONE
+from ..ops.entry_reference import NONE, SINKS_LAST
 from ..ops.view import StepView
 from .chunk_plan import Chunk
 from .rows import Batch, Overlay, Rows
@@ -91,6 +93,14 @@ class OverlayTable(SlotTable):
         """Whether the block has a BF16 copy. For tests, because it waits."""
         return block < self._entry_of.shape[0] - 1 and int(self._entry_of[block]) != NONE
 
+    def keep(self, blocks: torch.Tensor) -> bool:
+        """Whether the sink in these blocks [sink pages] has BF16 copies. If so, they are the last to go. Waits."""
+        entry = self._entry_of[blocks.long()]
+        there = bool((entry >= 0).all())
+        if there:
+            self._used_at[entry] = self._now + SINKS_LAST
+        return there
+
     def rows(self, slots: Sequence[int] | torch.Tensor, starts: Sequence[int], counts: Sequence[int],
              lengths: torch.Tensor, table: torch.Tensor, slot_mapping: torch.Tensor,
              new: Sequence[bool] | None = None) -> Rows:
@@ -135,6 +145,10 @@ class OverlayTable(SlotTable):
         if may_be_new:
             at = self._read[:count].nonzero(as_tuple=True)
             if len(at[0]) > 0:
+                if bool((at[1] < self.sink_pages).any()):
+                    raise InputError(f"a request begins with {self.sink_pages * PAGE_TOKENS} tokens of another one "
+                                     "that are no longer in BF16, which would ruin its answer; this is a fault of "
+                                     "oscar-kv, please report it, and switch prefix caching off")
                 found = self._before if chunk else self._entries
                 overlay.fills = self._blocks[:count][at], found[:count][at].long()
         if not chunk:
@@ -161,6 +175,11 @@ class OverlayTable(SlotTable):
         return whole, behind
 
 
+def spare_entries(slots: int) -> int:
+    """The default of `spare`. So many pages of sinks of ended requests are kept at least."""
+    return slots // 2 + 32
+
+
 def entries(slots: int, window_pages: int, spare: int | None = None) -> int:
     """Number of entries of an overlay, with the default of `spare`."""
-    return slots * window_pages + (slots // 4 + 8 if spare is None else spare)
+    return slots * window_pages + (spare_entries(slots) if spare is None else spare)

@@ -6,6 +6,7 @@ from ..format.page_layout import PAGE_TOKENS
 from .view import StepView
 
 NONE = -1
+SINKS_LAST = 1 << 38  # entries of sinks count as used this much later, so that windows never take them
 
 
 def windows_of(a: StepView) -> tuple[torch.Tensor, torch.Tensor]:
@@ -30,8 +31,8 @@ def windows_of(a: StepView) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def assign_entries(a: StepView) -> None:
-    """Blocks without an entry get the least recently used one that is in nobody's window; the first request that wants
-    a block has the new entry."""
+    """Blocks without an entry get the least recently used one that is in nobody's window, and a sink's only if no other
+    is left. The first request that wants a block has the new entry."""
     blocks, old = windows_of(a)
     slots, nobody, entries = a.wanted.shape[0] - 1, a.entry_of.shape[0] - 1, a.block_of.shape[0] - 1
     a.wanted[a.slots] = blocks
@@ -55,7 +56,8 @@ def assign_entries(a: StepView) -> None:
     found = a.entry_of[flat]
     missing = (flat != nobody) & (found < 0)
     found = torch.where(found >= 0, found, entries)
-    a.used_at[found] = a.now
+    later = torch.tensor([SINKS_LAST] * a.sink_pages + [0] * a.ring_pages, device=found.device)
+    a.used_at[found] = a.now + later.repeat(len(blocks))
     a.found.copy_(found.view(blocks.shape))
     a.ring.copy_(a.found[:, a.sink_pages:])
     a.blocks.copy_(blocks)
