@@ -78,6 +78,7 @@ FORMATS = {  # the pattern of each version in the sources, of what docs/formats.
     "`self_check.safetensors`": ("lib/bundle/bundle.cpp", r'"oscar-self-check"}, {"format_version", "(\d+)"'),
     "`probe.json`": ("lib/pipeline/fit/fit_measure.cpp", r'"oscar-probe"},\s+{"format_version", (\d+)}'),
     "`calibration_hashes.json`": ("lib/bundle/calibration_hashes.cpp", r"kVersion = (\d+)"),
+    "`checkpoints.json`": ("lib/bundle/checkpoints.cpp", r"kAddedVersion = (\d+)"),
     "`curves.json`": ("lib/bundle/curves.h", r"kCurvesFormatVersion = (\d+)"),
     "`report.json`": ("lib/bundle/report_format.h", r"kReportFormatVersion = (\d+)"),
     "fingerprint of a checkpoint": ("lib/checkpoint/fingerprint.cpp", r'"v(\d+):sha256:"')}
