@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/errors.h"
-#include "base/json.h"
 #include "bundle/bundle.h"
 #include "checkpoint/model_name.h"
 
@@ -19,8 +18,11 @@ constexpr std::uint64_t kMostAddedBytes = std::uint64_t{1} << 20;
 std::vector<AddedCheckpoint> load_checkpoints(const fs::path& bundle, const std::string& numbers_sha256) {
   const fs::path path = bundle / kCheckpointsName;
   if (!path_exists(path)) return {};
-  const std::string where = path.string();
-  const Json json = read_json(path, kMostAddedBytes);
+  return checkpoints_from_json(read_json(path, kMostAddedBytes), path.string(), numbers_sha256);
+}
+
+std::vector<AddedCheckpoint> checkpoints_from_json(const Json& json, const std::string& where,
+                                                   const std::string& numbers_sha256) {
   if (json_string(json, "format", where) != kAddedFormat || json_int(json, "format_version", where) != kAddedVersion) {
     throw InputError(where + ": is not '" + kAddedFormat + "' of format_version " + std::to_string(kAddedVersion) +
                      ", which this program reads; update the toolchain, or remove the file");

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/files.h"
+#include "base/json.h"
 
 namespace oscar {
 
@@ -20,6 +21,10 @@ struct AddedCheckpoint {
 
 // Empty without the file. InputError if the file is damaged or of another bundle. numbers_sha256: of the manifest.
 std::vector<AddedCheckpoint> load_checkpoints(const fs::path& bundle, const std::string& numbers_sha256);
+
+// The content of the file.
+std::vector<AddedCheckpoint> checkpoints_from_json(const Json& json, const std::string& where,
+                                                   const std::string& numbers_sha256);
 
 // Adds a checkpoint to the file, or replaces its entry. Other files of the bundle, and so their hashes, stay.
 void add_checkpoint(const fs::path& bundle, AddedCheckpoint added);

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import inspect
 import logging
+import math
 import random
 import types
 
@@ -140,6 +141,35 @@ def planned(made, blocks=BLOCKS):
         attention.append([AttentionGroup(backend, names, spec, i) for (backend, spec), names in by_spec.items()])
     sizes = prepare_kernel_block_sizes(found, attention)
     return found, groups, sizes, allocate_kv_cache(found, torch.device("cpu"), layout, sizes)
+
+
+@pytest.mark.parametrize("windowed", [False, True])
+def test_events_have_the_blocks_that_are_cached(build, windowed):
+    """KV events of vLLM's own manager, which routers read: blocks have the tokens that the 2-bit cache keeps in one."""
+    from vllm import SamplingParams
+    from vllm.utils.hashing import sha256
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
+    from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+    from vllm.v1.request import Request
+    bundle = random_bundle(2, d=64, sink=64, recent=256)
+    bundle, layers = gemma(bundle, period=3, count=6, window=128) if windowed else (bundle, [{}, {}])
+    made, _ = build(bundle, layers, cache_config__enable_prefix_caching=True)
+    found, groups, *_ = planned(made, 64)
+    sizes = [getattr(group.kv_cache_spec, "block_size", 64) for group in groups]
+    hashed = math.gcd(*sizes)
+    manager = KVCacheManager(found, 4096, math.lcm(*sizes), hashed, enable_kv_cache_events=True)
+    init_none_hash(sha256)
+    tokens = list(range(7, 7 + 1000))
+    request = Request("a", tokens, SamplingParams(max_tokens=1), None, block_hasher=get_request_block_hasher(hashed, sha256))
+    assert manager.allocate_slots(request, 1000) is not None
+    events = manager.take_events()
+    coded = [i for i, group in enumerate(groups) if not isinstance(group.kv_cache_spec, SlidingWindowSpec)]
+    assert len(coded) == 1 and {event.group_idx for event in events} == set(range(len(groups)))
+    for event in events:
+        size = sizes[event.group_idx]
+        assert event.block_size == size and size % 64 == 0
+        if event.group_idx in coded:  # of windows vLLM names the last blocks
+            assert len(event.token_ids) == size * len(event.block_hashes) == 1000 // size * size
 
 
 def test_windowed_layers_keep_bf16_and_vllms_backend(build):
