@@ -1,6 +1,7 @@
 // oscar-verify: measures quality of KV-cache methods against the BF16 cache on the user's model and text.
 #include <algorithm>
 #include <ctime>
+#include <functional>
 #include <string_view>
 
 #include "apps/options/help.h"
@@ -13,6 +14,7 @@
 #include "bundle/bundle_files.h"
 #include "bundle/bundle_location.h"
 #include "checkpoint/checkpoint_files.h"
+#include "checkpoint/model_name.h"
 #include "export/export_format.h"
 #include "model/device_memory.h"
 #include "pipeline/common/device_choice.h"
@@ -77,6 +79,14 @@ FileRoles file_roles(const VerifyArguments& a, const Checkpoint* model) {
   return roles;
 }
 
+void check_addition(const VerifyArguments& a) {
+  if (!a.add_checkpoint) return;
+  if (a.bundles.size() != 1) throw UsageError("--add-checkpoint takes one --bundle");
+  if (a.request.no_gate || !a.request.served.empty()) {
+    throw UsageError("--add-checkpoint goes by the gates of the bundle: drop --no-gate and --served");
+  }
+}
+
 void check_arguments(const VerifyArguments& a, const CLI::App& app) {
   if (a.check_only) {
     refuse_other_options(app, {"--model", "--revision", "--bundle", "--rotations", "--clip", "--as", "--check-only"},
@@ -84,6 +94,7 @@ void check_arguments(const VerifyArguments& a, const CLI::App& app) {
     if (a.bundles.empty() && a.rotations.empty()) throw UsageError("--check-only needs --bundle or --rotations");
     return;
   }
+  check_addition(a);
   if (a.bundles.empty() && a.rotations.empty()) require_known_methods(a.request.methods);
   if (a.common.model.empty() || a.texts.empty()) {
     throw UsageError("--model and --text are required, unless --check-only is given (oscar-verify --help explains)");
@@ -93,7 +104,7 @@ void check_arguments(const VerifyArguments& a, const CLI::App& app) {
 std::vector<VerifySource> load_sources(const VerifyArguments& a, const Checkpoint* model) {
   std::vector<VerifySource> sources;
   for (const std::string& bundle : a.bundles)
-    sources.push_back(load_verify_source({bundle, "", a.clip, a.form}, model));
+    sources.push_back(load_verify_source({bundle, "", a.clip, a.form, a.add_checkpoint}, model));
   if (!a.rotations.empty()) sources.push_back(load_verify_source({"", a.rotations, a.clip, a.form}, model));
   if (sources.empty()) load_verify_source({"", "", a.clip, a.form}, model);  // refuses --clip and --as without a bundle
   return sources;
@@ -154,8 +165,21 @@ std::vector<VerifySource> fit_comparisons(const VerifyArguments& a, const std::v
   return fitted;
 }
 
+// The checkpoint of a run whose gates passed becomes one that the bundle may serve.
+void admit_checkpoint(const VerifyArguments& a, const VerifySource& source, const Checkpoint& model,
+                      const VerifyReport& report) {
+  const fs::path bundle = a.bundles.front();
+  if (!report.pass) return log_info(bundle.string() + ": the checkpoint was not added, because a gate failed");
+  if (source.facts.fingerprint_matches) return log_info(bundle.string() + ": was fitted on this checkpoint");
+  const auto row = std::find_if(report.methods.begin(), report.methods.end(),
+                                [](const MethodReport& method) { return method.candidate(); });
+  add_checkpoint(bundle, {model.fingerprint(), plain_model_name(model.location().name), row->quality.kl.mean});
+  log_info("added " + model.location().name + " to " + (bundle / kCheckpointsName).string());
+}
+
 // Measures, writes the reports, and returns the exit code. told: this process prints.
-int measure(VerifyArguments& a, Verification& verification, const OutputFiles& outputs, bool told) {
+int measure(VerifyArguments& a, Verification& verification, const OutputFiles& outputs, bool told,
+            const std::function<void(const VerifyReport&)>& then) {
   if (told) outputs.probe();
   VerifyReport report = verification.run();
   report.date = today();
@@ -178,6 +202,7 @@ int measure(VerifyArguments& a, Verification& verification, const OutputFiles& o
   log_device_memory(a.request.decoder.device);
   log_other_timelines(a.request.timeline, a.request.ranks);
   if (!told) return 0;
+  then(report);
   return static_cast<int>(report.pass ? ExitCode::kDone : ExitCode::kGateFailed);
 }
 
@@ -223,7 +248,11 @@ int run_verify(VerifyArguments& a, const CLI::App& app, Ranks* ranks) {
   decoder.gather = gather.get();
   Verification verification(*model, tokenizer, std::move(evaluated), a.request);
   phase.reset();
-  if (!a.common.dry_run) return measure(a, verification, outputs, told);
+  if (!a.common.dry_run) {
+    return measure(a, verification, outputs, told, [&](const VerifyReport& report) {
+      if (a.add_checkpoint) admit_checkpoint(a, sources.front(), *model, report);
+    });
+  }
   if (told) print_result(verification.plan_text());
   return 0;
 }
@@ -287,12 +316,12 @@ int main_verify(int argc, char** argv) {
   add_source_options(app, a);
   add_measurement_options(app, a);
   add_report_options(app, a);
-  show_to_experts(
-      app,
-      "--column --render --date --revision --dtype --seed --rotations --clip --served-tokens "
-      "--served-requests --served-timeout --compare --bits --windows --decode-last "
-      "--stream-layers --task-lengths --task-prompts --layer-sequences --bootstrap "
-      "--markdown --junit --baseline --work-dir --resume --max-kl-p999 --min-niah --max-ppl-ratio --max-kl-increase");
+  show_to_experts(app,
+                  "--column --render --date --revision --dtype --seed --rotations --clip --served-tokens "
+                  "--served-requests --served-timeout --compare --bits --windows --decode-last "
+                  "--stream-layers --task-lengths --task-prompts --layer-sequences --bootstrap "
+                  "--add-checkpoint --markdown --junit --baseline --work-dir --resume --max-kl-p999 --min-niah "
+                  "--max-ppl-ratio --max-kl-increase");
   CLI::App* plan = app.add_subcommand("plan", "Which method, context and batch fit in a memory, from geometry only");
   plan->add_option("--model", a.common.model, "Model directory, or org/name in the Hugging Face cache (required)")
       ->type_name("DIR|org/name");

@@ -93,3 +93,6 @@ environment_cuda() {
 }
 
 cuda_root() { system_cuda || environment_cuda; }
+
+# The compiler's options that keep the folders of this machine out of what is released.
+path_map() { printf -- '-ffile-prefix-map=%s=. -ffile-prefix-map=%s=env' "$OSCAR_ROOT" "$OSCAR_ENV"; }

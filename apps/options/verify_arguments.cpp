@@ -39,6 +39,11 @@ void add_source_options(CLI::App& app, VerifyArguments& a) {
   app.add_option("--served-timeout", a.request.served_timeout, "Seconds in which the server must answer one request")
       ->capture_default_str()
       ->check(whole_number(1, 86400));
+  app.add_flag(
+         "--add-checkpoint", a.add_checkpoint,
+         "Evaluate the bundle on another checkpoint of its geometry, such as an FP8 or AWQ twin of its model, and "
+         "if the gates pass, add that checkpoint to those that the bundle may serve (checkpoints.json)")
+      ->needs(bundle);
   app.add_flag("--check-only", a.check_only, "Check structure, hashes, orthogonality and, with --model, that it fits");
   app.add_option("--text", a.texts,
                  "Text to score: one UTF-8 document, or JSON rows whose texts are one after another (required, but for "

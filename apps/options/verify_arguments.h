@@ -18,7 +18,7 @@ struct VerifyArguments {
   VerifyRequest request;
   std::vector<std::string> bundles, texts;
   std::string rotations, clip, form, windows, path = "prefill", report, html, markdown, junit, baseline, work_dir;
-  bool check_only = false;
+  bool check_only = false, add_checkpoint = false;
   std::string memory;                       // for `plan`
   std::vector<std::int64_t> plan_contexts;  // for `plan`
   double plan_bits = kUsualBits;            // for `plan`

@@ -142,8 +142,8 @@ void read_calibration_hashes(Manifest& manifest, const fs::path& path) {
 
 // The files that a manifest lists; if it is unreadable, the files of every bundle.
 std::set<std::string> own_files(const fs::path& directory) {
-  std::set<std::string> names = {kManifestName, kRotationsName, kCardName, kCalibrationHashesName,
-                                 kCurvesName,   kCheckRowsName, kProbeName};
+  std::set<std::string> names = {kManifestName, kRotationsName, kCardName,  kCalibrationHashesName,
+                                 kCurvesName,   kCheckRowsName, kProbeName, kCheckpointsName};
   try {
     const Json manifest = read_json(directory / kManifestName, kMaxManifestBytes);
     for (const auto& item : json_object(manifest, "files", kManifestName).items()) names.insert(item.key());
@@ -237,6 +237,7 @@ Bundle load_bundle(const fs::path& directory, bool check_numbers) {
     }
   }
   check_manifest_numbers(json, manifest, path);
+  manifest.bundle.checkpoints = load_checkpoints(directory, manifest.numbers_sha256);
   return std::move(manifest.bundle);
 }
 

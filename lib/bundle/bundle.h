@@ -9,6 +9,7 @@
 
 #include "base/files.h"
 #include "base/json.h"
+#include "bundle/checkpoints.h"
 #include "checkpoint/model_config.h"
 #include "layout/cache_windows.h"
 #include "transform/transform.h"
@@ -52,6 +53,7 @@ struct Bundle {
   Json calibration_hashes = Json::array();           // of the calibration text, in its own file; may be empty
   CheckRows check_rows;                              // in their own file; load_bundle() leaves them empty
   Json probe;                                        // of kProbeName, likewise; null: none
+  std::vector<AddedCheckpoint> checkpoints;          // that it may serve beside its own; save_bundle() leaves them out
 };
 
 // Writes the directory atomically (built beside its target and renamed). UsageError if it exists and overwrite is
@@ -71,8 +73,9 @@ std::vector<std::string> check_bundle(const Bundle& bundle);
 std::int64_t longest_distance(const Bundle& bundle);
 
 // Checks that the bundle belongs to this model: layers, KV heads, head size, and the fingerprint
-// if the bundle has one (Checkpoint::fingerprint). A layer may be missing if the bundle lists it as left out and its
-// windows hold all tokens that a query of the layer sees. Empty if it belongs, else one sentence per difference.
+// if the bundle has one (Checkpoint::fingerprint): its own or that of an added checkpoint. A layer may be missing if
+// the bundle lists it as left out and its windows hold all tokens that a query of the layer sees. Empty if it belongs,
+// else one sentence per difference.
 std::vector<std::string> check_bundle_model(const Bundle& bundle, const ModelConfig& model,
                                             const std::string& fingerprint);
 

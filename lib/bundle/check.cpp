@@ -178,9 +178,9 @@ std::vector<std::string> check_bundle_model(const Bundle& bundle, const ModelCon
     if (!faults.empty()) break;
   }
   if (faults.empty()) check_missing_layers(bundle, model, faults);
-  if (!bundle.model_fingerprint.empty() && bundle.model_fingerprint != fingerprint) {
+  if (!bundle.model_fingerprint.empty() && !serves_checkpoint(bundle, fingerprint)) {
     faults.push_back("the bundle was fitted on another model (fingerprint " + bundle.model_fingerprint + ", found " +
-                     fingerprint + ")");
+                     fingerprint + "); a quantized twin is added with oscar-verify --add-checkpoint");
   }
   return faults;
 }

@@ -71,6 +71,11 @@ std::vector<std::string> copy_bundle(const fs::path& bundle, const fs::path& dir
                        "copied, so export the bundle again");
     }
   }
+  std::error_code ec;
+  if (const fs::path path = bundle / kCheckpointsName; fs::is_regular_file(path, ec)) {
+    write_file_atomic(directory / folder / kCheckpointsName, read_file(path));  // load_bundle() has checked it
+    names.push_back(prefix + kCheckpointsName);
+  }
   return names;
 }
 

@@ -3,21 +3,17 @@
 // engines/sglang, and a table of docs/vllm.md, from them.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "checkpoint/model_config.h"
+#include "layout/kernel_limits.h"
 
 namespace oscar {
 
-// Limits of the decode kernel (kernels/decode/decode_attention.h).
-inline constexpr std::array<std::int64_t, 3> kEngineHeadSizes = {64, 128, 256};
-inline constexpr std::int64_t kEngineMostGroup = 16;     // query heads per KV head
-inline constexpr std::int64_t kEngineMostWindow = 2048;  // tokens of sink and ring, in complete pages
-inline constexpr std::int64_t kEnginePage = 64;          // tokens
+inline constexpr std::int64_t kEnginePage = 64;  // tokens
 
 // A kind of layer without a 2-bit cache in an engine.
 struct LayerLimit {

@@ -87,7 +87,7 @@ void check_export_report(const Json& report, const std::string& where, const Ser
                      form.format);
   }
   const std::string fingerprint = json_fingerprint(json_object(report, "model", where), "fingerprint", where);
-  if (!form.bundle.model_fingerprint.empty() && fingerprint != form.bundle.model_fingerprint) {
+  if (!form.bundle.model_fingerprint.empty() && !serves_checkpoint(form.bundle, fingerprint)) {
     throw InputError(where + ": is the report of another model (fingerprint " + quote_name(fingerprint) +
                      ", the bundle has " + form.bundle.model_fingerprint + ")");
   }

@@ -1,6 +1,7 @@
 """What users install: the tree of cmake --install, the wheel in a fresh environment, the .deb and .tar.gz, and how the launchers
 find LibTorch. LibTorch itself is not installed again: a .pth file lends it from the Python that runs the tests."""
 import email
+import hashlib
 import importlib.metadata
 import os
 import pathlib
@@ -309,10 +310,20 @@ def test_wheel_without_torch_says_what_to_do(wheel, tmp_path):
 # --- .deb and .tar.gz
 
 
+def pack(folder, generators):
+    """The files that cpack makes, as scripts/package does."""
+    cpack = pathlib.Path(cached("CMAKE_COMMAND")).with_name("cpack")
+    succeed([cpack, "--config", BUILD_DIR / "CPackConfig.cmake", "-G", generators, "-B", folder, "-D", "CPACK_DEBIAN_COMPRESSION_TYPE=none"],
+            env={**os.environ, "SOURCE_DATE_EPOCH": "1700000000"})
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("oscar-toolchain*") if path.is_file()}
+
+
 def test_archive_and_debian_package(tmp_path):
     generators = "TGZ;DEB" if shutil.which("dpkg-deb") else "TGZ"
-    cpack = pathlib.Path(cached("CMAKE_COMMAND")).with_name("cpack")
-    succeed([cpack, "--config", BUILD_DIR / "CPackConfig.cmake", "-G", generators, "-B", tmp_path, "-D", "CPACK_DEBIAN_COMPRESSION_TYPE=none"])
+    packed = pack(tmp_path, generators)
+    (tmp_path / "again").mkdir()
+    time.sleep(1.1)  # another second of the clock
+    assert packed and pack(tmp_path / "again", generators) == packed
     archive = next(tmp_path.glob("*.tar.gz"))
     assert archive.name.startswith(f"oscar-toolchain-{VERSION}-linux-"), archive
     with tarfile.open(archive) as tar:

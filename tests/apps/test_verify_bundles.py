@@ -133,6 +133,34 @@ def test_every_text_is_gated(model, bundle, text, tmp_path):
     refuse(BAD_INPUT, *line, "--text", text, short, names=["short.txt", "longer texts"])
 
 
+def test_a_twin_is_added_if_its_gates_pass(model, bundle, text, tmp_path):
+    ours, twin = tmp_path / "bundle", tmp_path / "twin"
+    shutil.copytree(bundle, ours)
+    shutil.copytree(model, twin)
+    weights = bytearray((twin / "model.safetensors").read_bytes())
+    weights[-2] ^= 1  # the last weight, a little
+    (twin / "model.safetensors").write_bytes(weights)
+    added, line = ours / "checkpoints.json", ["verify", "--model", twin, "--bundle", ours, "--text", text, "--context", 400,
+                                              "--max-sequences", 4, "--report", tmp_path / "r.json"]
+    refuse(BAD_INPUT, *line, names=["fitted on another model", "--add-checkpoint"])
+    refuse(USAGE, *line, "--add-checkpoint", "--no-gate", names=["--no-gate"])
+    failed = run(*line, "--add-checkpoint", "--max-kl", 1e-9, "--overwrite")
+    assert failed.code == GATE_FAILED and "was not added" in failed.err and not added.exists(), str(failed)
+    succeed(*line, "--add-checkpoint", "--max-kl", 100, "--overwrite")
+    listed = json.loads(added.read_text())["checkpoints"]
+    row = next(m for m in json.loads((tmp_path / "r.json").read_text())["methods"] if m["candidate"])
+    assert [c["name"] for c in listed] == ["twin"] and listed[0]["kl"] == pytest.approx(row["kl"]["mean"], rel=1e-6)
+    # Now the twin is one of its checkpoints, as the fitted one still is; the report of the twin may stand beside an export.
+    for checkpoint in (model, twin):
+        succeed("verify", "--bundle", ours, "--model", checkpoint, "--check-only")
+    succeed("export", ours, "--format", "transformers", "--model", twin, "--report", tmp_path / "r.json", "-o", tmp_path / "serving")
+    assert (tmp_path / "serving/oscar_bundle/checkpoints.json").read_bytes() == added.read_bytes()
+    succeed(*line, "--add-checkpoint", "--max-kl", 100, "--overwrite")
+    assert len(json.loads(added.read_text())["checkpoints"]) == 1
+    added.write_text(added.read_text().replace('"numbers_sha256": "', '"numbers_sha256": "0'))
+    refuse(BAD_INPUT, "verify", "--bundle", ours, "--check-only", names=["belongs to another bundle"])
+
+
 def test_two_of_one_name_are_refused(pair, line, tmp_path):
     (tmp_path / "x").mkdir()
     shutil.copytree(pair / "by-head", tmp_path / "x" / "by-head")

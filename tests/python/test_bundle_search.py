@@ -3,6 +3,7 @@ import json
 import logging
 import os
 import pathlib
+import shutil
 import threading
 
 import pytest
@@ -10,11 +11,11 @@ import pytest
 pytest.importorskip("torch")
 constants = pytest.importorskip("huggingface_hub.constants")
 
-from conftest import GOLDEN, SAMPLES  # noqa: E402
+from conftest import GOLDEN, SAMPLES, SOURCE_DIR  # noqa: E402
 from oscar_kv import commands  # noqa: E402
 from oscar_kv.engines import bundles  # noqa: E402
 from oscar_kv.files.errors import InputError  # noqa: E402
-from oscar_kv.format.bundle import load_bundle  # noqa: E402
+from oscar_kv.format.bundle import check_fingerprint, load_bundle  # noqa: E402
 from oscar_kv.files.fingerprint import checkpoint_fingerprint  # noqa: E402
 
 MODEL = SAMPLES / "tiny-qwen3"
@@ -43,6 +44,39 @@ def repository(cache, name, commit="0" * 40, branch="main", **facts):
     (folder / "refs").mkdir(parents=True, exist_ok=True)
     (folder / "refs" / branch).write_text(commit)
     return put(folder / "snapshots" / commit, **facts)
+
+
+def add(folder, *fingerprints, numbers="1" * 64):
+    """What oscar-verify --add-checkpoint writes; tests/apps/test_verify_bundles.py runs it."""
+    entries = [{"fingerprint": f, "name": "org/twin", "kl": .01} for f in fingerprints]
+    (folder / "checkpoints.json").write_text(json.dumps({"format": "oscar-checkpoints", "format_version": 1, "numbers_sha256": numbers,
+                                                         "checkpoints": entries}))
+    return folder
+
+
+def test_a_twin_that_was_added(places, tmp_path):
+    wanted, other = checkpoint_fingerprint(MODEL), "v2:sha256:" + "0" * 64
+    found = add(put(places[0] / "twin", fingerprint=other), "v2:sha256:" + "2" * 64, wanted)
+    assert bundles.of_checkpoint(MODEL, "--option") == found
+    add(found, wanted, numbers="3" * 64)  # the file of another bundle
+    with pytest.raises(InputError, match="no bundle of the model"):
+        bundles.of_checkpoint(MODEL, "--option")
+    whole = tmp_path / "bundle"
+    shutil.copytree(SOURCE_DIR / "tests/golden/0.1.0/bundle", whole)
+    numbers = json.loads((whole / "oscar_bundle.json").read_text())["numbers_sha256"]
+    with pytest.raises(InputError, match="fitted on another model .*oscar-verify --add-checkpoint"):
+        check_fingerprint(load_bundle(whole), wanted)
+    bundle = load_bundle(add(whole, wanted, numbers=numbers))
+    check_fingerprint(bundle, wanted)
+    check_fingerprint(bundle.slice_heads(0, 1), bundle.fingerprint)
+    check_fingerprint(bundle.slice_heads(0, 1), wanted)
+    with pytest.raises(InputError, match="fitted on another model"):
+        check_fingerprint(bundle, other)
+    with pytest.raises(InputError, match="belongs to another bundle"):
+        load_bundle(add(whole, wanted))
+    (whole / "checkpoints.json").write_text('{"format": "oscar-checkpoints", "format_version": 2}')
+    with pytest.raises(InputError, match="format_version 1, which this package reads"):
+        load_bundle(whole)
 
 
 def test_the_bundle_of_the_checkpoint(places):

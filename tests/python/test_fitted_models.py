@@ -91,11 +91,11 @@ def fitted(request, build):
 
 def test_requests_of_a_real_bundle(fitted, caplog):
     with caplog.at_level("INFO"):
-        engine = FittedEngine(*fitted())
+        engine = FittedEngine(*fitted(cache_config__num_gpu_blocks=1000))
     told = [record.message for record in caplog.records if "bits a number" in record.message]
     memory = sum(tensor.numel() * tensor.element_size() for tensor in engine.tensors.values())
-    assert len(told) == 1 and f": {memory // BLOCKS // 64} bytes a token" in told[0]  # those of the memory that vLLM plans
-    assert re.search(r"layers 0 to (27|29): .* (6|7)\.\dx less than BF16; windows of 64 and 256 tokens", told[0])
+    assert len(told) == 1 and f"; {memory // BLOCKS // 64} bytes a token" in told[0] and " 64000 tokens fit" in told[0]  # those of the memory that vLLM plans
+    assert re.search(r"layers 0 to (27|29); .* (6|7)\.\dx less than BF16; .*windows of 64 and 256 tokens", told[0])
     assert len(engine.builders) > 10  # as many page sizes
     engine.run(requests(5, LONGEST, 5))
     assert engine.kinds == {"decode", "mixed", "prefill"} and engine.layers_compared > 40

@@ -205,11 +205,10 @@ def test_images_that_attend_to_one_another_are_refused(serve):
 @pytest.mark.parametrize("options,reason", [
     ({"d": 80}, "not 80"), ({"heads": 34}, "not 17"), ({"v_head_dim": 32}, "no common page"), ({"sliding_window_size": 128}, "a sliding window"),
     ({"logit_cap": 30.0}, "a soft cap on logits")])
-def test_layers_that_stay_in_bf16(serve, options, reason, caplog):
-    caplog.set_level("INFO")
+def test_layers_that_stay_in_bf16(serve, options, reason):
     bundle, other = two_sizes(), attention(1, **options)
     serving = serve(bundle, [attention(0), other])
-    assert list(serving.attention) == [0] and list(serving.beside) == [1] and reason in caplog.text
+    assert list(serving.attention) == [0] and list(serving.beside) == [1] and reason in serving.bf16_text() and reason in serving.summary(640)
     assert serving.token_bytes() == 2 * serving.cells[0] + 2 * 2 * (other.head_dim + other.v_head_dim)
     pool = pool_of(serving, 640)
     assert pool.get_kv_size_bytes() == 11 * 64 * serving.token_bytes() and pool.start_layer == 1

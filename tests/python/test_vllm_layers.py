@@ -3,6 +3,8 @@ sizes and memory, and pages that share blocks with BF16 layers."""
 import contextlib
 import dataclasses
 import inspect
+import logging
+import math
 import random
 import types
 
@@ -17,7 +19,8 @@ from block_engine import SCALE, families, requests  # noqa: E402
 from oscar_kv.cache import overlay_kv, overlay_table  # noqa: E402
 from oscar_kv.engines.vllm import backend as vllm_backend, prefixes as vllm_prefixes, states as vllm_states  # noqa: E402
 from oscar_kv.files.errors import InputError  # noqa: E402
-from oscar_kv.engines.vllm.backend import OscarBackend, OscarImpl  # noqa: E402
+from oscar_kv.engines.serving import bits_and_bytes  # noqa: E402
+from oscar_kv.engines.vllm.backend import OscarBackend, OscarImpl, serving_of  # noqa: E402
 from oscar_kv.engines.vllm.pages import Places, nominal_cell, pages_of_block, tokens_of_block  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
 from vllm.model_executor.layers.attention import attention as vllm_attention  # noqa: E402
@@ -138,6 +141,35 @@ def planned(made, blocks=BLOCKS):
         attention.append([AttentionGroup(backend, names, spec, i) for (backend, spec), names in by_spec.items()])
     sizes = prepare_kernel_block_sizes(found, attention)
     return found, groups, sizes, allocate_kv_cache(found, torch.device("cpu"), layout, sizes)
+
+
+@pytest.mark.parametrize("windowed", [False, True])
+def test_events_have_the_blocks_that_are_cached(build, windowed):
+    """KV events of vLLM's own manager, which routers read: blocks have the tokens that the 2-bit cache keeps in one."""
+    from vllm import SamplingParams
+    from vllm.utils.hashing import sha256
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
+    from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+    from vllm.v1.request import Request
+    bundle = random_bundle(2, d=64, sink=64, recent=256)
+    bundle, layers = gemma(bundle, period=3, count=6, window=128) if windowed else (bundle, [{}, {}])
+    made, _ = build(bundle, layers, cache_config__enable_prefix_caching=True)
+    found, groups, *_ = planned(made, 64)
+    sizes = [getattr(group.kv_cache_spec, "block_size", 64) for group in groups]
+    hashed = math.gcd(*sizes)
+    manager = KVCacheManager(found, 4096, math.lcm(*sizes), hashed, enable_kv_cache_events=True)
+    init_none_hash(sha256)
+    tokens = list(range(7, 7 + 1000))
+    request = Request("a", tokens, SamplingParams(max_tokens=1), None, block_hasher=get_request_block_hasher(hashed, sha256))
+    assert manager.allocate_slots(request, 1000) is not None
+    events = manager.take_events()
+    coded = [i for i, group in enumerate(groups) if not isinstance(group.kv_cache_spec, SlidingWindowSpec)]
+    assert len(coded) == 1 and {event.group_idx for event in events} == set(range(len(groups)))
+    for event in events:
+        size = sizes[event.group_idx]
+        assert event.block_size == size and size % 64 == 0
+        if event.group_idx in coded:  # of windows vLLM names the last blocks
+            assert len(event.token_ids) == size * len(event.block_hashes) == 1000 // size * size
 
 
 def test_windowed_layers_keep_bf16_and_vllms_backend(build):
@@ -541,10 +573,26 @@ def test_the_wrapped_constructor_has_vllms_signature():
     assert AttentionBackendEnum["OSCAR"].get_class() is OscarBackend
 
 
-def test_metrics(build):
+def test_the_line_at_start(build, caplog):
+    bundle, layers = gemma(random_bundle(2, d=64, sink=64, recent=256), period=3, count=6)
+    made, _ = build(bundle, layers)
+    serving, log = serving_of(made), logging.getLogger("oscar-kv-test")
+    with caplog.at_level("INFO", log.name):
+        for tokens in (128, 0, 64000, 64000):  # memory for a trial, then the engine's
+            serving.check(log, tokens, made.model_config.max_model_len)
+    (line,) = [record.getMessage() for record in caplog.records if record.name == log.name]
+    bits, coded = bits_and_bytes(bundle)
+    for words in (f"bundle {bundle.path}, method {bundle.method}, {bits:.2f} bits a number in layers 2, 5;", f" {coded} bytes a token on this GPU",
+                  " 64000 tokens fit;", "windows of 64 and 256 tokens", "layers in BF16: layers 0 to 1, 3 to 4 (it has a sliding window)",
+                  "no self-check without a GPU"):
+        assert words in line, line
+    made.cache_config.num_gpu_blocks = 10
+    assert serving.tokens(64) == 640
+
+
+def test_metrics(build, monkeypatch):
     """Gauges in vLLM's own registry, with numbers that the scheduler's statistics carry from one process to another."""
     import msgspec
-    from oscar_kv.engines.serving import bits_and_bytes
     from oscar_kv.engines.vllm import gauges
     from prometheus_client import REGISTRY
     from vllm.config import DeviceConfig, VllmConfig
@@ -555,6 +603,11 @@ def test_metrics(build):
     bundle = random_bundle(2, d=64, sink=64, recent=256)
     made, _ = build(bundle, [{}, {}])
     assert hasattr(PrometheusStatLogger, gauges.MARK)
+    reads = []
+    monkeypatch.setattr(gauges, "read_manifest", lambda path: reads.append(path) or bundle)
+    assert Scheduler.__init__.__code__ is gauges.with_facts(print).__code__
+    gauges.with_facts(lambda self, config: None)(None, made)
+    assert len(reads) == 1
     held = types.SimpleNamespace(vllm_config=made, running=[types.SimpleNamespace(num_computed_tokens=n) for n in (100, 320, 820)], **{
         name: None for name in ("connector_prefix_cache_stats", "kv_metrics_collector")}, log_stats=True, deferred_waiting=[], _kv_fetch_counts={},
         kv_cache_manager=types.SimpleNamespace(make_prefix_cache_stats=lambda: SchedulerStats().prefix_cache_stats, usage=0.5),
@@ -562,7 +615,8 @@ def test_metrics(build):
     stats = msgspec.msgpack.decode(msgspec.msgpack.encode(Scheduler.make_stats(held)), type=SchedulerStats)  # as between vLLM's processes
     config = VllmConfig(device_config=DeviceConfig("cpu"))
     config.model_config = types.SimpleNamespace(served_model_name="m", max_model_len=99, is_diffusion=False, is_multimodal_model=False)
-    ours = types.SimpleNamespace(**{**vars(config), "cache_config": made.cache_config, "additional_config": made.additional_config})
+    ours = types.SimpleNamespace(**{**vars(config), "cache_config": made.cache_config, "additional_config": made.additional_config,
+                                     "compilation_config": made.compilation_config})
     logger = PrometheusStatLogger(ours, [0, 1])
     iteration = IterationStats()
     iteration.finished_requests = [FinishedRequestStats(FinishReason.STOP, num_cached_tokens=n) for n in (0, 64, 640)]
@@ -571,3 +625,4 @@ def test_metrics(build):
     assert (value("bits", "0"), value("bytes_per_token", "1")) == bits_and_bytes(bundle)
     assert value("quantized_share", "1") == 500 / 1240 and value("quantized_share", "0") == 0
     assert value("window_rereads_total", "1") == 2
+    assert len(reads) == 1  # the scheduler and the process of /metrics read the manifest once, without tensors

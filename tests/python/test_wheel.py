@@ -1,5 +1,6 @@
 """The wheel in a fresh environment: built by scripts/wheel, installed by pip, run against the torch of the test
 environment, which a .pth file lends instead of a download."""
+import email
 import os
 import pathlib
 import re
@@ -13,7 +14,10 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("scikit_build_core")
 
+from packaging.requirements import Requirement
+
 from conftest import BUILD_DIR, GOLDEN, SAMPLES, SOURCE_DIR
+from oscar_kv.engines.vllm.release import RELEASES
 
 MOST_BYTES = 25 << 20
 PROGRAM = """
@@ -40,15 +44,30 @@ print("done", oscar_kv.__version__)
 """
 
 
+def build(folder, options, environment):
+    built = subprocess.run([SOURCE_DIR / "scripts" / "wheel", *options, folder], capture_output=True, text=True, env=environment)
+    assert built.returncode == 0, built.stderr
+    return pathlib.Path(built.stdout.strip())
+
+
+def check_extra(wheel):
+    """pip install 'oscar-kv[vllm]' takes the releases that the adapter serves, and no others."""
+    name = next(n for n in zipfile.ZipFile(wheel).namelist() if n.endswith(".dist-info/METADATA"))
+    metadata = email.message_from_bytes(zipfile.ZipFile(wheel).read(name))
+    needed = [Requirement(text) for text in metadata.get_all("Requires-Dist")]
+    vllm = next(r for r in needed if r.name == "vllm" and r.marker.evaluate({"extra": "vllm"}))
+    major, newest = map(int, RELEASES[-1].split("."))
+    assert {r for r in (f"{major}.{minor}" for minor in range(newest - 9, newest + 9)) if f"{r}.0" in vllm.specifier} == set(RELEASES)
+
+
 def test_fresh_environment(tmp_path):
     environment = os.environ | {"OSCAR_ENV": sys.prefix}
     operators = BUILD_DIR / "oscar_kv" / "liboscar_kv_cuda.so"
     options, platform = (["--operators", operators], r"manylinux_2_\d\d_\w+") if operators.is_file() else (["--cpu-only"], "any")
-    built = subprocess.run([SOURCE_DIR / "scripts" / "wheel", *options, tmp_path / "wheel"], capture_output=True, text=True,
-                           env=environment)
-    assert built.returncode == 0, built.stderr
-    wheel = pathlib.Path(built.stdout.strip())
+    wheel, again = (build(folder, options, environment) for folder in (tmp_path / "wheel", tmp_path / "again"))
+    assert wheel.read_bytes() == again.read_bytes()
     assert re.fullmatch(rf"oscar_kv-0\.1\.0-py3-none-{platform}\.whl", wheel.name) and wheel.stat().st_size <= MOST_BYTES
+    check_extra(wheel)
     sources = {p.relative_to(SOURCE_DIR / "python").as_posix() for p in (SOURCE_DIR / "python" / "oscar_kv").rglob("*.py")}
     sources.add("oscar_kv/py.typed")
     if operators.is_file():

@@ -174,7 +174,8 @@ VerifySource load_verify_source(const SourceRequest& request, const Checkpoint* 
   }
   if (source.bundle && checkpoint != nullptr) {
     const std::string fingerprint = checkpoint->fingerprint();
-    const std::vector<std::string> faults = check_bundle_model(*source.bundle, checkpoint->config(), fingerprint);
+    const std::vector<std::string> faults = check_bundle_model(
+        *source.bundle, checkpoint->config(), request.add_checkpoint ? source.bundle->model_fingerprint : fingerprint);
     if (!faults.empty()) throw InputError(source.facts.source + " does not belong to the model: " + faults.front());
     source.facts.fingerprint_matches = source.bundle->model_fingerprint == fingerprint;
     const ExportFormat* format = find_export_format(source.facts.served_as);
@@ -204,7 +205,10 @@ std::vector<std::string> check_verify_source(const VerifySource& source, const C
     lines.push_back("model: geometry fits " + checkpoint->location().name +
                     "; the files do not say which model they were fitted on");
   } else {
-    lines.push_back("model: fitted on " + checkpoint->location().name + ", the fingerprint is equal");
+    lines.push_back(
+        std::string("model: ") + (source.facts.fingerprint_matches ? "fitted on " : "serves ") +
+        checkpoint->location().name +
+        (source.facts.fingerprint_matches ? ", the fingerprint is equal" : ", which was added to the bundle"));
   }
   return lines;
 }

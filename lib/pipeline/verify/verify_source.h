@@ -18,6 +18,7 @@ struct SourceRequest {
   std::string rotations;  // "K.pt,V.pt", or empty
   std::string clip;       // "K,V" ratios that replace the recorded ones; default for files without any: 0.96,0.92
   std::string form;       // of served_form.h; empty: the first lossless form of the bundle, or the form of the files
+  bool add_checkpoint = false;  // the checkpoint may be another one of the same geometry
 };
 
 struct VerifySource {

@@ -10,7 +10,7 @@ from .. import commands
 from ..files.errors import EnvironmentFault, InputError, NumericalError, quoted
 from ..files.fingerprint import checkpoint_fingerprint
 from ..files.strict_json import read_json
-from ..format.bundle import MOST_MANIFEST
+from ..format.bundle import MOST_MANIFEST, added_fingerprints
 from ..format.manifest import NAME
 from .names import BUNDLE_VARIABLE
 
@@ -48,14 +48,14 @@ def named(text: str) -> pathlib.Path:
 
 
 def of_checkpoint(checkpoint: pathlib.Path, option: str) -> pathlib.Path:
-    """The folder of the only bundle that was fitted on a checkpoint. option: how a user names one, for messages.
-    InputError if there is none, or if there are several with different numbers."""
+    """The folder of the only bundle that was fitted on a checkpoint, or to which it was added. option: how a user names
+    one, for messages. InputError if there is none, or if there are several with different numbers."""
     wanted = checkpoint_fingerprint(checkpoint)
     for folders in (store().glob("*"), _hub_cache().glob("models--*/snapshots/*")):
         found: dict[str, pathlib.Path] = {}
         for folder in sorted(folders)[:MOST_FOLDERS]:
             facts = _facts(folder)
-            if facts is not None and facts[0] == wanted:
+            if facts is not None and wanted in facts[0]:
                 found.setdefault(facts[1], folder)
         if len(found) > 1:
             raise InputError(f"{len(found)} bundles of the model {quoted(str(checkpoint))} are on this machine: "
@@ -84,19 +84,21 @@ def fitted(checkpoint: pathlib.Path, context: int, log: logging.Logger) -> pathl
             except (EnvironmentFault, NumericalError, ValueError) as error:
                 raise InputError(f"no bundle of {quoted(str(checkpoint))} was fitted: {error}") from error
     facts = _facts(folder)
-    if facts is None or facts[0] != wanted:
+    if facts is None or wanted not in facts[0]:
         raise InputError(f"{folder} holds no bundle of the model {quoted(str(checkpoint))}; remove it and start again")
     return folder
 
 
-def _facts(folder: pathlib.Path) -> tuple[str, str] | None:
-    """(fingerprint, hash of the numbers) of what looks like a bundle, or None. load_bundle() checks the rest."""
+def _facts(folder: pathlib.Path) -> tuple[tuple[str, ...], str] | None:
+    """(fingerprints, hash of the numbers) of what looks like a bundle, or None. load_bundle() checks the rest."""
     path = folder / NAME
     try:
         manifest = read_json(path, MOST_MANIFEST) if path.is_file() else None
+        model = manifest.get("model") if isinstance(manifest, dict) else None
+        fingerprint = model.get("fingerprint") if isinstance(model, dict) else None
+        numbers = (manifest or {}).get("numbers_sha256")
+        if not (isinstance(fingerprint, str) and isinstance(numbers, str)):
+            return None
+        return (fingerprint, *added_fingerprints(folder, numbers)), numbers
     except (InputError, OSError):
         return None
-    model = manifest.get("model") if isinstance(manifest, dict) else None
-    fingerprint = model.get("fingerprint") if isinstance(model, dict) else None
-    numbers = (manifest or {}).get("numbers_sha256")
-    return (fingerprint, numbers) if isinstance(fingerprint, str) and isinstance(numbers, str) else None

@@ -39,12 +39,12 @@ ROUNDINGS = 4.0
 Source = Callable[[LayerCode, int, int], CheckRows]
 
 
-def passed(serving: Any, log: logging.Logger) -> None:
-    """Checks the layers of an EngineServing once and logs the time. InputError names the layer, what it did, and the
-    difference."""
+def passed(serving: Any, log: logging.Logger) -> str:
+    """Checks the layers of an EngineServing once; returns what it found in a few words. InputError names the layer,
+    what it did, and the difference."""
     if os.environ.get(VARIABLE, "").lower() == "off":
         log.warning("oscar-kv: self-check skipped (%s=off)", VARIABLE)
-        return
+        return "self-check skipped"
     begin, found, held = time.perf_counter(), [], model_rows(serving.bundle)
     source = made_rows if held is None else held.rows
     codes = set()
@@ -63,9 +63,9 @@ def passed(serving: Any, log: logging.Logger) -> None:
                              f"reference by {error:.3g} of their size, expected at most {LIMIT:g}; the kernels are "
                              "wrong on this GPU or for this bundle: serve without the 2-bit cache, and report it. "
                              f"{VARIABLE}=off starts anyway")
-    log.info("oscar-kv: self-check of %d layers on %s rows passed in %.1f s, largest difference %.4f (limit %g)",
-             len({i for i, *_ in found}), "made" if held is None else "the model's", time.perf_counter() - begin,
-             max(errors, default=0.0), LIMIT)
+    rows = "made" if held is None else "the model's"
+    return (f"self-check of {len({i for i, *_ in found})} layers on {rows} rows passed in "
+            f"{time.perf_counter() - begin:.1f} s, largest difference {max(errors, default=0.0):.4f} (limit {LIMIT:g})")
 
 
 @torch.no_grad()

@@ -18,7 +18,7 @@ from ..files.errors import InputError
 from ..files.fingerprint import checkpoint_fingerprint
 from ..files.rope_settings import check_reach, check_rope
 from ..format.bundle import FITTED, Bundle, check_geometry
-from ..format.manifest import Layer, side_codec
+from ..format.manifest import Layer, Manifest, side_codec
 from ..format.page_layout import PAGE_TOKENS, PageLayout
 from ..format.windows import ring_pages, sink_pages
 from ..ops.load import rocm_unsupported
@@ -117,14 +117,14 @@ def layers_by_reason(reasons: Mapping[int, str]) -> str:
     return "; ".join(f"{layer_numbers(indices)} ({reason})" for reason, indices in by_reason.items())
 
 
-def _cell(bundle: Bundle, layer: Layer) -> int:
+def _cell(bundle: Bundle | Manifest, layer: Layer) -> int:
     """Bytes per token and head in a page: an engine's block is [Hkv, 64, cell], this package's is [Hkv, page
     bytes]. A layer without bits has a byte that nobody reads, because engines know no pages without bytes."""
     codes = [side_codec(layer, key, bundle.encoder, bundle.group).code for key in (True, False)]
     return max(1, PageLayout(*codes).bytes // PAGE_TOKENS)
 
 
-def bits_and_bytes(bundle: Bundle, layers: Sequence[Layer] | None = None) -> tuple[float, int]:
+def bits_and_bytes(bundle: Bundle | Manifest, layers: Sequence[Layer] | None = None) -> tuple[float, int]:
     """Bits of a number, and bytes of a token, in the pages of these layers, or of all."""
     layers = bundle.layers if layers is None else layers
     coded = sum(_cell(bundle, layer) * layer.kv_heads for layer in layers)
@@ -149,7 +149,7 @@ class EngineServing:
         self.most_new = 1 + settings.proposed  # tokens of a request in a decode step
         self._caches: dict[int, SlotKV] = {}
         self._faults: Faults | None = None
-        self.shared, self._checked = Shared(settings.flash), False
+        self.shared, self._verdict, self._told = Shared(settings.flash), "", False
 
     def cell(self, index: int) -> int:
         """InputError if the layer is not in the bundle."""
@@ -188,22 +188,30 @@ class EngineServing:
         """{layer index: SlotKV} of the layers that were made."""
         return self._caches
 
-    def check(self, log: logging.Logger) -> None:
-        """The self-check, once, on a GPU. InputError if it fails. log: also for what passed() finds later."""
+    def check(self, log: logging.Logger, tokens: int, context: int = 0) -> None:
+        """The self-check, once, on a GPU, and one line on what is served. InputError if the check fails. log: also for
+        what passed() finds later. tokens: that fit into the engine's memory. context: of a request; less
+        is memory for a trial."""
         if self._faults is None:
             self._faults = Faults(self.caches, log, self.count_nonfinite)
-            log.info("oscar-kv: %s", self.summary())
-        if not self._checked and any(kv.code.device.type == "cuda" for kv in self._caches.values()):
-            self._checked = True
-            self_check.passed(self, log)
+        if not self._verdict and any(kv.code.device.type == "cuda" for kv in self._caches.values()):
+            self._verdict = self_check.passed(self, log)
+        if not self._told and tokens >= context:
+            self._told = True
+            log.info("oscar-kv: %s", self.summary(tokens))
 
-    def summary(self) -> str:
+    def summary(self, tokens: int) -> str:
         """One line on what is served."""
         served = sorted(self._caches or self.layers)
         bits, coded = bits_and_bytes(self.bundle, [self.layers[i] for i in served])
-        return (f"bundle {self.bundle.path} ({self.bundle.method}, {bits:.2f} bits a number) in "
-                f"{layer_numbers(served)}: {coded} bytes a token on this GPU, {16 / bits:.1f}x less "
-                f"than BF16; windows of {self.bundle.sink} and {self.bundle.recent} tokens in BF16")
+        return (f"bundle {self.bundle.path}, method {self.bundle.method}, {bits:.2f} bits a number in "
+                f"{layer_numbers(served)}; {coded} bytes a token on this GPU, {16 / bits:.1f}x less than BF16; "
+                f"{tokens} tokens fit; windows of {self.bundle.sink} and {self.bundle.recent} tokens in BF16; layers "
+                f"in BF16: {self.bf16_text() or 'none'}; {self._verdict or 'no self-check without a GPU'}")
+
+    def bf16_text(self) -> str:
+        """Layers that stay in BF16, with reasons; empty: none."""
+        raise NotImplementedError
 
     def passed(self) -> None:
         """Called once a forward pass, outside graphs: logs keys and values that were not finite."""

@@ -10,7 +10,7 @@ import torch
 from ..files.errors import InputError, escaped, quoted
 from ..files.foreign_files import FileName, RegularFile, is_folder, is_present
 from ..files.safetensors_file import SafetensorsFile
-from ..files.strict_json import read_json
+from ..files.strict_json import Fields, read_json
 from . import manifest as manifest_file
 from .manifest import CARD, NAME, ROTATIONS, Layer, Manifest, Side, left_out_layers, parse_manifest, tensor_name
 
@@ -33,6 +33,7 @@ class Bundle:
     # ascending layer ids; model["left_out"] lists layers that are intentionally missing
     layers: list[Layer]
     longest_distance: int = 0  # longest key-query distance in the calibration, in tokens; 0: not recorded
+    added: tuple[str, ...] = ()  # fingerprints of further checkpoints that it may serve
     first_head: int = 0  # of the model, after slice_heads()
 
     def slice_heads(self, begin: int, end: int) -> "Bundle":
@@ -127,15 +128,41 @@ def _side_faults(side: Side, key: bool, name: str, head_dim: int, group: int) ->
     return faults
 
 
-def load_bundle(path: FileName) -> Bundle:
-    """Reads and checks a bundle: manifest, files, hashes, shapes, numbers. InputError at the first fault."""
-    directory = pathlib.Path(path)
+def added_fingerprints(directory: pathlib.Path, numbers_sha256: str) -> tuple[str, ...]:
+    """Fingerprints of further checkpoints that a bundle may serve. InputError if their file is damaged, or of another
+    bundle. numbers_sha256: of the manifest."""
+    path = directory / manifest_file.CHECKPOINTS
+    if not is_present(path):
+        return ()
+    fields = Fields(read_json(path, 1 << 20), path)
+    if fields.text("format") != "oscar-checkpoints" or fields.integer("format_version") != 1:
+        raise InputError(f"{path}: is not 'oscar-checkpoints' of format_version 1, which this package reads; update "
+                         "oscar-kv, or remove the file")
+    if not numbers_sha256 or fields.text("numbers_sha256") != numbers_sha256:
+        raise InputError(f"{path}: belongs to another bundle (its numbers_sha256 is not the manifest's); remove it, "
+                         "and add the checkpoints with oscar-verify --add-checkpoint")
+    return tuple(Fields(entry, path).text("fingerprint") for entry in fields.items("checkpoints"))
+
+
+def _read_document(directory: pathlib.Path) -> dict[str, Any]:
     if not is_folder(directory):
         raise InputError(f"{directory}: is not a directory, expected a bundle written by oscar-fit")
     path = directory / NAME
     if not is_present(path):
         raise InputError(f"{directory}: holds no {NAME}, expected a bundle written by oscar-fit")
-    document = read_json(path, MOST_MANIFEST)
+    return read_json(path, MOST_MANIFEST)
+
+
+def read_manifest(directory: pathlib.Path) -> Manifest:
+    """What a bundle's manifest says, without its tensors."""
+    return parse_manifest(_read_document(directory), directory / NAME)
+
+
+def load_bundle(path: FileName) -> Bundle:
+    """Reads and checks a bundle: manifest, files, hashes, shapes, numbers. InputError at the first fault."""
+    directory = pathlib.Path(path)
+    path = directory / NAME
+    document = _read_document(directory)
     manifest = parse_manifest(document, path)
     _read_tensors(manifest, _check_files(manifest, directory))
     faults = []
@@ -150,7 +177,8 @@ def load_bundle(path: FileName) -> Bundle:
         raise InputError(f"{path}: its clip ratios, windows, code or other numbers were changed after the fit (its "
                          "numbers_sha256 does not fit them); copy or fit the bundle again")
     return Bundle(directory, manifest.method, manifest.scope, manifest.fingerprint, manifest.model, manifest.sink,
-                  manifest.recent, manifest.encoder, manifest.group, manifest.layers, manifest.longest_distance)
+                  manifest.recent, manifest.encoder, manifest.group, manifest.layers, manifest.longest_distance,
+                  added_fingerprints(directory, manifest.numbers_sha256))
 
 
 def check_geometry(bundle: Bundle, layers: int, kv_heads: int, head_dim: int, fingerprint: str | None = None) -> None:
@@ -175,7 +203,8 @@ def check_geometry(bundle: Bundle, layers: int, kv_heads: int, head_dim: int, fi
 
 
 def check_fingerprint(bundle: Bundle, fingerprint: str | None) -> None:
-    """InputError if both have a fingerprint and they differ."""
-    if bundle.fingerprint and fingerprint and bundle.fingerprint != fingerprint:
+    """InputError if both have a fingerprint, and that of the model is none of the bundle's."""
+    if bundle.fingerprint and fingerprint and fingerprint not in (bundle.fingerprint, *bundle.added):
         raise InputError(f"{bundle.path}: the bundle was fitted on another model (fingerprint {bundle.fingerprint}, "
-                         f"found {fingerprint}); fit a bundle for this one")
+                         f"found {fingerprint}); fit a bundle for this one, or add a quantized twin with oscar-verify "
+                         "--add-checkpoint")

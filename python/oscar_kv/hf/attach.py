@@ -236,15 +236,15 @@ def _recorder(model: Any, attached: Attached, graphs: bool | None) -> Recorder |
     return None if reason is not None or code is None else recorder_of(code.device)
 
 
-def _directory(model: Any, checkpoint: FileName | None, fingerprint: str) -> pathlib.Path:
+def _directory(model: Any, checkpoint: FileName | None, fingerprints: tuple[str, ...]) -> pathlib.Path:
     """The folder that the model was loaded from. transformers 5 does not say which revision of a repository that was,
-    so it is the one with this fingerprint, if there is one; check_weights() then compares its numbers."""
+    so it is the one with such a fingerprint, if there is one; check_weights() then compares its numbers."""
     if checkpoint is not None:
         return checkpoint_of(checkpoint)
     name, commit = str(getattr(model, "name_or_path", "") or ""), getattr(model.config, "_commit_hash", None)
     for folder in snapshots(name) if commit is None and not is_folder(name) else ():
         with contextlib.suppress(InputError):  # a part of a repository
-            if checkpoint_fingerprint(folder) == fingerprint:
+            if checkpoint_fingerprint(folder) in fingerprints:
                 return folder
     return checkpoint_of(name, commit)
 
@@ -264,7 +264,7 @@ def prepare(model: Any, bundle: Bundle | FileName, *, checkpoint: FileName | Non
     check_adapters(modules)
     _check_model(model, bundle, modules)
     if bundle.fingerprint:
-        directory, first = _directory(model, checkpoint, bundle.fingerprint), bundle.layers[0]
+        directory, first = _directory(model, checkpoint, (bundle.fingerprint, *bundle.added)), bundle.layers[0]
         check_geometry(bundle, geometry(model)[0], first.kv_heads, first.head_dim, checkpoint_fingerprint(directory))
         check_weights(model, modules, directory)
         plain = type(model.config).from_pretrained(directory).get_text_config(decoder=True)

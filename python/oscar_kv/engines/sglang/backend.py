@@ -31,7 +31,7 @@ class OscarAttentionBackend(AttentionBackend):
             raise InputError(f"--attention-backend {SGLANG_BACKEND} found SGLang's own memory pool{unchanged}; name "
                              f"the bundle's folder in {BUNDLE_VARIABLE} for all processes")
         self.pool, self.serving = pool, pool.serving
-        self.serving.check(logging.getLogger("sglang.oscar_kv"))
+        self.serving.check(logging.getLogger("sglang.oscar_kv"), (pool.blocks - 1) * PAGE_TOKENS)
         self.req_to_token = runner.req_to_token_pool.req_to_token
         device, slots = self.req_to_token.device, self.serving.slots
         self.table = self.serving.new_table(device, pool.blocks)

@@ -199,8 +199,7 @@ class Serving(EngineServing):
         if not self.attention:
             raise InputError(f"{bundle.path}: no layer of the model can have the 2-bit cache: {text}; leave "
                              f"--attention-backend oscar and {BUNDLE_VARIABLE} out")
-        if text:
-            logging.getLogger("sglang.srt.oscar_kv").info("BF16 beside the 2-bit cache in %s", text)
+        self._in_bf16 = text
         self.exchanged = False  # see overlay_table.OverlayTable; hooks.py sets it
 
     def allocate(self, device: torch.device | str) -> "Serving":
@@ -208,6 +207,9 @@ class Serving(EngineServing):
         for index, layer in self.attention.items():
             self.cache(index, layer.tp_q_head_num // layer.tp_k_head_num, torch.device(device))
         return self
+
+    def bf16_text(self) -> str:
+        return self._in_bf16
 
     def kv(self, index: int) -> SlotKV:
         return self._caches[index]

@@ -147,7 +147,8 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
     def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         self.serving = serving_of(vllm_config)
-        self.serving.check(logging.getLogger("vllm.oscar_kv"))
+        self.serving.check(logging.getLogger("vllm.oscar_kv"), self.serving.tokens(kv_cache_spec.block_size),
+                           vllm_config.model_config.max_model_len)
         hybrid = vllm_config.model_config.is_hybrid
         if hybrid:
             states.install()

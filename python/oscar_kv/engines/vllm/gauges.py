@@ -2,11 +2,13 @@
 counts with its statistics; the process that answers /metrics, which may be another one, holds the metrics. The counts
 ride in a field for LoRA that vLLM sends along and, with LoRA, overwrites: then quantized_share stays 0."""
 import functools
+from collections.abc import Callable
 from typing import Any
 
-from ...format.bundle import Bundle
+from ...format.bundle import read_manifest
 from ..names import CACHE_DTYPE
 from ..serving import bits_and_bytes
+from . import serving
 
 MARK, TOKENS, CODED = "_oscar_gauges", "oscar_kv_tokens", "oscar_kv_coded"  # the latter two: keys of the counts
 GAUGES = {"bits": "Bits of a number in the pages of the 2-bit cache.",
@@ -15,10 +17,14 @@ GAUGES = {"bits": "Bits of a number in the pages of the 2-bit cache.",
 REREADS = "Requests that began with a cached prefix, whose windows were read from codes."
 
 
-def _bundle(config: Any) -> Bundle:
-    from . import serving
-    with serving.plain_torch():
-        return serving.load_bundle(serving.bundle_path(config))
+def facts(config: Any) -> tuple[int, float, int]:
+    """Tokens in the windows of a request, bits of a number, bytes of a token. Reads the manifest of the bundle, once
+    for a configuration."""
+    held = vars(config.compilation_config)
+    if MARK not in held:
+        manifest = read_manifest(serving.bundle_path(config))
+        held[MARK] = (manifest.sink + manifest.recent, *bits_and_bytes(manifest))
+    return held[MARK]
 
 
 def _ours(config: Any) -> bool:
@@ -29,6 +35,17 @@ def counts(requests: Any, windows: int) -> dict[str, int]:
     """Of running requests: tokens in the cache, and those that left the windows of so many tokens."""
     lengths = [request.num_computed_tokens for request in requests]
     return {TOKENS: sum(lengths), CODED: sum(max(0, length - windows) for length in lengths)}
+
+
+def with_facts(begin: Callable[..., None]) -> Callable[..., None]:
+    """The constructor of vLLM's scheduler, which then knows the bundle, before the first step."""
+    @functools.wraps(begin)
+    def __init__(self: Any, vllm_config: Any, *arguments: Any, **named: Any) -> None:
+        begin(self, vllm_config, *arguments, **named)
+        if _ours(vllm_config):
+            facts(vllm_config)
+
+    return __init__
 
 
 def install() -> None:
@@ -44,10 +61,7 @@ def install() -> None:
     def make_stats(self: Any, *arguments: Any, **named: Any) -> Any:
         stats = count(self, *arguments, **named)
         if stats is not None and _ours(self.vllm_config):
-            if not hasattr(self, MARK):
-                bundle = _bundle(self.vllm_config)
-                setattr(self, MARK, bundle.sink + bundle.recent)
-            stats.waiting_lora_adapters.update(counts(self.running, getattr(self, MARK)))
+            stats.waiting_lora_adapters.update(counts(self.running, facts(self.vllm_config)[0]))
         return stats
 
     @functools.wraps(make)
@@ -62,7 +76,7 @@ def install() -> None:
                                             labelnames=labels)
         self._oscar_metrics = {index: {name: metric.labels(*values) for name, metric in held.items()}
                                for index, values in self.per_engine_labelvalues.items()}
-        bits, size = bits_and_bytes(_bundle(vllm_config))
+        _, bits, size = facts(vllm_config)
         for metrics in self._oscar_metrics.values():
             metrics["bits"].set(bits)
             metrics["bytes_per_token"].set(size)
@@ -80,4 +94,5 @@ def install() -> None:
         finished = iteration_stats.finished_requests if iteration_stats is not None else ()
         metrics["rereads"].inc(sum(one.num_cached_tokens > 0 for one in finished))
 
+    Scheduler.__init__ = with_facts(Scheduler.__init__)
     Scheduler.make_stats, PrometheusStatLogger.__init__, PrometheusStatLogger.record = make_stats, __init__, wrapped

@@ -18,7 +18,7 @@ from ...format.page_layout import PAGE_TOKENS
 from .. import bundles
 from ..names import BUNDLE_VARIABLE, existing_folder, folder_name, known_names
 from ..port import Settings, Table
-from ..serving import EngineServing, adapter_refusal, is_set, layer_numbers, layers_by_reason, plain_torch, unserved
+from ..serving import EngineServing, adapter_refusal, is_set, layers_by_reason, plain_torch, unserved
 from . import metrics
 from .limits import IN_BF16, LAYERS, MODEL
 from .pages import Places, nominal_cell
@@ -180,10 +180,6 @@ class Serving(EngineServing):
 
     def share_blocks(self, pages: int) -> None:
         """Blocks hold this many pages of a layer, and layers of other kinds use them, too."""
-        if self.pages_of_block is None:
-            log = logging.getLogger("vllm.oscar_kv")
-            log.info("2-bit cache in %s; BF16 in %s", layer_numbers(sorted(set(self.layers) - set(self._in_bf16))),
-                     self.bf16_text() or "no other")
         self.pages_of_block = pages
 
     def places(self, index: int) -> Places:
@@ -191,6 +187,10 @@ class Serving(EngineServing):
         layer, pages = self.layers[index], self.pages_of_block or 1
         page = layer.kv_heads * PAGE_TOKENS * self.cells[index]
         return Places(pages, page if self.pages_of_block is None else pages * self.nominal_page(layer.kv_heads), page)
+
+    def tokens(self, block_tokens: int) -> int:
+        """That fit into vLLM's memory, if layers of other kinds took none of it. block_tokens: in a block."""
+        return (self._config.num_gpu_blocks or 0) * block_tokens
 
     def table(self, device: torch.device) -> Table:
         """Converts vLLM's batches to rows."""
