@@ -28,6 +28,7 @@ from random_bundles import random_bundle  # noqa: E402
 from sglang.srt.arg_groups.choices import ATTENTION_BACKEND_CHOICES  # noqa: E402
 from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS  # noqa: E402
 from sglang.srt.layers.radix_attention import AttentionType, RadixAttention  # noqa: E402
+from sglang.srt.managers.schedule_batch import Req  # noqa: E402
 from sglang.srt.mem_cache.kv_cache_configurator import KVCacheConfigurator  # noqa: E402
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool  # noqa: E402
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch, ForwardMode  # noqa: E402
@@ -321,6 +322,28 @@ def test_two_engines_in_a_process(serve, monkeypatch):
     assert [pool.serving.exchanged for pool in pools] == [False, True]
 
 
+def test_prefixes_of_the_radix_tree(serve):
+    """A request takes what its windows do not need, and only with a sink in BF16: else it begins anew, under a key of its own."""
+    serving = serve(random_bundle(1, d=64, sink=64, recent=256), memory__disable_radix_cache=False)
+    backend, _ = backend_of(serving, 6400)
+    tree = space(token_to_kv_pool_allocator=space(get_kvcache=lambda: space(serving=serving)))
+    cached = {None: torch.arange(640, 1600)}  # by key: where the tree has a prefix
+
+    def match(request, tree_cache):
+        most = Req._compute_max_prefix_len(request, request.tokens)  # SGLang's own, with its hook
+        found = cached.get(request.extra_key, torch.arange(0))
+        request.prefix_indices = found[:most // 64 * 64]
+
+    def asked(tokens):
+        request = space(tokens=tokens, extra_key=None, return_logprob=False, is_dllm=lambda: False, dllm_config=None)
+        sglang_hooks._next_round(match, request, tree)
+        return len(request.prefix_indices), request.extra_key
+
+    assert asked(1200)[0] == 0 and "oscar-kv" in asked(1200)[1]  # nobody has written it in this engine
+    backend.table.rows([0], [0], [64], torch.tensor([64], dtype=torch.int32), torch.tensor([[10, 11]], dtype=torch.int32), torch.arange(64))
+    assert asked(1200) == ((1200 - 257) // 64 * 64, None) and asked(300) == (0, None) and asked(10 ** 4) == (960, None)
+
+
 def test_tensor_parallel_ranks_have_their_heads(serve):
     bundle = random_bundle(1, kv_heads=4, d=64)
     for rank in range(2):
@@ -452,7 +475,8 @@ def test_passes_that_are_refused(serve):
 
 
 def test_blocks_that_the_radix_tree_exchanges(serve):
-    """A running request's blocks are replaced by another's with the same tokens, which have no BF16 copy: they are read as codes."""
+    """A running request's blocks are replaced by another's with the same tokens. Those of its recent window that have no BF16 copy are read
+    as codes. A sink without one is refused."""
     bundle = random_bundle(1, d=64, key=(4, 2, 1, 1), value=(4, 2, 1, 1), sink=64, recent=40)
     serving = serve(bundle, memory__disable_radix_cache=False)
     backend, rows = backend_of(serving, 64 * 20)
@@ -467,16 +491,22 @@ def test_blocks_that_the_radix_tree_exchanges(serve):
         backend.init_forward_metadata(batch)
         return backend.forward(query[span].reshape(count, -1), key[span], value[span], layer, batch).view(count, -1, 64)
 
-    forward(0, 0, 190, [1, 2, 3], ForwardMode.EXTEND)
-    forward(1, 0, 190, [4, 5, 6], ForwardMode.EXTEND)
-    for block in (1, 2):  # their BF16 copies are gone
+    forward(0, 0, 140, [1, 2, 3], ForwardMode.EXTEND)
+    forward(1, 0, 140, [4, 5, 6], ForwardMode.EXTEND)
+
+    def lose(block):
         entry = int(backend.table._entry_of[block])
         backend.table._entry_of[block] = backend.table._block_of[entry] = -1
-    serving.exchanged = True  # as hooks.py does after UnifiedRadixCache.checkpoint_into_tree
-    found = forward(1, 190, 1, [1, 2, 6], ForwardMode.DECODE)
-    assert float((found - oracle.attention(request, 190, 1, (0, 1))).abs().max()) < 2e-4
-    assert float((found - oracle.attention(request, 190, 1)).abs().max()) > 0.1  # codes, not copies
-    assert not serving.exchanged and backend.table.has_entry(1) and int(backend.table._lost) == 0
+        serving.exchanged = True  # as hooks.py does after UnifiedRadixCache.checkpoint_into_tree
+
+    lose(2)
+    found = forward(1, 140, 1, [1, 2, 6], ForwardMode.DECODE)
+    assert float((found - oracle.attention(request, 140, 1, (1,))).abs().max()) < 2e-4
+    assert float((found - oracle.attention(request, 140, 1)).abs().max()) > 1e-3  # codes, not copies
+    assert not serving.exchanged and backend.table.has_entry(2) and int(backend.table._lost) == 0
+    lose(1)
+    with pytest.raises(InputError, match="64 tokens of another one that are no longer in BF16"):
+        forward(1, 141, 1, [1, 2, 6], ForwardMode.DECODE)
 
 
 def test_commands_of_the_card_are_sglangs(fit, tmp_path):

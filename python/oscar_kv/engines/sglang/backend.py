@@ -34,7 +34,7 @@ class OscarAttentionBackend(AttentionBackend):
         self.serving.check(logging.getLogger("sglang.oscar_kv"), (pool.blocks - 1) * PAGE_TOKENS)
         self.req_to_token = runner.req_to_token_pool.req_to_token
         device, slots = self.req_to_token.device, self.serving.slots
-        self.table = self.serving.new_table(device, pool.blocks)
+        self.table = self.serving.table = self.serving.new_table(device, pool.blocks)
         self._blocks = torch.zeros((slots, -(-self.req_to_token.shape[1] // PAGE_TOKENS)), dtype=torch.int32,
                                    device=device)
         self._indices = sorted(self.serving.attention)

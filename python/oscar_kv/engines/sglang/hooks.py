@@ -1,12 +1,15 @@
 """What the adapter changes in SGLang because it has no extension point there. Written for 0.5.23, and every wrap goes
 through SGLang's own HookRegistry. SGLang only logs a wrap that failed, so the backend asks missing() before it
 serves."""
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 from ...files.errors import InputError
 from ..names import SGLANG_BACKEND
 
+OFFERED = "_oscar_offered"  # of a request: (sink, tokens that it computes itself)
+_copies = itertools.count()
 SERVING = "oscar_kv_serving"  # of SGLang's model: its KVCacheConfigurator has slots and takes no attribute
 
 
@@ -47,6 +50,32 @@ def _checkpoint(result: Any, self: Any, *args: Any, **kwargs: Any) -> None:
     self.token_to_kv_pool_allocator.get_kvcache().serving.exchanged = True
 
 
+def _longest_prefix(result: int, self: Any, input_len: int) -> int:
+    """Tokens that a request may begin with: it computes its recent window itself, because only its own is in BF16."""
+    offered = getattr(self, OFFERED, None)
+    if offered is None:
+        return result
+    sink, own = offered
+    return min(result, input_len - own) if input_len - own >= sink else 0
+
+
+def _next_round(original: Callable[..., Any], self: Any, tree_cache: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """A prefix is taken from the radix tree only with its sink in BF16, and without its end."""
+    allocator = getattr(tree_cache, "token_to_kv_pool_allocator", None)
+    serving = None if allocator is None else getattr(allocator.get_kvcache(), "serving", None)
+    if serving is None or not serving.by_block:
+        return original(self, tree_cache, *args, **kwargs)
+    sink = serving.bundle.sink
+    setattr(self, OFFERED, (sink, serving.bundle.recent + 1))
+    made = original(self, tree_cache, *args, **kwargs)
+    if 0 < len(self.prefix_indices) and (len(self.prefix_indices) < sink or
+                                         not serving.keep_sink(self.prefix_indices[:sink])):
+        # The tree keeps the old copy, so that the new one, under the same key, would not be found.
+        self.extra_key = f"{self.extra_key or ''} oscar-kv {next(_copies)}"
+        made = original(self, tree_cache, *args, **kwargs)
+    return made
+
+
 def _verify(self: Any, *args: Any, **kwargs: Any) -> None:
     """Beams of a request get slots of their own, whose windows were never written. Only this request is refused."""
     if (self.beam_width or 1) > 1:
@@ -62,6 +91,8 @@ def _table() -> list[tuple[str, Callable[..., Any], Any]]:
              HookType.AROUND),
             ("sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache.checkpoint_into_tree", _checkpoint,
              HookType.AFTER),
+            ("sglang.srt.managers.schedule_batch.Req._compute_max_prefix_len", _longest_prefix, HookType.AFTER),
+            ("sglang.srt.managers.schedule_batch.Req.init_next_round_input", _next_round, HookType.AROUND),
             ("sglang.srt.sampling.sampling_params.SamplingParams.verify", _verify, HookType.BEFORE)]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ...cache.overlay_table import OverlayTable
 from ...cache.slot_kv import SlotKV
 from ...files.checkpoint import checkpoint_of
 from ...files.errors import InputError
@@ -17,7 +18,7 @@ from ...format.limits import HEAD_SIZES, MOST_GROUP
 from ...format.page_layout import PAGE_TOKENS
 from .. import bundles
 from ..names import BUNDLE_VARIABLE, CHECKPOINT_VARIABLE, VARIABLES, existing_folder, folder_name, known_names
-from ..port import Settings
+from ..port import Settings, Table
 from ..serving import EngineServing, adapter_refusal, is_set, layers_by_reason, plain_torch, unserved
 from .limits import IN_BF16, LAYERS, MODEL
 
@@ -200,6 +201,7 @@ class Serving(EngineServing):
             raise InputError(f"{bundle.path}: no layer of the model can have the 2-bit cache: {text}; leave "
                              f"--attention-backend oscar and {BUNDLE_VARIABLE} out")
         self._in_bf16 = text
+        self.table: Table | None = None  # of the backend
         self.exchanged = False  # see overlay_table.OverlayTable; hooks.py sets it
 
     def allocate(self, device: torch.device | str) -> "Serving":
@@ -210,6 +212,12 @@ class Serving(EngineServing):
 
     def bf16_text(self) -> str:
         return self._in_bf16
+
+    def keep_sink(self, tokens: torch.Tensor) -> bool:
+        """Whether the sink at these places of SGLang's memory [sink] is in BF16; it will be as long as it is needed.
+        Waits."""
+        assert isinstance(self.table, OverlayTable)
+        return self.table.keep(torch.div(tokens[::PAGE_TOKENS], PAGE_TOKENS, rounding_mode="floor"))
 
     def kv(self, index: int) -> SlotKV:
         return self._caches[index]
