@@ -117,11 +117,14 @@ __global__ void __launch_bounds__(kThreads) assign_entries_kernel(const AssignEn
   for (int i = threadIdx.x; i < windows; i += kThreads) {
     const std::int64_t entry = p.blocks[i] >= 0 ? p.entry_of[p.blocks[i]] : kNone;
     p.found[i] = static_cast<std::int32_t>(entry >= 0 ? entry : p.entry_count);
-    p.used_at[p.found[i]] = p.now + (i % width < p.sink_pages ? kSinksLast : 0);
+    if (entry >= 0) p.used_at[entry] = p.now;
     if (i % width >= p.sink_pages) p.ring[i / width * p.ring_pages + i % width - p.sink_pages] = p.found[i];
     if ((p.counts && p.read[i] != 0) || (p.blocks[i] >= 0 && entry < 0)) atomicAdd(&lost, 1u);
   }
   __syncthreads();
+  for (int i = threadIdx.x; i < windows; i += kThreads) {
+    if (i % width < p.sink_pages && p.found[i] < p.entry_count) p.used_at[p.found[i]] = p.now + kSinksLast;
+  }
   if (threadIdx.x == 0) *p.lost += lost;
 }
 

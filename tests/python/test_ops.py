@@ -134,7 +134,7 @@ def test_windows_get_entries():
     assert blocks.tolist() == [[3, 3, 4], [3, 3, -1]]  # the second one's chunk begins after 64 tokens
     assert found.tolist() == [[4, 4, 5], [4, 4, 8]] and ring.tolist() == [[4, 5], [4, 8]]
     assert entry_of.tolist() == [-1, -1, -1, 4, 5, -1, -1] and block_of[4:6].tolist() == [3, 4]
-    assert used_at.tolist() == [5, 2, 9, 2, 10, 10, 0, 0, 10] and wanted[2].tolist() == [3, 3, 4] and wanted[0].tolist() == [3, 3, -1]
+    assert used_at.tolist() == [5, 2, 9, 2, 10 + (1 << 38), 10, 0, 0, 0] and wanted[2].tolist() == [3, 3, 4] and wanted[0].tolist() == [3, 3, -1]
     assert read.tolist() == [[True, False, True], [False, False, False]] and int(lost) == 2
 
 

@@ -55,9 +55,10 @@ def assign_entries(a: StepView) -> None:
         fresh[place] = True
     found = a.entry_of[flat]
     missing = (flat != nobody) & (found < 0)
+    sinks = found.view(blocks.shape)[:, :a.sink_pages]
+    a.used_at[found[found >= 0]] = a.now
+    a.used_at[sinks[sinks >= 0]] = a.now + SINKS_LAST
     found = torch.where(found >= 0, found, entries)
-    later = torch.tensor([SINKS_LAST] * a.sink_pages + [0] * a.ring_pages, device=found.device)
-    a.used_at[found] = a.now + later.repeat(len(blocks))
     a.found.copy_(found.view(blocks.shape))
     a.ring.copy_(a.found[:, a.sink_pages:])
     a.blocks.copy_(blocks)
