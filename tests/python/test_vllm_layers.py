@@ -274,7 +274,7 @@ def test_vllms_cache_manager_and_block_tables(build):
     told = [event for event in events if event.group_idx == full]
     assert sum((event.token_ids for event in told), []) == text[:1500 // whole * whole] and sum(len(e.block_hashes) for e in told) == 1500 // whole
     assert len(set(sum(first, [])) - {0}) == sum(len([b for b in ids if b]) for ids in first)  # a block belongs to one group
-    asked = text[:1400] + list(range(5000, 5300))  # more of its own than the recent window
+    asked = text[:1400] + list(range(5000, 5600))  # more of its own than the recent window
     assert admit("second", asked) is None  # in the same step its first blocks are not written yet
     assert admit("other", list(range(9000, 9100))) is not None
     manager.new_step_starts()
@@ -306,14 +306,14 @@ def test_blocks_of_the_same_step_are_found_in_the_next(kind, build):
     assert hasattr(Scheduler.__init__, vllm_prefixes.MARK)  # it needs a whole engine; test_vllm_engine.py has one
     manager, admit_ids = cache_manager(found, made, size, size)
 
-    def admit(name, own=300):
+    def admit(name, own=600):
         return admit_ids(name, list(range(640)) + [10 ** 4 + int(name)] * own, full_sequence_must_fit=True)
 
     manager.new_step_starts()
     assert [admit("1"), admit("2")] == [0, 640 if kind == "bf16" else None]
     manager.new_step_starts()
     assert [admit("3"), admit("4")] == [640, 640]  # they write no block that both share
-    assert admit("5", 100) == (640 if kind == "bf16" else (740 - bundle.recent - 1) // size * size)  # it computes its window
+    assert admit("5", 100) == (640 if kind == "bf16" else (740 - 2 * bundle.recent - 1) // size * size)  # it computes its window
 
 
 def test_prefixes_whose_sinks_may_be_gone(build):
@@ -334,11 +334,11 @@ def test_prefixes_whose_sinks_may_be_gone(build):
         for i in range(count):
             assert serve_one(f"{name} {i}", [10 ** 5 * (i + 2) + ord(name)] * 700) == 0
     text = list(range(700))
-    assert [serve_one("0", text), serve_one("1", text)] == [0, (700 - 257) // 64 * 64]
+    assert [serve_one("0", text), serve_one("1", text)] == [0, (700 - 513) // 64 * 64]
     others(kept - 5, "a")
     assert serve_one("2", text) > 0  # it is the latest again
     others(kept + 5, "b")
-    assert [serve_one("3", text), serve_one("4", text)] == [0, (700 - 257) // 64 * 64]
+    assert [serve_one("3", text), serve_one("4", text)] == [0, (700 - 513) // 64 * 64]
     manager.new_step_starts()
     assert admit("5", text) > 0
     others(2 * kept, "c")

@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+from ...cache.overlay_table import computed_tokens
 from ...files.errors import InputError
 from ..names import SGLANG_BACKEND
 
@@ -66,7 +67,7 @@ def _next_round(original: Callable[..., Any], self: Any, tree_cache: Any = None,
     if serving is None or not serving.by_block:
         return original(self, tree_cache, *args, **kwargs)
     sink = serving.bundle.sink
-    setattr(self, OFFERED, (sink, serving.bundle.recent + 1))
+    setattr(self, OFFERED, (sink, computed_tokens(serving.bundle.recent)))
     made = original(self, tree_cache, *args, **kwargs)
     if 0 < len(self.prefix_indices) and (len(self.prefix_indices) < sink or
                                          not serving.keep_sink(self.prefix_indices[:sink])):

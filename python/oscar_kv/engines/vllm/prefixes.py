@@ -4,8 +4,8 @@ cached block; the 2-bit cache cannot, for three reasons.
 Blocks of this step. vLLM offers a block as soon as the step that will write it is planned, because its backends write
 before they attend. The 2-bit cache attends first, so a request that would read such a block waits for the next step.
 
-The recent window. Only its own request has it in BF16. So a request computes at least its last `recent` tokens itself,
-whatever is cached, and its answer begins with a complete window.
+The recent window. Only its own request has it in BF16. So a request computes its last tokens itself, whatever is cached
+(computed_tokens), and its answer begins with a complete window.
 
 The sink. Its BF16 tokens are kept for a number of ended requests. A prefix whose sink may be gone is not offered: read
 as codes, a sink ruins every token after it.
@@ -17,7 +17,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from ...cache.overlay_table import spare_entries
+from ...cache.overlay_table import computed_tokens, spare_entries
 from ...format.windows import sink_pages
 from ..names import CACHE_DTYPE
 
@@ -71,7 +71,7 @@ class Prefixes:
 
     def __init__(self, coordinator: Any, group: int, windows: tuple[int, int], slots: int, most_new: int) -> None:
         self.manager, self.pool, self.group = coordinator.single_type_managers[group], coordinator.block_pool, group
-        self.sink, self.own = windows[0], windows[1] + most_new
+        self.sink, self.own = windows[0], computed_tokens(windows[1], most_new)
         self.sinks = Sinks(spare_entries(slots) // max(1, sink_pages(self.sink)))
         self.written: set[int] = set()  # blocks that this step writes and offers
         for owner, name in ((self.manager, "cache_blocks"), (self.manager, "get_num_blocks_to_allocate"),
