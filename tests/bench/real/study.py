@@ -3,8 +3,8 @@
     scripts/study -o WORK                                                   on a GPU
     scripts/study -o WORK --models smollm2-135m --lengths 2048 --steps judge --tokens 8192 --device cpu
 
-Steps: `judge` fits bundles on one kind of text and evaluates them by oscar-verify on all kinds; `serve` asks vLLM 0.33 with each cache and grades the
-answers (`grade`: only that); `page` writes docs/study.md, its plots and README's table from the raw lines. Each measurement is a line of JSON in WORK/study_MODEL.jsonl. What has a line is not
+Steps: `judge` fits bundles on one kind of text and evaluates them by oscar-verify on all kinds; `serve` asks vLLM 0.33 with each cache, and `grade`
+runs what it answered; `page` writes docs/study.md, its plots and README's table from the raw lines. Each measurement is a line of JSON in WORK/study_MODEL.jsonl. What has a line is not
 measured again, so a run can be stopped and called again; with --seconds nothing is begun after that time, and exit code 3 says that something is
 missing. Models are made from packages (tests/bench/real/models.py), or are folders of other checkpoints. The table and its conditions: docs/study.md."""
 import argparse
@@ -23,21 +23,21 @@ ROOT = HERE.parents[2]
 MODELS = "smollm2-135m,qwen2.5-coder-1.5b,gemma-3-270m"
 METHODS = "bf16,fp8,turboquant4,turboquant3,kivi2,oscar"
 BITS = "2.25,4,3,1.5"
-SERVED = "fp8,turboquant_4bit_nc,turboquant_3bit_nc"
+SERVED = "bf16,fp8,turboquant_4bit_nc,turboquant_3bit_nc"
 
 
 def arguments():
     parser = argparse.ArgumentParser(prog="scripts/study", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=pathlib.Path, required=True, help="folder of everything that is made")
     parser.add_argument("--models", default=MODELS, help=f"names or folders, with commas (default {MODELS})")
-    parser.add_argument("--steps", default="judge,serve", help="of judge, serve, grade and page (default judge,serve)")
+    parser.add_argument("--steps", default="judge,serve,grade", help="of judge, serve, grade and page (default judge,serve,grade)")
     parser.add_argument("--lengths", default="2048,8192,32768", help="contexts, with commas; longer ones than the model's are left out")
     parser.add_argument("--tokens", type=int, default=32768, help="tokens to score at each length (default 32768)")
     parser.add_argument("--kinds", default=",".join(kinds.KINDS), help="kinds of text to score")
     parser.add_argument("--calibrate", default="agent", help="kind of text to calibrate on")
     parser.add_argument("--methods", default=METHODS, help=f"rows beside the bundles (default {METHODS})")
     parser.add_argument("--bits", default=BITS, help=f"budgets, the served one first (default {BITS})")
-    parser.add_argument("--served", default=SERVED, help=f"caches of vLLM beside BF16's and the bundles' (default {SERVED})")
+    parser.add_argument("--served", default=SERVED, help=f"caches of vLLM beside the bundles' (default {SERVED})")
     parser.add_argument("--device", default="auto", help="of the commands: cpu, cuda or auto")
     parser.add_argument("--fit-options", default="", help="more options of oscar-fit")
     parser.add_argument("--at-a-time", type=int, default=1, help="measurements that share the device")
@@ -102,7 +102,7 @@ class Study:
         yield from self.prepared()
         wanted = self.given.steps.split(",")
         if "judge" in wanted or "serve" in wanted:
-            yield 0, "fit", all((self.bundles / f"bits-{bits}").exists() for bits in self.given.bits.split(",")), self.fit
+            yield 0, "fit", all((self.bundles / f"bits-{bits}").exists() for bits in self.bits()), self.fit
         if "judge" in wanted:
             limit = self.limit()
             for length in map(int, self.given.lengths.split(",")):
@@ -110,15 +110,18 @@ class Study:
                     yield (1, f"judge {kind} {length}", self.has(study="judge", kind=kind, context=length, calibrated=self.given.calibrate),
                            lambda kind=kind, length=length: self.judge(kind, length))
         if "serve" in wanted:
-            for cache in ["bf16", *(f"bits-{bits}" for bits in self.given.bits.split(",")), *filter(None, self.given.served.split(","))]:
+            for cache in filter(None, [*self.given.served.split(","), *(f"bits-{bits}" for bits in self.bits())]):
                 yield 1, f"serve {cache}", (self.found() / f"{cache}.done").exists(), lambda cache=cache: self.serve(cache)
-        if "serve" in wanted or "grade" in wanted:
+        if "grade" in wanted:
             yield 2, "grade", self.has(study="serve", cache="bf16"), self.grade
 
     def prepared(self):
         yield 0, "texts", (self.texts / "sessions.json").exists(), lambda: self.call(
             [sys.executable, HERE / "kinds.py", self.texts])
         yield 0, "model", (self.model / "config.json").exists(), lambda: self.call([sys.executable, HERE / "models.py", self.name, self.model])
+
+    def bits(self):
+        return list(filter(None, self.given.bits.split(",")))
 
     def limit(self):
         path = self.model / "config.json"
@@ -139,7 +142,7 @@ class Study:
 
     def judge(self, kind, length):
         report = self.place / f"{self.given.calibrate}-{kind}-{length}.json"
-        bundles = [word for bits in self.given.bits.split(",") for word in ("--bundle", self.bundles / f"bits-{bits}")]
+        bundles = [word for bits in self.bits() for word in ("--bundle", self.bundles / f"bits-{bits}")]
         command = self.program("oscar-verify", *bundles, "--text", self.texts / f"{kind}_eval.txt", "--context", length, "--tokens", 0, "--max-sequences",
                                max(1, self.given.tokens // length), "--methods", self.given.methods, "--layer-sequences", 1, "--no-gate",
                                "--overwrite", "--report", report)
