@@ -49,7 +49,7 @@ MethodEngine::MethodEngine(const MethodSpec& description, const ModelConfig& mod
   for (const SideCode* s : {&description_.key, &description_.value}) {
     if (s->basis != CacheBasis::kRandom || random_low_.defined()) continue;
     const std::int64_t boosted = std::llround(s->boosted_share * static_cast<double>(head_dim_));
-    random_boosted_ = as_float(random_orthogonal(boosted, kRotationSeed));
+    random_boosted_ = boosted == 0 ? at::empty({0, 0}) : as_float(random_orthogonal(boosted, kRotationSeed));
     random_low_ = as_float(random_orthogonal(head_dim_ - boosted, kRotationSeed + 1));
   }
 }

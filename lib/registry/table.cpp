@@ -43,6 +43,16 @@ MethodSpec turboquant() {
               "TurboQuant (arXiv 2504.19874), MSE variant", s);
 }
 
+// TurboQuant with the codes of vLLM's turboquant_4bit_nc and turboquant_3bit_nc, without their correction of norms and
+// with a random rotation in place of a Hadamard one: keys by Lloyd-Max, values by the range of a token and head.
+MethodSpec turboquant_served(int bits) {
+  SideCode key = side(CacheCode::kLloydMax, bits, 0);
+  key.basis = CacheBasis::kRandom;
+  const std::string count = std::to_string(bits);
+  return {"turboquant" + count, count + " bits, keys by random rotation and Lloyd-Max centroids, values by min/max",
+          "TurboQuant (arXiv 2504.19874) as in vLLM", key, side(CacheCode::kUniform, bits, 0)};
+}
+
 // Methods of every comparison, and methods that oscar-fit makes.
 std::vector<MethodRow> own_methods() {
   return {
@@ -101,6 +111,8 @@ std::vector<MethodSpec> other_methods() {
       kivi("kivi2", 32),
       kivi("kivi2-g128", 128),
       turboquant(),
+      turboquant_served(4),
+      turboquant_served(3),
   };
 }
 

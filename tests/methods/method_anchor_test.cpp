@@ -16,7 +16,8 @@ struct Figures {
 };
 constexpr Figures kMinMax2g32{.154, .933, 1.015}, kMinMax2{.251, .896, 1.010},
     // A quarter of the channels with one bit more; these are the ones of most energy.
-    kLloyd25{.75 * .116 + .25 * .034, .951, .906, 0.03};
+    kLloyd25{.75 * .116 + .25 * .034, .951, .906, 0.03},
+    kLloyd4{.0095, .9952, .9905, 0.03}, kMinMax4{.00997, .9951, 1.0};
 
 struct MethodAnchor {
   const char* id;
@@ -51,7 +52,8 @@ TEST_P(MethodOnGaussianRows, LandsOnItsFigures) {
 INSTANTIATE_TEST_SUITE_P(Methods, MethodOnGaussianRows,
                          testing::Values(MethodAnchor{"kivi2", kMinMax2g32, kMinMax2g32},
                                          MethodAnchor{"kivi2-g128", kMinMax2, kMinMax2},
-                                         MethodAnchor{"turboquant2.5", kLloyd25, kLloyd25}),
+                                         MethodAnchor{"turboquant2.5", kLloyd25, kLloyd25},
+                                         MethodAnchor{"turboquant4", kLloyd4, kMinMax4}),
                          [](const auto& info) {
                            std::string name = info.param.id;
                            for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';

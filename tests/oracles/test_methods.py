@@ -67,6 +67,8 @@ def turboquant_half(x, boosted_matrix, low_matrix, bits):
     for h in range(H):
         order = np.argsort(-(x[:128, h].astype(np.float64) ** 2).sum(0), kind="stable")
         for part, matrix, b in ((order[:n], boosted_matrix, bits + 1), (order[n:], low_matrix, bits)):
+            if not len(part):
+                continue
             z = (x[:, h, part] @ matrix.T).astype(np.float32)
             y[:, h, part] = np.stack([lloyd_max(r, b) for r in z]) @ matrix
     return y
@@ -102,6 +104,8 @@ def oracle(name, k, v, random_rotation):
         "q4_0": lambda: both(lambda x: per_token(x, q4_0, 32)),
         "kivi2": lambda: kivi(32),
         "kivi2-g128": lambda: kivi(128),
+        "turboquant4": lambda: (turboquant_half(k, np.zeros((0, 0)), random_rotation(128, 1), 4), per_token(v, lambda g: asymmetric(g, 4), D)),
+        "turboquant3": lambda: (turboquant_half(k, np.zeros((0, 0)), random_rotation(128, 1), 3), per_token(v, lambda g: asymmetric(g, 3), D)),
         "turboquant2.5": lambda: both(lambda x: turboquant_half(x, random_rotation(32, 0), random_rotation(96, 1), 2)),
     }[name]()
 
@@ -110,7 +114,7 @@ def oracle(name, k, v, random_rotation):
 BLOCK, TOKEN = (1, 128), (129, 1)
 WINDOWS = {"kivi2": ((0, *BLOCK), (0, *TOKEN)), "kivi2-g128": ((0, *BLOCK), (0, *TOKEN))}
 
-METHODS = ["fp8", "q4_0", "kivi2", "kivi2-g128", "turboquant2.5"]
+METHODS = ["fp8", "q4_0", "kivi2", "kivi2-g128", "turboquant2.5", "turboquant4", "turboquant3"]
 
 
 def test_every_method_has_an_oracle(tool):

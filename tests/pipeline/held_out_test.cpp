@@ -51,6 +51,15 @@ TEST(HoldOut, TakesFirstWhatTheBudgetLeaves) {
   EXPECT_EQ(rest.skipped.front().reason, "held out for the measurement at the end");
 }
 
+TEST(HoldOut, TakesTheEndOfThePromptThatTheBudgetCuts) {
+  const PromptSet whole = prompts_of({10000, 40000});
+  PromptSet rest = whole;
+  const PromptSet held = hold_out(rest, 30000, {8, 8192}, kWindows);
+  expect_split(whole, rest, held);
+  EXPECT_EQ(token_count(held), 20000) << "all that the calibration does not reach";
+  EXPECT_EQ(held.prompts.front().ids.front(), 30000);
+}
+
 TEST(HoldOut, TakesATenthAndForEightSequencesUpToAFifth) {
   for (const auto& [prompts, expected] : {std::pair<int, std::int64_t>{200, 20000}, {60, 8000}, {20, 4000}}) {
     const PromptSet whole = prompts_of(std::vector<std::int64_t>(static_cast<std::size_t>(prompts), 1000));
@@ -84,17 +93,20 @@ TEST(HoldOut, LeavesShortSetsWhole) {
   }
 }
 
-TEST(ShapeWithin, FourSequencesAtLeast) {
+TEST(ShapeWithin, AllSequencesOrFourShortOnes) {
   const HeldOutShape wanted{8, 8192};
   const auto shape = [&](std::int64_t tokens) { return shape_within(wanted, tokens, kWindows); };
-  EXPECT_EQ(shape(100000)->sequences, 8);
-  EXPECT_EQ(shape(100000)->context, 8192);
-  EXPECT_EQ(shape(50000)->sequences, 6);
-  EXPECT_EQ(shape(50000)->context, 8192);
-  EXPECT_EQ(shape(8000)->sequences, 4);
-  EXPECT_EQ(shape(8000)->context, 2000);
-  EXPECT_EQ(shape(2560)->context, 640);  // twice the windows
-  EXPECT_FALSE(shape(2559));
+  for (const auto& [tokens, sequences, context] : {std::array<std::int64_t, 3>{100000, 8, 8192},
+                                                   {50000, 8, 6250},
+                                                   {8192, 8, 1024},
+                                                   {8000, 4, 2000},
+                                                   {2560, 4, 640}}) {
+    EXPECT_EQ(shape(tokens)->sequences, sequences) << tokens;
+    EXPECT_EQ(shape(tokens)->context, context) << tokens;
+  }
+  EXPECT_EQ(shape_within({8, 700}, 1 << 20, kWindows)->sequences, 8);  // short contexts are served
+  EXPECT_EQ(shape_within({4, 1024}, 1 << 20, kWindows)->sequences, 4);
+  EXPECT_FALSE(shape(2559));  // not twice the windows
   EXPECT_FALSE(shape(0));
 }
 
@@ -105,7 +117,7 @@ TEST(WantedShape, FollowsDeviceAndModel) {
   smollm.head_dim = 64, smollm.vocabulary = 49152;
   EXPECT_EQ(wanted_shape(smollm, c10::kCUDA, 8192).sequences, 8);
   EXPECT_EQ(wanted_shape(smollm, c10::kCUDA, 8192).context, 8192);
-  EXPECT_EQ(wanted_shape(smollm, c10::kCUDA, 131072).sequences, 4);
+  EXPECT_EQ(wanted_shape(smollm, c10::kCUDA, 131072).sequences, 8);
   EXPECT_EQ(wanted_shape(smollm, c10::kCUDA, 131072).context, 32768);
   EXPECT_EQ(wanted_shape(smollm, c10::kCPU, 8192).sequences, 8);
   EXPECT_EQ(wanted_shape(smollm, c10::kCPU, 8192).context, 2048);

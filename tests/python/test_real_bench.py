@@ -63,7 +63,7 @@ def test_table(tmp_path):
         return [{"text": t, "ids": [*map(ord, t)]} for t in texts]
 
     right, wrong = "```python\ndef double(x):\n    return 2 * x\n```", "no"
-    about = dict(model="m", engine="vllm", gpu="g", versions="v", prefix_caching=False, numbers=["123", "45"])
+    about = dict(model="m", engine="vllm", gpu="g", versions="v", prefix_caching=False, wanted={"needles": ["123", "45"]}, most={"he": 512, "needles": 24})
     bf16 = about | dict(cache="bf16", he=answers(right, right, wrong), needles=answers("123", "45"), one=answers("a", "b"), eight=answers("a", "b"))
     ours = about | dict(cache="/b/oscar-2.25", he=answers(right, wrong, "x" * 100), needles=answers("123", "no"), one=answers("a", "b"),
                         eight=answers("a", "c"), forty=answers("a"), kl_2112_1=dict(kl_served=0.00512), kl_2112_40=dict(kl_served=0.00498))
@@ -74,8 +74,8 @@ def test_table(tmp_path):
     made = subprocess.run([sys.executable, str(BENCH / "table.py"), str(tmp_path), "--lines", str(lines), "--predicted", "oscar-2.25=0.005"],
                           capture_output=True, text=True, check=True)
     assert made.stdout.splitlines() == [
-        "| cache | KL 2112 x 1 | KL 2112 x 40 | predicted | other text than alone | degenerate | HumanEval | behind 6,000 tokens | needles |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
-        "| bf16 |  |  |  | 0 of 2 | 0 | 2 of 3 |  | 2 of 2 |",
-        "| oscar-2.25 | 0.0051 | 0.0050 | 0.0050 | 1 of 3 | 1 | 1 of 3 (lost 1, won 0, p 1.0) |  | 1 of 2 (lost 1, won 0, p 1.0) |"]
+        "| cache | KL 2112 x 1 | KL 2112 x 40 | predicted | other text than alone | degenerate | HumanEval | after 6,000 tokens | needles | variables | quotes | next call |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "| bf16 |  |  |  | 0 of 2 | 0 | 2 of 3 |  | 2 of 2 |  |  |  |",
+        "| oscar-2.25 | 0.0051 | 0.0050 | 0.0050 | 1 of 3 | 1 | 1 of 3 (lost 1, won 0, p 1.0) |  | 1 of 2 (lost 1, won 0, p 1.0) |  |  |  |"]
     assert [json.loads(line)["cache"] for line in lines.read_text().splitlines()] == ["bf16", "/b/oscar-2.25"]

@@ -18,6 +18,8 @@ TEST(Sizes, AreThePublishedOnes) {
   EXPECT_DOUBLE_EQ(mean_bits("kivi2"), 3.0);
   EXPECT_DOUBLE_EQ(mean_bits("kivi2-g128"), 2.25);
   EXPECT_DOUBLE_EQ(mean_bits("turboquant2.5"), 2.5);
+  EXPECT_DOUBLE_EQ(mean_bits("turboquant4"), 4.0 + 0.5 * (16.0 + 32.0) / 128);
+  EXPECT_DOUBLE_EQ(mean_bits("turboquant3"), 3.0 + 0.5 * (16.0 + 32.0) / 128);
 }
 
 TEST(Sizes, WindowsCount) {

@@ -9,7 +9,7 @@ namespace oscar {
 namespace {
 
 constexpr std::int64_t kSequences = 8, kLeastSequences = 4;
-constexpr std::int64_t kLongest = 32768, kMostMeasured = 65536, kShortest = 1024;
+constexpr std::int64_t kLongest = 32768, kShortest = 1024;
 constexpr double kMostCpuProducts = 6e12;  // of two passes over all sequences
 
 std::int64_t tokens_of(const PromptSet& prompts, const std::vector<std::size_t>& places) {
@@ -57,6 +57,9 @@ class Selection {
     if (taken == 0) taken = std::min(goal, std::ssize(longest->ids) / 2);
   }
 
+  // The end of one prompt.
+  void cut(std::size_t i, std::int64_t tokens) { taken_[i] = std::max(taken_[i], tokens); }
+
   std::int64_t of(std::size_t i) const { return taken_[i]; }
 
  private:
@@ -68,10 +71,7 @@ class Selection {
 
 HeldOutShape wanted_shape(const ModelConfig& model, c10::Device device, std::int64_t served) {
   HeldOutShape shape{kSequences, std::max(std::min(served, kLongest), std::int64_t{1})};
-  if (!device.is_cpu()) {
-    shape.sequences = std::clamp(kMostMeasured / shape.context, kLeastSequences, kSequences);
-    return shape;
-  }
+  if (!device.is_cpu()) return shape;
   const auto fits = [&](std::int64_t sequences) {
     return products(model, {sequences, shape.context}) <= kMostCpuProducts;
   };
@@ -81,9 +81,11 @@ HeldOutShape wanted_shape(const ModelConfig& model, c10::Device device, std::int
 }
 
 std::optional<HeldOutShape> shape_within(const HeldOutShape& wanted, std::int64_t tokens, const CacheWindows& windows) {
-  HeldOutShape shape = wanted;
-  shape.sequences = std::min(wanted.sequences, tokens / wanted.context);
-  if (shape.sequences < kLeastSequences) shape = {kLeastSequences, std::min(wanted.context, tokens / kLeastSequences)};
+  // All sequences, if they are not too short; else fewer of that length, and shorter ones in the end.
+  HeldOutShape shape{wanted.sequences, std::min(wanted.context, tokens / std::max<std::int64_t>(wanted.sequences, 1))};
+  if (shape.context < std::min(kShortest, wanted.context)) {
+    shape = {kLeastSequences, std::min(wanted.context, tokens / kLeastSequences)};
+  }
   if (shape.context < 2 * (windows.sink + windows.recent)) return std::nullopt;
   return shape;
 }
@@ -95,11 +97,14 @@ PromptSet hold_out(PromptSet& prompts, std::int64_t budget, const HeldOutShape& 
     (all >= budget ? beyond : within).push_back(i);
     all += std::ssize(prompts.prompts[i].ids);
   }
-  const std::int64_t free = tokens_of(prompts, beyond);
+  // What the budget leaves: whole prompts, and the end of the one in which it ends.
+  const std::int64_t behind = tokens_of(prompts, beyond), tail = std::max<std::int64_t>(0, all - behind - budget);
+  const std::int64_t free = behind + tail;
   const std::int64_t share = std::max(all / 10, std::min(all / 5, kSequences * kShortest));
   const std::int64_t goal = std::min(wanted.tokens(), std::max(free, share));
   Selection selection(prompts);
-  selection.spread(beyond, std::min(goal, free), false);
+  selection.spread(beyond, std::min(goal, behind), false);
+  if (tail > 0 && selection.tokens() < goal) selection.cut(within.back(), std::min(tail, goal - selection.tokens()));
   if (selection.tokens() < goal) selection.spread(within, goal - selection.tokens(), true);
   if (selection.tokens() == 0) selection.cut_longest(goal);
   if (!shape_within(wanted, selection.tokens(), windows)) return {};

@@ -19,19 +19,21 @@ struct HeldOutShape {
   std::int64_t tokens() const { return sequences * context; }
 };
 
-// What a run measures where prompts abound: 8 sequences of the contexts that will be served, at most 32,768 tokens each
-// and 65,536 together. On the CPU they are shorter, and down to 4, such that two passes take about two minutes of two
-// cores. The rule counts products, not seconds, so that it gives the same on every machine.
+// What a run measures where prompts abound: 8 sequences of the contexts that will be served, at most 32,768 tokens
+// each. On the CPU they are shorter, and down to 4, such that two passes take about two minutes of two cores. The rule
+// counts products, not seconds, so that it gives the same on every machine.
 HeldOutShape wanted_shape(const ModelConfig& model, c10::Device device, std::int64_t served);
 
-// The same with `tokens` tokens of text: at least 4 sequences, for an interval, as long as the text allows. nullopt:
-// they would not be twice as long as the BF16 windows, and most tokens would see little that is quantized.
+// The same with `tokens` tokens of text: as many sequences, as long as the text allows, or 4 if they would be shorter
+// than 1,024 tokens. nullopt: they would not be twice as long as the BF16 windows, and most tokens would see little
+// that is quantized.
 std::optional<HeldOutShape> shape_within(const HeldOutShape& wanted, std::int64_t tokens, const CacheWindows& windows);
 
-// Takes prompts out of the set and returns them, for at most the wanted tokens. First come prompts that the budget of
-// the calibration does not reach. If those are not enough: a tenth of all tokens, or up to a fifth for 8 sequences of
-// 1,024 tokens. Prompts come from all parts of the set; a long one gives its end. Empty if shape_within() would have
-// none, so that short sets stay whole. The rows are listed among `prompts.skipped`.
+// Takes prompts out of the set and returns them, for at most the wanted tokens. First comes what the budget of the
+// calibration does not reach: whole prompts, and the end of the one that it cuts. If that is not enough: a tenth of all
+// tokens, or up to a fifth for 8 sequences of 1,024 tokens. Prompts come from all parts of the set; a long one gives
+// its end. Empty if shape_within() would have none, so that short sets stay whole. The rows are listed among
+// `prompts.skipped`.
 PromptSet hold_out(PromptSet& prompts, std::int64_t budget, const HeldOutShape& wanted, const CacheWindows& windows);
 
 }  // namespace oscar

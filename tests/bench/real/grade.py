@@ -1,5 +1,6 @@
 """What answers are worth: HumanEval by running it, needles, answers that repeat themselves, and exact tests of pairs."""
 import concurrent.futures
+import json
 import math
 import re
 import subprocess
@@ -31,6 +32,34 @@ def human_eval(answers, tasks):
 
 def needles(answers, numbers):
     return [number in answer["text"] for answer, number in zip(answers, numbers)]
+
+
+def variables(answers, wanted):
+    return [set(re.findall(r"VAR_\d+", answer["text"])) == set(names) for answer, names in zip(answers, wanted)]
+
+
+def quotes(answers, passages):
+    """Every line of the passage, in its order and with its spaces between words."""
+    return ["\n".join(line.strip() for line in passage.splitlines()) in "\n".join(line.strip() for line in answer["text"].splitlines())
+            for answer, passage in zip(answers, passages)]
+
+
+def next_call(text, wanted):
+    """(JSON, tool, arguments) of the call that an answer begins with: does it read, is it the session's next tool, has it the arguments of the others."""
+    called = re.match(r"\s*(\w+)\((.*)", text, re.S)
+    if not called:
+        return False, False, False
+    try:
+        given, _ = json.JSONDecoder().raw_decode(called[2])
+    except ValueError:
+        return False, called[1] == wanted["tool"], False
+    needed, known = wanted["tools"].get(called[1], [[None], []])
+    return True, called[1] == wanted["tool"], isinstance(given, dict) and set(needed) <= set(given) <= set(known)
+
+
+def calls(answers, wanted):
+    """Calls that are right in all three respects."""
+    return [all(next_call(answer["text"], one)) for answer, one in zip(answers, wanted)]
 
 
 def degenerate(ids):

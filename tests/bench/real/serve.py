@@ -1,10 +1,10 @@
 """serve.py MODEL CACHE WORK: one cache of a real model in vLLM, a process for a cache: KL of what it decodes token by token from what the BF16 cache
-decodes (at 1, 8 and 40 requests), answers to the same prompts at 1, 8 and 40 requests, HumanEval plain and behind 6,000 tokens, needles.
+decodes (at 1, 8 and 40 requests), answers to the same prompts at 1, 8 and 40 requests, and the tasks of prompts.py.
 
 CACHE: bf16 (first: the others compare with its files, and wait for them), fp8, turboquant_4bit_nc, or a bundle's folder. WORK holds tasks.json and
 agent_eval.txt (texts.py) and gets a file a cache, which table.py reads. What the file has already is not measured again.
 Environment: PREFIX=1 (prefix caching: the second pass over the same texts is scored too), NGRAM=1 (speculation), EAGER=1, MEMORY (bytes of the
-KV cache), SLOTS, LENGTHS (tokens of scored texts), TASKS=0, SETS=he,he_behind,needles, AT_ONE, NOISE=1 (with bf16: tasks once more, 16 at a time), TRAFFIC (a row of
+KV cache), SLOTS, LENGTHS (tokens of scored texts), TASKS=0, SETS=he,needles, AT_ONE, NOISE=1 (with bf16: tasks once more, 16 at a time), TRAFFIC (a row of
 ../vllm/traffic.py) and TURNS."""
 import json
 import os
@@ -22,6 +22,7 @@ from transformers import AutoTokenizer  # noqa: E402
 
 REQUESTS = (1, 8, 40)
 LENGTHS = [int(n) for n in os.environ.get("LENGTHS", "2112,8192").split(",")]
+TASKS = (("he", 512), ("he_behind", 512), ("needles", 24), ("variables", 48), ("quotes", 256), ("calls", 512))  # sets, and the longest answers
 AT_ONE = int(os.environ.get("AT_ONE", 40))  # texts and answers that are made one at a time
 
 
@@ -90,16 +91,16 @@ def main():
     measured = Measured(work / f"{name}.json")
     tokenizer = AutoTokenizer.from_pretrained(model)
     limit = json.loads((pathlib.Path(model) / "config.json").read_text())["max_position_embeddings"]
-    sets, numbers = prompts.of(tokenizer, work, limit)
+    sets, wanted = prompts.of(tokenizer, work, limit)
     longest = min(limit, max(len(p) for s in sets.values() for p in s) + 600)
-    sets = {k: [p for p in s if len(p) + 512 <= longest or k == "needles"] for k, s in sets.items()}
+    sets = {k: [p for p in s if len(p) + 512 <= longest or k not in ("he", "he_behind")] for k, s in sets.items()}
     begin = time.perf_counter()
     llm = engine(model, cache, longest)
     import vllm
     from vllm import SamplingParams
     measured.found.update(model=pathlib.Path(model).name, engine="vllm", cache=cache, name=name, gpu=torch.cuda.get_device_name(), longest=longest,
                           versions=f"vllm {vllm.__version__}, torch {torch.__version__}", start_s=round(time.perf_counter() - begin, 1),
-                          prefix_caching=bool(os.environ.get("PREFIX")), numbers=numbers)
+                          prefix_caching=bool(os.environ.get("PREFIX")), wanted=wanted, most={name: most for name, most in TASKS})
 
     def ask(given, most):
         answers = llm.generate([{"prompt_token_ids": p} for p in given], SamplingParams(max_tokens=most, temperature=0), use_tqdm=False)
@@ -118,8 +119,8 @@ def main():
         measured("forty", lambda: ask(some, 64))
 
     def tasks_solved():
-        for key, most in (("he", 512), ("he_behind", 512), ("needles", 24)):
-            if key not in os.environ.get("SETS", key).split(","):
+        for key, most in TASKS:
+            if key not in os.environ.get("SETS", key).split(",") or not sets.get(key):
                 continue
             measured(key, lambda: ask(sets[key], most))
         if cache == "bf16" and os.environ.get("NOISE"):  # of another batch size

