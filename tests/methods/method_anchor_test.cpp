@@ -16,8 +16,8 @@ struct Figures {
 };
 constexpr Figures kMinMax2g32{.154, .933, 1.015}, kMinMax2{.251, .896, 1.010},
     // A quarter of the channels with one bit more; these are the ones of most energy.
-    kLloyd25{.75 * .116 + .25 * .034, .951, .906, 0.03},
-    kLloyd4{.0095, .9952, .9905, 0.03}, kMinMax4{.00997, .9951, 1.0};
+    kLloyd25{.75 * .116 + .25 * .034, .951, .906, 0.03}, kLloyd4{.0095, .9952, .9905, 0.03},
+    kMinMax4{.00997, .9951, 1.0};
 
 struct MethodAnchor {
   const char* id;

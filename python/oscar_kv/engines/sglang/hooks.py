@@ -69,8 +69,8 @@ def _next_round(original: Callable[..., Any], self: Any, tree_cache: Any = None,
     sink = serving.bundle.sink
     setattr(self, OFFERED, (sink, computed_tokens(serving.bundle.recent)))
     made = original(self, tree_cache, *args, **kwargs)
-    if 0 < len(self.prefix_indices) and (len(self.prefix_indices) < sink or
-                                         not serving.keep_sink(self.prefix_indices[:sink])):
+    found = self.prefix_indices
+    if len(found) > 0 and (len(found) < sink or not serving.keep_sink(found[:sink])):
         # The tree keeps the old copy, so that the new one, under the same key, would not be found.
         self.extra_key = f"{self.extra_key or ''} oscar-kv {next(_copies)}"
         made = original(self, tree_cache, *args, **kwargs)
