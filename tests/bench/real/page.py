@@ -141,18 +141,19 @@ def served(found, model):
     if not caches:
         return []
     lines = {name: found.served[model, name] for name in caches}
+    base = lines.get("bf16", {})
+    again = base.get("he_behind_again_lost_won_p")
+    noise = f" BF16 16 requests at a time loses {again[0]} and wins {again[1]} of these tasks (p {again[2]:.2g})." if again else ""
+    told = [f"Served by {base.get('versions', 'vllm')}, {base.get('card', '')}. KL of 64 tokens after 2,048 to BF16 at one request, so that BF16's row is the "
+            f"noise of its own arithmetic. Tasks: in brackets lost and won against BF16, and McNemar's exact p.{noise}", ""]
     named = [name for name in table.TASKS if any(name in line for line in lines.values())]
-    rows = [[ROWS[name], *(task(line, one) for one in named)] for name, line in lines.items()]
+    head = ["cache", *(f"KL, {n} at once" for n in (1, 8, 40)), *(table.TASKS[name] for name in named)]
+    rows = [[ROWS[name], *(shown(line.get(f"kl_served_2112_{n}")) for n in (1, 8, 40)), *(task(line, one) for one in named)] for name, line in lines.items()]
+    told += lines_of(head, rows)
     long = "he_behind_answers"
     ends = [[ROWS[name], *(shown(line[long][key], form) for key, form in (("tokens", "{:.0f}"), ("endless", "{:.1%}"), ("degenerate", "{:.1%}")))]
             for name, line in lines.items() if long in line]
-    base = lines.get("bf16", {})
-    again, kl = base.get("he_behind_again_lost_won_p"), base.get("kl_served_2112_40")
-    noise = [f"BF16 16 requests at a time, against BF16 of all at once, loses {again[0]} and wins {again[1]} (p {again[2]:.2g})."] if again else []
-    noise += [f"KL of BF16 at 40 requests to BF16 at one: {kl:.2g}."] if kl else []
-    return ([f"Tasks in {base.get('versions', 'vLLM')}, {base.get('card', '')}. In brackets: lost and won against BF16, and McNemar's exact p. "
-             + " ".join(noise), ""] + lines_of(["cache", *(table.TASKS[name] for name in named)], rows)
-            + ["Answers to HumanEval after 6,000 tokens:", ""] + lines_of(["cache", "tokens", "never end", "degenerate"], ends))
+    return told + (["Answers to HumanEval after 6,000 tokens:", ""] + lines_of(["cache", "tokens", "never end", "degenerate"], ends) if ends else [])
 
 
 def pictures(found, model):
@@ -212,6 +213,7 @@ def front(found):
     models = [model for model in found.models if found.lengths(model)]
     ends = {model: (found.lengths(model)[0], found.lengths(model)[-1]) for model in models}
     head = ["cache", "code bits", "smaller"] + [f"{NAMES.get(m, m)}: KL, {' / '.join(short(n) for n in dict.fromkeys(ends[m]))}" for m in models]
+    head += [f"{NAMES.get(m, m)}: KL in vLLM" for m in found.models if m not in models]
     tasks = [(model, one) for model in found.models for one in ("he", "he_behind") if (model, "bf16") in found.served and one in found.served[model, "bf16"]]
     head += [f"{NAMES.get(model, model)}: {table.TASKS[one]}" for model, one in tasks] + ["8B, tokens/s"]
     rows = []
@@ -222,6 +224,7 @@ def front(found):
         code = min(bits, default=16.0)
         kls = [" / ".join(shown(found.mean(m, n, name, "kl")) for n in dict.fromkeys(ends[m])) if name != "bf16" else "0" for m in models]
         scores = [found.served.get((model, name), {}).get(one, "") for model, one in tasks]
+        kls += [shown(found.served.get((m, name), {}).get("kl_served_2112_40")) for m in found.models if m not in models]
         rows.append([label, f"{code:.2f}", smaller(code), *(kl.strip(" /") for kl in kls), *scores,
                      speed({"bf16": "bf16", "fp8": "fp8", "bits-2.25": "uniform"}.get(name, "-"))])
     return "\n".join([MARK, *lines_of(head, rows)])
