@@ -32,7 +32,7 @@ measures it and writes this page. Raw lines with their commands are in `tests/be
 FP8 without scales fails where key biases are large, as in Qwen2.5: E4M3 keeps three bits of a large number. `oscar-verify --methods fp8` shows
 it on your model in two minutes, before you serve.
 
-<!-- not run: network, GPU -->
+<!-- not run: network -->
 ```console
 $ scripts/study -o study
 $ scripts/study -o tests/bench/results --steps page
@@ -114,10 +114,13 @@ def quality(found, model):
         tail = found.values(model, last, name, "p999")
         rows.append([ROWS[name], f"{bits:.2f}", *(shown(found.mean(model, n, name, "kl")) for n in lengths), shown(max(tail) if tail else None),
                      shown(found.mean(model, last, name, "ppl_ratio"), "{:.3f}"), shown(100 * (found.mean(model, last, name, "same_top") or 0), "{:.1f}%")])
+    kl, tail = found.mean(model, last, "bits-2.25", "kl"), found.values(model, last, "bits-2.25", "p999")
+    aim = [] if kl is None else [f"Aims at 2.25 bits: KL at most 0.012, here {kl:.3g} at {short(last)}"
+                                 + (f"; 99.9th percentile at most 0.5, here {max(tail):.3g}" if tail else "") + ".", ""]
     cards = sorted({line["card"] for (name, *_), line in found.judged.items() if name == model})
     calibrated = sorted({kinds.KINDS[line["calibrated"]] for (name, *_), line in found.judged.items() if name == model})
     return [f"Means over {kinds_named}; the 99.9th percentile is that of the worst kind. Calibrated on {', '.join(calibrated)}. Computed on: {', '.join(cards)}.",
-            ""] + lines_of(head, rows)
+            ""] + lines_of(head, rows) + aim
 
 
 def by_kind(found, model):
