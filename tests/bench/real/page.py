@@ -13,7 +13,6 @@ NAMES = {"qwen2.5-coder-1.5b": "Qwen2.5-Coder-1.5B", "smollm2-135m": "SmolLM2-13
 ROWS = {"bf16": "BF16", "fp8": "`fp8`", "turboquant4": "`turboquant4`", "turboquant3": "`turboquant3`", "kivi2": "`kivi2`", "oscar": "`oscar`",
         "bits-4": "`waterfill`, 4 bits", "bits-3": "`waterfill`, 3 bits", "bits-2.25": "`waterfill`, 2.25 bits", "bits-1.5": "`waterfill`, 1.5 bits"}
 SERVED = {"turboquant_4bit_nc": "turboquant4", "turboquant_3bit_nc": "turboquant3"}
-MARK = "<!-- scripts/study writes this table -->"
 WINDOWS, CONTEXT = 320, 32768
 HEAD = """# Study of real models
 
@@ -230,7 +229,7 @@ def front(found):
         kls += [shown(found.served.get((m, name), {}).get("kl_served_2112_40")) for m in found.models if m not in models]
         rows.append([label, f"{code:.2f}", smaller(code), *(kl.strip(" /") for kl in kls), *scores,
                      speed({"bf16": "bf16", "fp8": "fp8", "bits-2.25": "uniform"}.get(name, "-"))])
-    return "\n".join([MARK, *lines_of(head, rows)])
+    return "\n".join(lines_of(head, rows))
 
 
 def write(folder, root=ROOT):
@@ -241,4 +240,4 @@ def write(folder, root=ROOT):
         (root / "docs/study" / name).write_text(svg)
     (root / "docs/study.md").write_text(text)
     readme = (root / "README.md").read_text()
-    (root / "README.md").write_text(re.sub(f"{MARK}\\n(\\|.*\\n)*", lambda _: front(found), readme))
+    (root / "README.md").write_text(re.sub(r"\| cache \|.*\n(\|.*\n)*", lambda _: front(found), readme, count=1))
