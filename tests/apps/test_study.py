@@ -87,12 +87,12 @@ def test_page_of_the_lines(studied, tmp_path):
     mean = sum(judged[kind, 512]["fp8"]["kl"] for kind in ("agent", "code")) / 2
     row = next(line for line in text.splitlines() if line.startswith("| `fp8` | 8.00"))
     assert f"| {mean:.3g} |" in row and f"{max(judged[kind, 512]['fp8']['p999'] for kind in ('agent', 'code')):.3g}" in row
-    assert "| cache | agent sessions | code |" in text and "| `turboquant4` | 0 of 4 (3, 0, 0.25) |" in text
-    assert "loses 1 and wins 0 (p 1)" in text and "| BF16 | 20 | 25.0% | 0.0% |" in text
+    assert "| cache | agent sessions | code |" in text and "| `turboquant4` | 0.0003 | 0 of 4 (3, 0, 0.25) |" in text
+    assert "loses 1 and wins 0 of these tasks (p 1)" in text and "| BF16 | 20 | 25.0% | 0.0% |" in text
     assert set(images) == {"tiny-llama-bits.svg", "tiny-llama-position.svg", "tiny-llama-tasks.svg"}
     assert images["tiny-llama-bits.svg"].count("<polyline") == 1 and images["tiny-llama-position.svg"].count("<polyline") == 4
     front = page.front(found)
-    assert "| BF16 | 16.00 | 1.0x | 0 | 3 of 4 | 2,700 |" in front and front.startswith(page.MARK)
+    assert "| BF16 | 16.00 | 1.0x | 0 | 3 of 4 | 2,700 |" in front and front.startswith("| cache | code bits | smaller |")
 
 
 def test_grades_of_calls_quotes_and_variables():

@@ -44,7 +44,7 @@ TEST(HoldOut, TakesFirstWhatTheBudgetLeaves) {
   PromptSet rest = whole;
   const PromptSet held = hold_out(rest, 30000, {8, 2048}, kWindows);
   expect_split(whole, rest, held);
-  EXPECT_EQ(token_count(held), 16000);  // nearly 8 x 2,048, in whole prompts
+  EXPECT_EQ(token_count(held), 16384);  // whole prompts, and the end of one
   EXPECT_GE(held.prompts.front().ids.front(), 30000) << "what the calibration reaches stays";
   EXPECT_GT(held.prompts.back().ids.front(), 90000) << "from all parts of the rest";
   EXPECT_EQ(rest.skipped.size(), 16u);
@@ -58,6 +58,12 @@ TEST(HoldOut, TakesTheEndOfThePromptThatTheBudgetCuts) {
   expect_split(whole, rest, held);
   EXPECT_EQ(token_count(held), 20000) << "all that the calibration does not reach";
   EXPECT_EQ(held.prompts.front().ids.front(), 30000);
+
+  PromptSet two = prompts_of({30000, 50000});  // the second is longer than what is wanted, and not reached
+  const PromptSet end = hold_out(two, 30000, {8, 2048}, kWindows);
+  EXPECT_EQ(token_count(end), 16384);
+  EXPECT_EQ(end.prompts.front().ids.front(), 80000 - 16384);
+  EXPECT_EQ(token_count(two), 80000 - 16384);
 }
 
 TEST(HoldOut, TakesATenthAndForEightSequencesUpToAFifth) {

@@ -57,8 +57,10 @@ class Selection {
     if (taken == 0) taken = std::min(goal, std::ssize(longest->ids) / 2);
   }
 
-  // The end of one prompt.
-  void cut(std::size_t i, std::int64_t tokens) { taken_[i] = std::max(taken_[i], tokens); }
+  // The end of one prompt, at most `most` tokens, as far as the goal asks for it.
+  void cut(std::size_t i, std::int64_t most, std::int64_t goal) {
+    taken_[i] = std::clamp(taken_[i] + goal - tokens(), taken_[i], std::max(taken_[i], most));
+  }
 
   std::int64_t of(std::size_t i) const { return taken_[i]; }
 
@@ -104,7 +106,8 @@ PromptSet hold_out(PromptSet& prompts, std::int64_t budget, const HeldOutShape& 
   const std::int64_t goal = std::min(wanted.tokens(), std::max(free, share));
   Selection selection(prompts);
   selection.spread(beyond, std::min(goal, behind), false);
-  if (tail > 0 && selection.tokens() < goal) selection.cut(within.back(), std::min(tail, goal - selection.tokens()));
+  for (const std::size_t i : beyond) selection.cut(i, std::ssize(prompts.prompts[i].ids), goal);
+  if (tail > 0) selection.cut(within.back(), tail, goal);
   if (selection.tokens() < goal) selection.spread(within, goal - selection.tokens(), true);
   if (selection.tokens() == 0) selection.cut_longest(goal);
   if (!shape_within(wanted, selection.tokens(), windows)) return {};
