@@ -88,8 +88,9 @@ class Prefixes:
         manager, name = self.manager, request.request_id
         first = manager.num_cached_block.get(name, 0)
         original(request, *given, **named)
-        blocks = manager.req_to_blocks[name]
-        self.written.update(block.block_id for block in blocks[first:manager.num_cached_block.get(name, 0)])
+        blocks, until = manager.req_to_blocks[name], manager.num_cached_block.get(name, 0)
+        if until > first:
+            self.written.update(block.block_id for block in blocks[first:until])
         if blocks:
             self.sinks.begin(name, blocks[0].block_id)
 
@@ -99,7 +100,7 @@ class Prefixes:
 
     def get_num_blocks_to_allocate(self, original: Callable[..., int], request_id: str, num_tokens: int,
                                    new_computed_blocks: Any, *given: Any, **named: Any) -> int:
-        if any(block.block_id in self.written for block in new_computed_blocks):
+        if new_computed_blocks and any(block.block_id in self.written for block in new_computed_blocks):
             return self.pool.num_gpu_blocks + 1  # more than there are: the scheduler tries again in the next step
         return original(request_id, num_tokens, new_computed_blocks, *given, **named)
 
