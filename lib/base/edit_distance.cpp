@@ -34,9 +34,9 @@ std::string meant_name(const std::string& name, const std::vector<std::string>& 
   return found;
 }
 
-std::string did_you_mean(const std::string& name, const std::vector<std::string>& known) {
+std::string did_you_mean(const std::string& name, const std::vector<std::string>& known, const std::string& otherwise) {
   const std::string meant = meant_name(name, known);
-  return meant.empty() ? "" : "; did you mean '" + meant + "'?";
+  return meant.empty() ? otherwise : "; did you mean '" + meant + "'?";
 }
 
 }  // namespace oscar

@@ -14,7 +14,8 @@ std::size_t edit_distance(const std::string& a, const std::string& b);
 // The known name that was probably meant: at most two letters, or a third of them, are other. Empty if there is none.
 std::string meant_name(const std::string& name, const std::vector<std::string>& known);
 
-// "; did you mean '--bits'?" of that name, or nothing.
-std::string did_you_mean(const std::string& name, const std::vector<std::string>& known);
+// "; did you mean '--bits'?" of that name, or `otherwise`.
+std::string did_you_mean(const std::string& name, const std::vector<std::string>& known,
+                         const std::string& otherwise = "");
 
 }  // namespace oscar

@@ -64,8 +64,7 @@ void refuse_method(const std::string& id, const Bundle* bundle) {
   }
   std::string list;
   for (const std::string& name : known) list += (list.empty() ? "" : ", ") + name;
-  const std::string meant = did_you_mean(id, known);
-  throw UsageError("method '" + id + "' is not known" + (meant.empty() ? ";" : meant) +
+  throw UsageError("method '" + id + "' is not known" + did_you_mean(id, known, ";") +
                    " known methods (oscar-verify methods explains them): " + list);
 }
 

@@ -104,8 +104,7 @@ const ExportFormat& written_format(const std::string& id) {
     list += (list.empty() ? "" : ", ") + row.id;
     ids.push_back(row.id);
   }
-  const std::string meant = did_you_mean(id, ids);
-  throw UsageError("--format '" + id + "' is not one that this version writes" + (meant.empty() ? ";" : meant) +
+  throw UsageError("--format '" + id + "' is not one that this version writes" + did_you_mean(id, ids, ";") +
                    " it writes " + list);
 }
 

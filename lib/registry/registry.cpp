@@ -36,8 +36,7 @@ const MethodRow& fitted_method(const std::string& id) {
   std::string known;
   const std::vector<std::string> ids = ids_of([](const MethodRow& row) { return row.fitted(); });
   for (const std::string& fitted : ids) known += (known.empty() ? "" : ", ") + fitted;
-  const std::string meant = did_you_mean(id, ids);
-  throw UsageError("unknown method '" + id + "'" + (meant.empty() ? ";" : meant) + " choose one of: " + known);
+  throw UsageError("unknown method '" + id + "'" + did_you_mean(id, ids, ";") + " choose one of: " + known);
 }
 
 const MethodRow& preferred_method() {

@@ -5,6 +5,7 @@
 #include "base/foreign_text.h"
 #include "report/number_text.h"
 #include "report/report.h"
+#include "transform/profile_allocation.h"
 
 namespace oscar {
 namespace {
@@ -44,12 +45,6 @@ std::string ending(const VerifyReport& report, const MethodReport& method) {
   if (!method.beside && failed_check(report) != nullptr) return "FAIL";
   if (gate != nullptr) return "PASS";
   return report.undecided.empty() ? "no gate" : "no verdict";
-}
-
-std::string layer_widths(const std::vector<Widths>& widths, std::size_t place) {
-  std::string text;
-  for (const std::uint8_t width : widths.at(place)) text += (text.empty() ? "" : "-") + std::to_string(width);
-  return text;
 }
 
 }  // namespace
@@ -147,8 +142,8 @@ std::string worst_layers_text(const VerifyReport& report, const MethodReport& me
     const LayerError& layer = method.layers[order[i]];
     text += (i == 0 ? "" : ", ") + std::to_string(layer.layer) + " (" + significant(layer.mean.attention_kl, 2);
     if (widths) {
-      text += "; keys " + layer_widths(bundle->key_widths, order[i]) + ", values " +
-              layer_widths(bundle->value_widths, order[i]);
+      text += "; keys " + widths_text(bundle->key_widths.at(order[i])) + ", values " +
+              widths_text(bundle->value_widths.at(order[i]));
     }
     text += ")";
   }

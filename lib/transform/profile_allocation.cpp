@@ -44,6 +44,15 @@ void require_places(const std::vector<std::vector<ProfilePoint>>& places, int he
 
 }  // namespace
 
+std::string widths_text(std::span<const std::uint8_t> widths) {
+  std::string text;
+  for (const std::uint8_t width : widths) {
+    if (!text.empty()) text += '-';
+    text += std::to_string(width);
+  }
+  return text;
+}
+
 std::string bits_text(double bits) { return formatted("%.4g", bits); }
 
 const std::vector<Widths>& falling_profiles() {

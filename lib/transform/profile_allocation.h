@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,9 @@
 namespace oscar {
 
 using Widths = std::array<std::uint8_t, kBands>;  // bits of the blocks, strongest directions first
+
+// "4-2-1-0"; empty without blocks.
+std::string widths_text(std::span<const std::uint8_t> widths);
 
 struct ProfilePoint {
   Widths widths{};

@@ -162,26 +162,7 @@ TEST_F(PagedBackendCuda, Chunks) {
 TEST_F(PagedBackendCuda, FillingAtOnceIsAppendingTokenByToken) {
   for (const CacheWindows& windows : {CacheWindows{64, 40, 1}, CacheWindows{64, 96, 8}, CacheWindows{0, 16, 4}}) {
     const Scenario s = make_scenario(128, 2, 4, Basis::kHead, windows);
-    const Call call = make_call(s, {501}, 31, at::kFloat);
-    PagedAttention at_once(s.method, s.model, gpu_), in_parts(s.method, s.model, gpu_), stepwise(s.method, s.model);
-    const auto append = [&](PagedAttention& attention, std::int64_t begin, std::int64_t end, at::Device device) {
-      const SequenceBatch batch{{7}, {end - begin}, {begin}};
-      attention.append(part(call, batch, begin, end - begin, 1, device));
-    };
-    append(at_once, 0, 490, gpu_);
-    std::int64_t done = 0;
-    for (const std::int64_t next : {30, 31, 100, 350, 490}) append(in_parts, done, next, gpu_), done = next;
-    append(stepwise, 0, 490, at::kCPU);
-    const StoredPages a = at_once.stored(1, 7), b = in_parts.stored(1, 7), c = stepwise.stored(1, 7);
-    EXPECT_EQ(a.tokens, c.tokens);
-    EXPECT_EQ(b.tokens, c.tokens);
-    expect_same_pages(s, 1, a, c);
-    expect_same_pages(s, 1, b, c);
-    const SequenceBatch tail{{7}, {11}, {490}};
-    const at::Tensor expected = stepwise.attend(part(call, tail, 490, 11, 1, at::kCPU));
-    const at::Tensor first = at_once.attend(part(call, tail, 490, 11, 1, gpu_));
-    EXPECT_LT(difference(first, expected), kQueryRounding);
-    EXPECT_TRUE(at::equal(first, in_parts.attend(part(call, tail, 490, 11, 1, gpu_))));
+    fill_in_three_ways(s, make_call(s, {501}, 31, at::kFloat), kQueryRounding);
   }
 }
 
@@ -202,15 +183,7 @@ TEST_F(PagedBackendCuda, ReleasedPagesAreUsedAgain) {
 
 TEST_F(PagedBackendCuda, NamesTheLayerAndHeadOfAValueThatIsNotFinite) {
   const Scenario s = make_scenario(64, 2, 2, Basis::kIdentity, {0, 8, 1});
-  Call call = make_call(s, {40}, 3, at::kFloat);
-  call.input.v[5][1][3] = INFINITY;
-  PagedAttention attention(s.method, s.model, gpu_);
-  try {
-    attention.attend(part(call, call.batch, 0, 40, 1, gpu_));
-    FAIL();
-  } catch (const NumericalError& e) {
-    EXPECT_THAT(e.what(), ::testing::HasSubstr("layer 1, KV head 1, value of token 5"));
-  }
+  expect_names_of_what_is_not_finite(s, make_call(s, {40}, 3, at::kFloat));
 }
 
 // What the benchmark's fused step adds: per-head norm and RoPE before the change of basis, against lib/model.

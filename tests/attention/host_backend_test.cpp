@@ -1,12 +1,10 @@
 // Caches that no kernel of a GPU reads: tensors on the GPU, cache and attention on the CPU, as if all were there. Needs
 // a GPU; skipped without one.
 #include <ATen/ATen.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "attention/backend_comparison.h"
 #include "attention/rotated_scenario.h"
-#include "base/errors.h"
 
 namespace oscar {
 namespace {
@@ -76,37 +74,13 @@ TEST_F(HostBackendCuda, MeansUnderASoftCapAndSinkLogits) {
 TEST_F(HostBackendCuda, FillingAtOnceIsAppendingTokenByToken) {
   for (const CacheWindows& windows : {CacheWindows{64, 40, 1}, CacheWindows{64, 96, 24}, CacheWindows{0, 16, 4}}) {
     const Scenario s = make_scenario(96, 2, 4, Basis::kHead, windows, uniform_code(96));
-    const Call call = make_call(s, {501}, 31);
-    PagedAttention at_once(s.method, s.model, gpu_), in_parts(s.method, s.model, gpu_), stepwise(s.method, s.model);
-    const auto append = [&](PagedAttention& attention, std::int64_t begin, std::int64_t end, at::Device device) {
-      const SequenceBatch batch{{7}, {end - begin}, {begin}};
-      attention.append(part(call, batch, begin, end - begin, 1, device));
-    };
-    append(at_once, 0, 490, gpu_);
-    std::int64_t done = 0;
-    for (const std::int64_t next : {30, 31, 100, 350, 490}) append(in_parts, done, next, gpu_), done = next;
-    append(stepwise, 0, 490, at::kCPU);
-    EXPECT_EQ(at_once.stored(1, 7).pages, stepwise.stored(1, 7).pages);
-    EXPECT_EQ(in_parts.stored(1, 7).pages, stepwise.stored(1, 7).pages);
-    const SequenceBatch tail{{7}, {11}, {490}};
-    const at::Tensor expected = stepwise.attend(part(call, tail, 490, 11, 1, at::kCPU));
-    const at::Tensor first = at_once.attend(part(call, tail, 490, 11, 1, gpu_));
-    EXPECT_LT(difference(first, expected), kLimit);
-    EXPECT_TRUE(at::equal(first, in_parts.attend(part(call, tail, 490, 11, 1, gpu_))));
+    fill_in_three_ways(s, make_call(s, {501}, 31), kLimit);
   }
 }
 
 TEST_F(HostBackendCuda, NamesTheLayerAndHeadOfAValueThatIsNotFinite) {
   const Scenario s = make_scenario(96, 2, 2, Basis::kIdentity, {0, 8, 1}, uniform_code(96));
-  Call call = make_call(s, {40}, 3);
-  call.input.v[5][1][3] = INFINITY;
-  PagedAttention attention(s.method, s.model, gpu_);
-  try {
-    attention.attend(part(call, call.batch, 0, 40, 1, gpu_));
-    FAIL();
-  } catch (const NumericalError& e) {
-    EXPECT_THAT(e.what(), ::testing::HasSubstr("layer 1, KV head 1, value of token 5"));
-  }
+  expect_names_of_what_is_not_finite(s, make_call(s, {40}, 3));
 }
 
 }  // namespace

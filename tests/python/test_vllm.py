@@ -22,7 +22,7 @@ from oscar_kv.cache import overlay_kv, overlay_table  # noqa: E402
 from oscar_kv.engines import bundles, serving as engine_serving  # noqa: E402
 from oscar_kv.engines.names import check_version  # noqa: E402
 from oscar_kv.engines.vllm.release import RELEASES  # noqa: E402
-from oscar_kv.engines.vllm import plugin as vllm_plugin, serving as vllm_serving  # noqa: E402
+from oscar_kv.engines.vllm import gauges as vllm_gauges, plugin as vllm_plugin, serving as vllm_serving  # noqa: E402
 from oscar_kv.files.errors import InputError  # noqa: E402
 from oscar_kv.cache.transform import Phases  # noqa: E402
 from oscar_kv.hf.attach import _phases  # noqa: E402
@@ -91,6 +91,7 @@ def serve(monkeypatch):
         layer = bundle.layers[0]
         made = config(len(bundle.layers), layer.kv_heads, layer.head_dim, **changed)
         monkeypatch.setattr(vllm_serving, "load_bundle", lambda path: bundle)
+        monkeypatch.setattr(vllm_gauges, "read_manifest", lambda path: bundle)
         monkeypatch.setattr(vllm_backend, "get_current_vllm_config", lambda: made)
         return made
 

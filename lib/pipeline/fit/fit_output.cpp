@@ -69,16 +69,6 @@ std::string table(const FitResult& result, bool key) {
   return text;
 }
 
-std::string widths_text(const SideTransform& side) {
-  if (!side.blocks()) return "2 bits ";
-  std::string text;
-  for (const std::uint8_t width : side.widths) {
-    if (!text.empty()) text += '-';
-    text += static_cast<char>('0' + width);
-  }
-  return text;
-}
-
 // Error-weighted methods: where the error is, and how bits were allocated.
 std::string spectrum_table(const FitResult& result) {
   std::string text = "predicted error of each layer and side, in ";
@@ -99,9 +89,9 @@ std::string spectrum_table(const FitResult& result) {
       const SideSpectrum& s = key ? layer.key_spectrum : layer.value_spectrum;
       std::string lambda;
       for (const double value : s.lambda) lambda += formatted("%-9.3g", value);
-      text += formatted("%5lld %-6s  %-36s  %5.1f  %9.3g  %s  %-9.3g %5.1f%%\n",
+      text += formatted("%5lld %-6s  %-36s  %5.1f  %9.3g  %-7s  %-9.3g %5.1f%%\n",
                         static_cast<long long>(layer.transform.layer), key ? "key" : "value", lambda.c_str(), s.gain,
-                        s.condition, widths_text(key ? layer.transform.key : layer.transform.value).c_str(), s.error,
+                        s.condition, widths_of(key ? layer.transform.key : layer.transform.value).c_str(), s.error,
                         100.0 * s.share);
       total += s.error;
     }

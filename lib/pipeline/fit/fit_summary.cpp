@@ -7,6 +7,7 @@
 #include "base/files.h"
 #include "base/formatted.h"
 #include "bundle/model_card.h"
+#include "transform/profile_allocation.h"
 
 namespace oscar {
 namespace {
@@ -51,12 +52,6 @@ struct SideDamage {
   const SideTransform* side = nullptr;
 };
 
-std::string widths_of(const SideTransform& side) {
-  std::string text;
-  for (const std::uint8_t width : side.widths) text += (text.empty() ? "" : "-") + std::to_string(width);
-  return text.empty() ? "2 bits" : text;
-}
-
 std::string worst_line(const FitResult& result) {
   const bool shares = !result.layers.front().key_spectrum.lambda.empty();
   if (!shares && result.held_out_rows == 0) return "";
@@ -77,6 +72,8 @@ std::string worst_line(const FitResult& result) {
 }
 
 }  // namespace
+
+std::string widths_of(const SideTransform& side) { return side.blocks() ? widths_text(side.widths) : "2 bits"; }
 
 std::string fit_summary(const Bundle& bundle, const FitResult& result) {
   return memory_line(bundle) + cache_line(bundle) + worst_line(result);

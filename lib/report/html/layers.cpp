@@ -5,15 +5,10 @@
 #include "report/html/axes.h"
 #include "report/html/parts.h"
 #include "report/number_text.h"
+#include "transform/profile_allocation.h"
 
 namespace oscar::html {
 namespace {
-
-std::string widths_text(const Widths& widths) {  // "4-2-1-0"
-  std::string text;
-  for (const std::uint8_t width : widths) text += (text.empty() ? "" : "-") + std::to_string(width);
-  return text;
-}
 
 std::vector<std::size_t> worst_first(const MethodReport& method) {
   std::vector<std::size_t> order(method.layers.size());

@@ -178,7 +178,7 @@ class OverlayTable(SlotTable):
 def computed_tokens(recent: int, most_new: int = 1) -> int:
     """Tokens that a request computes itself at least, whatever engines have cached: those of its window, and as many
     before them. The first ones read others' tokens as codes, and the window then holds what was computed from complete
-    windows. (With the window alone a hit costs 1.30 times the KL, so 1.18 times: docs/vllm.md.)"""
+    windows. What a hit costs with one window and with two is in lab/serve.md."""
     return 2 * recent + most_new
 
 

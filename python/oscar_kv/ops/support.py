@@ -19,6 +19,11 @@ class Layer(Protocol):
     transform: Any
 
 
+def codes_unsupported(layer_code: Layer) -> str | None:
+    """Why the kernels do not support the codes of a side, or None."""
+    return code_unsupported(layer_code.key.code) or code_unsupported(layer_code.value.code)
+
+
 def step_unsupported(layer_code: Layer, flush: int) -> str | None:
     """Why a step of one token in this layer cannot append and flush with kernels, or None."""
     d = layer_code.key.code.head_dim
@@ -26,7 +31,7 @@ def step_unsupported(layer_code: Layer, flush: int) -> str | None:
         return f"the append kernel has head sizes 64, 128 and 256, not {d}"
     if flush & (flush - 1):
         return f"kernels flush powers of two, not {flush} tokens"
-    return code_unsupported(layer_code.key.code) or code_unsupported(layer_code.value.code)
+    return codes_unsupported(layer_code)
 
 
 def decode_unsupported(layer_code: Layer, flush: int, group: int, window_pages: int) -> str | None:
@@ -64,7 +69,7 @@ def chunks_unsupported(layer_code: Layer) -> str | None:
     if any(side.layout == "uniform" and (side.group != side.head_dim or side.params != "float16")
            for side in (key, value)):
         return "of layout uniform the chunk kernels read one FP16 scale and zero for each head"
-    return code_unsupported(layer_code.key.code) or code_unsupported(layer_code.value.code)
+    return codes_unsupported(layer_code)
 
 
 def rule_unsupported(rule: Rule) -> str | None:

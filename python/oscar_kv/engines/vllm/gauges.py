@@ -3,7 +3,7 @@ counts with its statistics; the process that answers /metrics, which may be anot
 ride in a field for LoRA that vLLM sends along and, with LoRA, overwrites: then quantized_share stays 0."""
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...format.bundle import read_manifest
 from ..names import CACHE_DTYPE
@@ -17,13 +17,20 @@ GAUGES = {"bits": "Bits of a number in the pages of the 2-bit cache.",
 REREADS = "Requests that began with a cached prefix, whose windows were read from codes."
 
 
-def facts(config: Any) -> tuple[int, float, int]:
-    """Tokens in the windows of a request, bits of a number, bytes of a token. Reads the manifest of the bundle, once
-    for a configuration."""
+class Facts(NamedTuple):
+    """What the scheduler and the process of /metrics know of the bundle."""
+    sink: int
+    recent: int
+    bits: float           # of a number
+    bytes_per_token: int
+
+
+def facts(config: Any) -> Facts:
+    """Reads the manifest of the bundle, once for a configuration."""
     held = vars(config.compilation_config)
     if MARK not in held:
         manifest = read_manifest(serving.bundle_path(config))
-        held[MARK] = (manifest.sink + manifest.recent, *bits_and_bytes(manifest))
+        held[MARK] = Facts(manifest.sink, manifest.recent, *bits_and_bytes(manifest))
     return held[MARK]
 
 
@@ -61,7 +68,8 @@ def install() -> None:
     def make_stats(self: Any, *arguments: Any, **named: Any) -> Any:
         stats = count(self, *arguments, **named)
         if stats is not None and _ours(self.vllm_config):
-            stats.waiting_lora_adapters.update(counts(self.running, facts(self.vllm_config)[0]))
+            known = facts(self.vllm_config)
+            stats.waiting_lora_adapters.update(counts(self.running, known.sink + known.recent))
         return stats
 
     @functools.wraps(make)
@@ -76,10 +84,10 @@ def install() -> None:
                                             labelnames=labels)
         self._oscar_metrics = {index: {name: metric.labels(*values) for name, metric in held.items()}
                                for index, values in self.per_engine_labelvalues.items()}
-        _, bits, size = facts(vllm_config)
+        known = facts(vllm_config)
         for metrics in self._oscar_metrics.values():
-            metrics["bits"].set(bits)
-            metrics["bytes_per_token"].set(size)
+            metrics["bits"].set(known.bits)
+            metrics["bytes_per_token"].set(known.bytes_per_token)
 
     @functools.wraps(record)
     def wrapped(self: Any, scheduler_stats: Any, iteration_stats: Any, *arguments: Any, **named: Any) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 from ...cache.overlay_table import computed_tokens, spare_entries
 from ...format.windows import sink_pages
 from ..names import CACHE_DTYPE
+from .gauges import facts
 
 MARK = "_oscar_prefixes"  # of the scheduler's wrapped constructor
 LATE = 3  # steps that a worker may be after the scheduler
@@ -120,13 +121,11 @@ def watch(scheduler: Any, config: Any) -> None:
     if config.cache_config.cache_dtype != CACHE_DTYPE or not config.cache_config.enable_prefix_caching:
         return
     from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
-
-    from .serving import bundle_of
     speculative, coordinator = config.speculative_config, scheduler.kv_cache_manager.coordinator
-    bundle = bundle_of(config)
+    known = facts(config)
     for group, manager in enumerate(coordinator.single_type_managers):
         if isinstance(manager, FullAttentionManager):
-            Prefixes(coordinator, group, (bundle.sink, bundle.recent), config.scheduler_config.max_num_seqs,
+            Prefixes(coordinator, group, (known.sink, known.recent), config.scheduler_config.max_num_seqs,
                      1 + (speculative.num_speculative_tokens if speculative is not None else 0))
 
 

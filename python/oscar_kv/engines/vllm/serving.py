@@ -12,7 +12,7 @@ import torch
 from ...cache.slot_kv import SlotKV
 from ...files.checkpoint import checkpoint_of
 from ...files.errors import InputError
-from ...format.bundle import Bundle, load_bundle
+from ...format.bundle import load_bundle
 from ...format.limits import HEAD_SIZES, MOST_GROUP
 from ...format.page_layout import PAGE_TOKENS
 from .. import bundles
@@ -44,11 +44,6 @@ def bundle_path(config: Any) -> pathlib.Path:
     if name:
         return bundles.named(name)
     return bundles.of_checkpoint(_checkpoint(config), f"--additional-config '{{\"{BUNDLE_OPTION}\": \"DIR\"}}'")
-
-
-def bundle_of(config: Any) -> Bundle:
-    with plain_torch():
-        return load_bundle(bundle_path(config))
 
 
 def refusals(config: Any) -> list[str]:
@@ -146,7 +141,8 @@ class Serving(EngineServing):
         for sentence in refusals(config):
             raise InputError(sentence)
         model, speculative = config.model_config, config.speculative_config
-        bundle = bundle_of(config)
+        with plain_torch():
+            bundle = load_bundle(bundle_path(config))
         if reason := model_refusal(model.hf_text_config):
             raise InputError(f"the model cannot be served with the 2-bit cache: {reason}")
         self._config = config.cache_config
