@@ -178,7 +178,7 @@ class OverlayTable(SlotTable):
 def computed_tokens(recent: int, most_new: int = 1) -> int:
     """Tokens that a request computes itself at least, whatever engines have cached: those of its window, and as many
     before them. The first ones read others' tokens as codes, and the window then holds what was computed from complete
-    windows. What a hit costs with one window and with two is in lab/serve.md."""
+    windows. Two windows cost a hit less than one: 1.18 times the KL for 1.30 on SmolLM2."""
     return 2 * recent + most_new
 
 
