@@ -4,9 +4,9 @@ import random
 
 import torch
 
-from oscar_kv.cache.overlay_kv import OverlayKV
-from oscar_kv.cache.overlay_table import OverlayTable
 from oscar_kv.cache.paged_kv import LayerCode
+from oscar_kv.cache.prefix_kv import PrefixKV
+from oscar_kv.cache.prefix_table import PrefixTable
 from oscar_kv.cache.slot_kv import SlotKV, SlotTable
 from oscar_kv.cache.step_flush import StepFlush
 
@@ -23,6 +23,7 @@ class Request:
     blocks: list = dataclasses.field(default_factory=list)
     accepted: int = 10 ** 6  # of the new tokens of this pass: the others are proposals, which are taken back
     refused: int = 0   # proposals of the last pass that were taken back
+    begun: bool = False  # it has had a pass since it got its slot
     family: int = -1  # its first `shared` tokens are those of all requests of this family
     shared: int = 0
 
@@ -44,19 +45,16 @@ class Oracle:
                 rows[:request.shared] = torch.randn(512, *rows.shape[1:], generator=generator)[:request.shared]
         return [rows.bfloat16().float() for rows in own]  # as models on a GPU have them
 
-    def stored(self, key, value, tokens, coded_blocks=()):
+    def stored(self, key, value, tokens, window=True):
         """What a query sees of a request of so many tokens: keys in the basis of the cache, values of the model, [Hkv, T, d] FP64.
-        coded_blocks: those of the windows of which only codes are left, as BF16."""
+        window: false if the recent tokens are read as codes, too."""
         code, transform = self.code, self.code.transform
-        end = code.sink + max(0, tokens - code.sink - code.recent)
+        end = code.sink + max(0, tokens - code.sink - (code.recent if window else 0))
         rows = transform.key_rows(key[:tokens], torch.arange(tokens)), transform.value_rows(value[:tokens])
         sides = []
         for codec, row in zip((code.key, code.value), rows):
             row = row.float().clone()
             coded = codec.decode(*codec.encode(row[code.sink:end])) if end > code.sink else row[:0]
-            for block in coded_blocks:
-                rows_of_block = row[64 * block:64 * block + 64]
-                row[64 * block:64 * block + 64] = codec.decode(*codec.encode(rows_of_block)).bfloat16().float()
             sides.append(torch.cat([row[:code.sink], coded, row[max(end, code.sink):]]))
         return sides[0].transpose(0, 1).double(), transform.outputs(sides[1].transpose(0, 1).unsqueeze(0))[0].double()
 
@@ -67,14 +65,14 @@ class Oracle:
             return transform.mean_at(torch.arange(tokens)).transpose(0, 1).double()
         return torch.zeros(1, 1, self.code.layer.head_dim).double() if transform.key_mean is None else transform.key_mean[:, None].double()
 
-    def attention(self, request, start, count, coded_blocks=()):
+    def attention(self, request, start, count, window=True):
         """[count, Hq, d] FP32 for the new tokens of one forward pass."""
         query, key, value = self.tokens(request)
         held = start + 1 if count == 1 else start
         q = query[start:start + count].transpose(0, 1).unflatten(0, (key.shape[1], self.group))  # [Hkv, g, T, d]
         parts, values = [], []
         if held > 0:
-            keys, stored = self.stored(key, value, held, coded_blocks)
+            keys, stored = self.stored(key, value, held, window)
             turned = self.code.transform.queries(q.flatten(1, 2)[None])[0].unflatten(1, q.shape[1:3])
             turned = turned.bfloat16().double() if count == 1 else turned.double()  # a decode step has its query in BF16
             parts.append(turned @ keys.unsqueeze(1).transpose(-1, -2) + q.double() @ self.means(held).unsqueeze(1).transpose(-1, -2))
@@ -122,15 +120,19 @@ class Engine:
     def admit(self, request):
         """A request has got its slot."""
 
-    def coded_blocks(self, request, count):
-        """Blocks of the request's windows that are codes."""
-        return ()
+    def window(self, request, count):
+        """Whether the new tokens read the recent window in BF16."""
+        return True
+
+    def first(self, request, count, left):
+        """New tokens of a request in its first pass, of `left` of its prompt."""
+        return count
 
     def release(self, request):
         self.free_blocks += request.blocks
         self.random.shuffle(self.free_blocks)
         self.free_slots.append(request.slot)
-        request.blocks, request.done, request.slot, request.refused = [], 0, -1, 0
+        request.blocks, request.done, request.slot, request.refused, request.begun = [], 0, -1, 0, False
         self.running.remove(request)
 
     def grow(self, request, tokens):
@@ -140,6 +142,7 @@ class Engine:
     def wrote(self, request, count):
         """The last `count` of request.done tokens are in the cache."""
 
+    at_once = False  # a request that got its slot is in the pass
     calm = 0.0  # how often a pass of steps is followed by one of the same requests in the same order
 
     def schedule(self):
@@ -168,10 +171,11 @@ class Engine:
         work, order = [], list(self.running)
         self.random.shuffle(order)
         for request in order:
-            if self.random.random() < 0.2:
+            if self.random.random() < 0.2 and (request.begun or not self.at_once):
                 continue
             left = request.prompt - request.done
             count = self.step(request) if left <= 0 else min(left, self.random.choice([1, 7, 30, 64, 100, 200]))
+            count = count if request.begun else self.first(request, count, left)
             request.accepted = self.random.randint(1, count) if left <= 0 else count
             work.append((request, count))
         return work
@@ -189,11 +193,11 @@ class Engine:
             rows[request.accepted:] = 3 * torch.randn(rows[request.accepted:].shape, generator=wrong).bfloat16().float()
         return made
 
-    def expected(self, request, count, coded_blocks):
+    def expected(self, request, count, window):
         """Outputs of the new tokens that are kept. Tokens of a step are as of steps of their own."""
         if count > self.most_new:
-            return self.oracle.attention(request, request.done, count, coded_blocks)
-        return torch.cat([self.oracle.attention(request, request.done + i, 1, coded_blocks) for i in range(min(request.accepted, count))])
+            return self.oracle.attention(request, request.done, count, window)
+        return torch.cat([self.oracle.attention(request, request.done + i, 1) for i in range(min(request.accepted, count))])
 
     def forward(self, work, padding=0, scattered=False):
         """One pass; compares the rows of every request. scattered: the block table is a part of a wider one."""
@@ -217,20 +221,20 @@ class Engine:
         query, key, value = (torch.cat(side).to(self.device) for side in sides)
         table = table.to(self.device)[:, :self.width] if scattered else table.to(self.device)
         counts = [n for _, n in work]
-        coded = [self.coded_blocks(request, n) for request, n in work]
+        windows = [self.window(request, n) for request, n in work]
         output = self.compute([r.slot for r, _ in work], [r.done for r, _ in work], counts, lengths.to(self.device), table,
                               mapping.to(self.device), query, key, value)
         self.kinds.add("decode" if max(counts) <= self.most_new else "mixed" if min(counts) <= self.most_new else "prefill")
         at = 0
-        for (request, n), coded_blocks in zip(work, coded):
-            expected = self.expected(request, n, coded_blocks)
+        for (request, n), window in zip(work, windows):
+            expected = self.expected(request, n, window)
             found = output[at:at + len(expected)].cpu()
             # Kernels compute in BF16, and their sums in another order move a rare code by a step.
             on_cpu = self.device == "cpu"
             error, limit = (float((found - expected).abs().max()), self.limit) if on_cpu else (float((found - expected).norm() / expected.norm()), 3e-2)
             self.right(error, limit, f"{n} tokens after {request.done} in slot {request.slot}")
             kept = len(expected)
-            request.done, request.refused, at = request.done + kept, n - kept, at + n
+            request.done, request.refused, request.begun, at = request.done + kept, n - kept, True, at + n
             self.compared, self.rejected = self.compared + 1, self.rejected + n - kept
             self.wrote(request, kept)
             if request.done == request.total:
@@ -261,31 +265,43 @@ class Engine:
 
 class PrefixEngine(Engine):
     """Engine with prefix caching: whole blocks of known tokens are found again, shared while they are in use, and kept until their
-    memory is needed. Knows of each block whether its tokens are BF16 in the overlay (raw) or codes that were put there."""
+    memory is needed. As an engine's adapter does, it offers blocks whose sink is kept, and a request computes its window itself, in one pass."""
+
+    kept, at_once = 4, True  # sinks
 
     def make_cache(self, code, blocks, group):
-        self.kv = OverlayKV(code, self.slots, self.width * 64, group, spare=2, most_new=self.most_new)
-        self.table = OverlayTable(self.slots, code.sink // 64, self.kv.tiers.layout.ring_pages, self.device, spare=2, blocks=blocks,
-                                  most_new=self.most_new, recent=code.recent)
-        self.users, self.block_of, self.key_of, self.raw, self.reached = {}, {}, {}, {}, {}
-        self.hits = self.coded = self.kept = 0
+        self.kv = PrefixKV(code, self.slots, self.width * 64, group, self.kept, self.most_new)
+        self.table = PrefixTable(self.slots, code.sink // 64, self.kv.tiers.layout.ring_pages, self.device, self.kept, code.recent, self.most_new)
+        self.users, self.block_of, self.key_of, self.reached = {}, {}, {}, {}
+        self.hits = self.lost = self.coded = self.whole = 0
 
     @staticmethod
     def key(request, number):
         return ("family", request.family, number) if 64 * (number + 1) <= request.shared else ("own", request.seed, number)
 
     def admit(self, request):
-        known = max(request.prompt, self.reached.get(request.seed, 0))
-        for number in range((known - 1) // 64):
+        request.prompt = max(request.prompt, self.reached.get(request.seed, 0))
+        found = []
+        for number in range((request.prompt - self.kv.code.recent) // 64):
             block = self.block_of.get(self.key(request, number))
-            if block is None or (number == 0 and not self.table.keep(torch.tensor([block], device=self.device))):
+            if block is None:
                 break
+            found.append(block)
+        if found and not self.table.holds(torch.tensor(found[0], device=self.device)):
+            self.forget(found[0])  # the copy that the request makes is found
+            self.lost += 1
+            found = []
+        for block in found:
             if self.users.get(block, 0) == 0:
                 self.free_blocks.remove(block)
             self.users[block] = self.users.get(block, 0) + 1
-            request.blocks.append(block)
-            self.hits += 1
-        request.done = 64 * len(request.blocks)
+        self.hits += len(found)
+        request.blocks = found
+        request.done = 64 * len(found)
+
+    def first(self, request, count, left):
+        sink, recent = self.kv.code.sink, self.kv.code.recent
+        return max(count, min(left, recent if request.done > 0 else self.random.choice([0, sink, sink])))
 
     def release(self, request):
         self.reached[request.seed] = request.done
@@ -294,43 +310,29 @@ class PrefixEngine(Engine):
             if self.users[block] == 0:
                 self.free_blocks.insert(self.random.randrange(len(self.free_blocks) + 1), block)
         self.free_slots.append(request.slot)
-        request.blocks, request.done, request.slot, request.refused = [], 0, -1, 0
+        request.blocks, request.done, request.slot, request.refused, request.begun = [], 0, -1, 0, False
         self.running.remove(request)
+
+    def forget(self, block):
+        if self.key_of.get(block) is not None:
+            del self.block_of[self.key_of.pop(block)]
 
     def grow(self, request, tokens):
         while len(request.blocks) < -(-tokens // 64):
             block = self.free_blocks.pop()
-            if self.key_of.get(block) is not None:
-                del self.block_of[self.key_of.pop(block)]
+            self.forget(block)
             self.users[block] = 1
             request.blocks.append(block)
 
-    def window(self, tokens):
-        """Numbers of the blocks in the windows of a request of so many tokens."""
-        last, layout = (tokens - 1) // 64, self.kv.tiers.layout
-        return [n for n in range(last + 1) if n < layout.sink_pages or n > last - layout.ring_pages]
-
-    def coded_blocks(self, request, count):
-        made = []
-        for number in self.window(request.done + (count if count <= self.most_new else 0)):
-            if 64 * number < request.done:
-                block = request.blocks[number]
-                if not self.table.has_entry(block):
-                    self.raw[block] = False
-                assert block in self.raw, f"block {block} has tokens of a request that is gone"
-                made += [] if self.raw[block] else [number]
-                self.kept += self.raw[block] and self.users[block] > 1
-        self.coded += len(made)
-        return made
+    def window(self, request, count):
+        """Tokens of chunks read it if the table can tell that it is their request's own."""
+        if count <= self.most_new or request.done <= self.kv.code.sink:
+            return True
+        whole = request.begun and request.done % 64 != 0
+        self.coded, self.whole = self.coded + (not whole), self.whole + whole
+        return whole
 
     def wrote(self, request, count):
-        window = self.window(request.done)
-        for number in range((request.done - count) // 64, (request.done - 1) // 64 + 1):
-            block = request.blocks[number]
-            if number in window:
-                self.raw[block] = True
-            else:
-                self.raw.pop(block, None)
         for number in range(request.done // 64):
             key = self.key(request, number)
             if self.key_of.get(request.blocks[number]) is None and key not in self.block_of:
@@ -338,8 +340,8 @@ class PrefixEngine(Engine):
 
     def compute(self, slots, starts, counts, lengths, table, mapping, query, key, value):
         rows, output = self.table.rows(slots, starts, counts, lengths, table, mapping), torch.zeros_like(query)
-        if rows.overlay.fills is not None:
-            self.kv.fill(*rows.overlay.fills)
+        if rows.sinks is not None:
+            self.kv.restore(*rows.sinks)
         rows.flush = self.flush
         sinks = None if self.oracle.sinks is None else self.oracle.sinks.to(self.device)
         self.kv.forward(self.pool, rows, query, key, value, SCALE, output, sinks)

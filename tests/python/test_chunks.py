@@ -34,14 +34,15 @@ def batches(seed):
     made, first = [], chosen.choice([0, 3])
     for row in range(chosen.randint(1, 6)):
         start, count = chosen.choice([0, 0, 1, 63, 64, 100, 321, 700, 1500]), chosen.choice([2, 5, 64, 65, 200, 400])
-        made.append(Chunk(row, first, start, count))
+        made.append(Chunk(row, first, start, count, whole=row % 2 == 1, kept=30 * row if start == 0 and count > 128 else -1))
         first += count
     return made
 
 
 def kind_of(policy, chunk, position):
     """What a stored token is read as, by the definition of the tiers."""
-    return CODES if policy.sink <= position < policy.quantized_end(chunk.start) else WINDOW
+    end = chunk.start if policy.write_through and not chunk.whole else policy.quantized_end(chunk.start)
+    return CODES if policy.sink <= position < end else WINDOW
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -91,7 +92,7 @@ def test_every_new_token_is_stored_once(policy):
             for k in range(count):
                 assert first + k == c.first - base + position + k - c.start
                 if page >= 0:
-                    assert (row, position + k) not in paged and page * 64 + slot + k == position + k - (0 if policy.write_through else policy.sink)
+                    assert (row, position + k) not in paged and page * 64 + slot + k == position + k - policy.sink
                     paged[row, position + k] = page
                 if column >= 0:
                     kept[row, position + k] = column
@@ -106,15 +107,18 @@ def test_every_new_token_is_stored_once(policy):
             coded, before = policy.quantized_end(end), policy.quantized_end(c.start)
             for p in range(end):
                 if policy.write_through:
-                    assert ((c.row, p) in paged) == (p >= c.start) and not left
-                    newest = (end - 1) // 64 - policy.ring_pages + 1
-                    assert ((c.row, p) in kept) == (p >= c.start and (p < policy.sink or p // 64 >= newest))
+                    assert ((c.row, p) in paged) == (p >= max(c.start, policy.sink)) and not left
+                    assert ((c.row, p) in kept) == (p >= c.start and not policy.sink <= p < coded)
                     continue
                 assert ((c.row, p) in paged) == (p >= c.start and policy.sink <= p < coded)
                 assert ((c.row, p) in kept) == (p >= c.start and not policy.sink <= p < coded)
                 assert ((c.row, p) in left) == (p < c.start and before <= p < coded)
         pages = [(row, page) for row, page in {(r, p): n for (r, p), n in paged.items()}.items()]
         assert pages or policy.recent > 0
+        copies = {(page, slot): first for first, count, _, _, at, page in chunk_plan.kept_runs(policy, chunks) for slot in range(at, at + count)}
+        copied = [c for c in chunks if c.kept >= 0]
+        assert set(copies) == {(c.kept + p // 64, p) for c in copied for p in range(policy.sink)}
+        assert all(copies[c.kept + p // 64, p] == c.first - base + p - p % 64 for c in copied for p in range(policy.sink))
 
 
 @pytest.mark.parametrize("policy", [p for p in POLICIES if not p.write_through])

@@ -187,40 +187,6 @@ def test_flush_of_all_layers(d, sequences):
     assert all(bool((c.bad == operators.NO_FAULT).all()) for c in made)
 
 
-@pytest.mark.parametrize("slots,recent,spare", [(3, 0, 2), (64, 0, 24), (300, 40, 5)])
-def test_assign_entries(slots, recent, spare):
-    """The kernel and the reference give the same entries in pass after pass, for requests that come, go on, begin blocks and share them."""
-    generator, sink, ring, columns, blocks = torch.Generator().manual_seed(slots), 1, 5, 12, 8 * slots
-    width, entries = sink + ring, slots * (sink + ring) + spare
-    state = {name: torch.full(shape, value, dtype=torch.int64) for name, shape, value in (
-        ("wanted", (slots + 1, width), -1), ("entry_of", (blocks + 1,), -1), ("block_of", (entries + 1,), -1), ("used_at", (entries + 1,), 0),
-        ("marked", (entries + 1,), 0), ("lost", (1,), 0))}
-    other = {name: tensor.cuda() for name, tensor in state.items()}
-    lengths = torch.randint(0, 700, (slots,), generator=generator)
-    table = torch.randint(0, blocks, (slots, columns), generator=generator).int()
-    new = 0
-    for now in range(1, 80):
-        count = int(torch.randint(1, slots + 1, (1,), generator=generator))
-        known = torch.where(torch.rand(count, generator=generator) < 0.2, lengths[:count] // 2, -1)
-        order = torch.randperm(slots, generator=generator)[:count]
-        order[lengths[:count] == 0] = slots
-        given = dict(lengths=lengths[:count].int(), known=known, few=torch.ones(count, dtype=torch.int64), slots=order, table=table[:count])
-        written = dict(blocks=torch.zeros(count, width, dtype=torch.int64), found=torch.zeros(count, width, dtype=torch.int32),
-                       ring=torch.zeros(count, ring, dtype=torch.int32), read=torch.zeros(count, width, dtype=torch.bool))
-        numbers = dict(now=now, sink_pages=sink, ring_pages=ring, recent=recent, after=now % 3 == 0, counts=now % 2 == 0)
-        found = {name: tensor.cuda() for name, tensor in written.items()}
-        operators.run(operators.assign_entries, StepView(**given, **state, **written, **numbers))
-        operators.run(operators.assign_entries, StepView(**{name: t.cuda() for name, t in given.items()}, **other, **found, **numbers))
-        for name, tensor in (state | written).items():
-            assert torch.equal((other | found)[name].cpu(), tensor), (now, name)
-        new += int(written["read"].sum())
-        lengths += 1
-        gone = torch.rand(slots, generator=generator) < 0.05
-        lengths[gone] = torch.randint(0, 700, (int(gone.sum()),), generator=generator)
-        table[gone] = torch.randint(0, blocks, (int(gone.sum()), columns), generator=generator).int()
-    assert new > 20 and int(state["lost"]) > 0
-
-
 @pytest.mark.parametrize("rotated_mean", [False, True])
 @pytest.mark.parametrize("layout,d,group", [("uniform", 128, 4), ("4211", 128, 4), ("4211", 64, 2), ("1124-4112", 256, 1), ("uniform", 64, 9)])
 def test_step_tokens(layout, d, group, rotated_mean):
@@ -394,8 +360,8 @@ class Captured:
         if max(counts) > self.most_new or min(counts) < max(counts):
             return super().compute(slots, starts, counts, lengths, table, mapping, query, key, value)
         rows, size = self.table.rows(slots, starts, counts, lengths, self.fixed_table(table), mapping), (len(lengths), counts[0])
-        if rows.overlay is not None and rows.overlay.fills is not None:
-            self.kv.fill(*rows.overlay.fills)
+        if rows.sinks is not None:
+            self.kv.restore(*rows.sinks)
         if size not in self.graphs:
             static = [torch.zeros_like(x) for x in (query, key, value)]
             output, saved = torch.zeros_like(query), [t.clone() for t in (self.pool, self.kv.windows)]

@@ -95,17 +95,9 @@ def merge_arguments(cache):
     return [torch.randn(*shape, generator=generator) for shape in ((5, 4, 32), (4, 5), (5, 4, 32), (4, 5))]
 
 
-def assign_arguments(cache):
-    """Two requests of 100 and 70 tokens in blocks 3, 4 and 1, 2, windows of one block at the beginning and two at the end."""
-    long, state = torch.int64, [torch.full(shape, -1) for shape in ((4, 3), (7,), (9,))]
-    return (cache.device_lengths, torch.tensor([-1, 64]), torch.ones(2, dtype=long), torch.tensor([2, 0]), torch.tensor([[3, 4], [1, 2]]).int(), *state,
-            torch.zeros(9, dtype=long), torch.zeros(9, dtype=long), torch.zeros(2, 3, dtype=long), torch.zeros(2, 3).int(), torch.zeros(2, 2).int(),
-            torch.zeros(2, 3, dtype=torch.bool), torch.zeros(1, dtype=long), 1, 1, 2, 0, False, True)
-
-
 @pytest.mark.parametrize("layer", [0, 1])
 @pytest.mark.parametrize("name,arguments", [
-    ("assign_entries", assign_arguments), ("decode_attention", decode_arguments), ("decode_attention", lambda c: decode_arguments(c, False)),
+    ("decode_attention", decode_arguments), ("decode_attention", lambda c: decode_arguments(c, False)),
     ("write_rows", write_arguments), ("dequantize_pages", dequantize_arguments), ("quantize_rows", quantize_arguments),
     ("rotate_rows", rotate_arguments), ("rotate_rows", lambda c: (rotate_arguments(c)[0], None, None)),
     ("append_tokens", append_arguments), ("append_tokens", lambda c: append_arguments(c, False)),
@@ -120,22 +112,7 @@ def test_every_operator_is_checked():
     declared = {name for name in dir(operators) if isinstance(getattr(operators, name), torch._ops.OpOverload)}
     assert declared == {"rotate_rows", "decode_attention", "write_rows", "dequantize_pages", "quantize_rows", "append_tokens", "flush_tokens",
                         "decode_workspace_bytes", "tile_phases", "past_rows", "new_rows", "quantize_windows", "merge_outputs",
-                        "step_tokens", "describe_layer", "flush_layers", "device_code", "assign_entries"}
-
-
-def test_windows_get_entries():
-    """By hand: entries go out in the order of use, a block that two requests want has one, and what is new and has tokens is told."""
-    given = list(assign_arguments(filled()))
-    wanted, entry_of, block_of, used_at, marked, blocks, found, ring, read, lost = given[5:15]
-    used_at[:4] = torch.tensor([5, 2, 9, 2])
-    given[4][1, 0] = 3  # the second request begins with the first one's block
-    given[15] = 10
-    operators.assign_entries(*given)
-    assert blocks.tolist() == [[3, 3, 4], [3, 3, -1]]  # the second one's chunk begins after 64 tokens
-    assert found.tolist() == [[4, 4, 5], [4, 4, 8]] and ring.tolist() == [[4, 5], [4, 8]]
-    assert entry_of.tolist() == [-1, -1, -1, 4, 5, -1, -1] and block_of[4:6].tolist() == [3, 4]
-    assert used_at.tolist() == [5, 2, 9, 2, 10 + (1 << 38), 10, 0, 0, 0] and wanted[2].tolist() == [3, 3, 4] and wanted[0].tolist() == [3, 3, -1]
-    assert read.tolist() == [[True, False, True], [False, False, False]] and int(lost) == 2
+                        "step_tokens", "describe_layer", "flush_layers", "device_code"}
 
 
 def test_rows_are_written_where_they_belong():

@@ -9,9 +9,9 @@ torch = pytest.importorskip("torch")
 from block_engine import SCALE, Engine, PrefixEngine, Request, families, requests  # noqa: E402
 from oscar_kv.ops import load, operators  # noqa: E402
 from oscar_kv.files.errors import InputError  # noqa: E402
-from oscar_kv.cache.overlay_kv import OverlayKV  # noqa: E402
-from oscar_kv.cache.overlay_table import OverlayTable  # noqa: E402
 from oscar_kv.cache.paged_kv import LayerCode  # noqa: E402
+from oscar_kv.cache.prefix_kv import PrefixKV  # noqa: E402
+from oscar_kv.cache.prefix_table import PrefixTable  # noqa: E402
 from oscar_kv.cache.slot_kv import SlotKV, SlotTable  # noqa: E402
 from oscar_kv.cache.transform import Phases  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
@@ -37,11 +37,11 @@ def exact_code(sink, recent):
 class Plain:
     """A cache of one request that gets its tokens in order, in passes of any size."""
 
-    def __init__(self, code, most_new, by_block):
+    def __init__(self, code, most_new, shares):
         self.code, sink_pages = code, -(-code.sink // 64)
-        if by_block:
-            self.kv = OverlayKV(code, 2, 512, 2, most_new=most_new)
-            self.table = OverlayTable(2, sink_pages, self.kv.tiers.layout.ring_pages, "cpu", blocks=20, most_new=most_new, recent=code.recent)
+        if shares:
+            self.kv = PrefixKV(code, 2, 512, 2, 4, most_new)
+            self.table = PrefixTable(2, sink_pages, self.kv.tiers.layout.ring_pages, "cpu", 4, code.recent, most_new)
         else:
             self.kv = SlotKV(code, 2, 512, 2, most_new=most_new)
             self.table = SlotTable(2, self.kv.window_pages, "cpu", most_new)
@@ -53,18 +53,18 @@ class Plain:
         count, output = len(query), torch.zeros_like(query)
         mapping = torch.arange(start, start + count)
         rows = self.table.rows([1], [start], [count], torch.tensor([start + count], dtype=torch.int32), self.blocks, mapping)
-        assert rows.overlay is None or rows.overlay.fills is None
+        assert rows.sinks is None
         self.rows = rows
         self.kv.forward(self.pool, rows, query, key, value, SCALE, output)
         return output
 
     def codes(self, tokens):
         """Keys and values of the tokens that are read as codes."""
-        code, first = self.code, 0 if isinstance(self.kv, OverlayKV) else self.code.sink
-        runs = operators.page_runs(self.blocks, len(self.pool))
+        code, first = self.code, self.code.sink // 64 if isinstance(self.kv, PrefixKV) else 0
+        runs = operators.page_runs(self.blocks[:, first:].contiguous(), len(self.pool))
         rows = operators.dequantize_pages(self.pool, runs, code.key.sigma, code.value.sigma, *code.numbers)
         end = self.kv.tiers.quantized_end(tokens)
-        return [r[code.sink - first:end - first] for r in rows]
+        return [r[:end - code.sink] for r in rows]
 
     def window(self, tokens):
         """Keys and values of the tokens that are read in BF16."""
@@ -73,17 +73,17 @@ class Plain:
         return self.kv.tiers.layout.rows(self.kv.windows, self.rows.window_table, torch.zeros_like(position), position)
 
 
-@pytest.mark.parametrize("by_block", [False, True], ids=["slots", "blocks_of_engine"])
+@pytest.mark.parametrize("shares", [False, True], ids=["slots", "shared_blocks"])
 @pytest.mark.parametrize("k", range(1, 8))
-def test_kept_tokens_are_all_that_counts(k, by_block):
+def test_kept_tokens_are_all_that_counts(k, shares):
     """Codes, windows and outputs after every step. The tokens pass the end of the sink, of the window, of pages and of the ring."""
     prompt = (1, 50, 125)[k % 3]  # inside the sink, with few codes, and near the end of a block
-    sink, recent, total = (64, 40, prompt + 180) if by_block else (16, 40, prompt + 150)
+    sink, recent, total = (64, 40, prompt + 180) if shares else (16, 40, prompt + 150)
     code, generator = exact_code(sink, recent), torch.Generator().manual_seed(7 * k)
     heads = code.layer.kv_heads
     rows = [torch.randn(total + k, n, 32, generator=generator).bfloat16().float() for n in (2 * heads, heads, heads)]
     wrong = [3 * torch.randn(k, n, 32, generator=generator).bfloat16().float() for n in (2 * heads, heads, heads)]
-    plain, speculating = Plain(code, 1, by_block), Plain(code, 1 + k, by_block)
+    plain, speculating = Plain(code, 1, shares), Plain(code, 1 + k, shares)
     for cache in (plain, speculating):
         cache.run(0, *(r[:prompt] for r in rows))
     n, refused = prompt, 0
@@ -131,12 +131,12 @@ def test_requests_that_share_blocks(most_new, layout, rotated, device):
     bundle = exact_bundle(d=64, key=WIDTHS[layout], value=WIDTHS[layout], sink=64, recent=40, rotated_mean=rotated)
     phases = Phases(10000.0 ** -(torch.arange(32) / 32)) if rotated else None
     engine = PrefixEngine(bundle, 0, blocks=27, seed=most_new, device=device, phases=phases, most_new=most_new)
-    made = families(5 + most_new, 330, 12)
+    made = families(5 + most_new, 330, 20)
     for request in made:
         request.prompt = max(1, request.total - 30)
     engine.run(made)
     assert engine.kinds >= {"decode", "mixed"} and engine.preempted > 1 and engine.compared > 60 and engine.rejected > 20
-    assert engine.hits > 3 and engine.kept > 5 and (engine.coded > 1 or most_new != 4), (engine.hits, engine.coded, engine.kept)
+    assert engine.hits > 5 and engine.coded > 0, (engine.hits, engine.lost, engine.coded, engine.whole)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -16,7 +16,8 @@ from test_vllm import VllmEngine, VllmPrefixEngine, attention_layer, serve, spec
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from block_engine import SCALE, families, requests  # noqa: E402
-from oscar_kv.cache import overlay_kv, overlay_table  # noqa: E402
+from oscar_kv.cache import prefix_table  # noqa: E402
+from oscar_kv.engines import serving as engine_serving  # noqa: E402
 from oscar_kv.engines.vllm import backend as vllm_backend, prefixes as vllm_prefixes, states as vllm_states  # noqa: E402
 from oscar_kv.files.errors import InputError  # noqa: E402
 from oscar_kv.engines.serving import bits_and_bytes  # noqa: E402
@@ -243,13 +244,15 @@ def cache_manager(found, made, whole, unit):
     vllm_prefixes.watch(types.SimpleNamespace(kv_cache_manager=manager), made)
     hasher = get_request_block_hasher(unit, sha256)
 
-    def admit(name, ids, **options):
-        request = Request(name, ids, SamplingParams(max_tokens=4), None, block_hasher=hasher)
+    def admit(name, ids, most=10 ** 6, request=None, **options):
+        request = request or Request(name, ids, SamplingParams(max_tokens=4), None, block_hasher=hasher)
+        admit.requests[name] = request
         blocks, hit, *_ = manager.get_computed_blocks(request)
-        if manager.allocate_slots(request, len(ids) - hit, hit, blocks, **options) is None:
+        if manager.allocate_slots(request, min(most, len(ids) - hit), hit, blocks, **options) is None:
             return None
         request.num_computed_tokens = len(ids)
         return hit
+    admit.requests = {}
 
     return manager, admit
 
@@ -317,12 +320,12 @@ def test_blocks_of_the_same_step_are_found_in_the_next(kind, build):
 
 
 def test_prefixes_whose_sinks_may_be_gone(build):
-    """More requests begin and end than sinks are kept: the first one's prefix is not offered, and then its second copy is."""
+    """More requests begin than sinks are kept: the first one's prefix is not offered, and then its second copy is."""
     from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config
     made, _ = build(random_bundle(1, d=64, sink=64), [{}], cache_config__enable_prefix_caching=True)
     found = generate_scheduler_kv_cache_config([planned(made, 4000)[0]])
     manager, admit = cache_manager(found, made, 64, 64)
-    kept = overlay_table.spare_entries(made.scheduler_config.max_num_seqs)
+    kept = prefix_table.kept_sinks(made.scheduler_config.max_num_seqs, 1)
 
     def serve_one(name, ids):
         manager.new_step_starts()
@@ -335,14 +338,41 @@ def test_prefixes_whose_sinks_may_be_gone(build):
             assert serve_one(f"{name} {i}", [10 ** 5 * (i + 2) + ord(name)] * 700) == 0
     text = list(range(700))
     assert [serve_one("0", text), serve_one("1", text)] == [0, (700 - 513) // 64 * 64]
-    others(kept - 5, "a")
-    assert serve_one("2", text) > 0  # it is the latest again
-    others(kept + 5, "b")
+    others(kept - 1, "a")
+    assert serve_one("2", text) > 0
+    others(1, "b")
     assert [serve_one("3", text), serve_one("4", text)] == [0, (700 - 513) // 64 * 64]
     manager.new_step_starts()
+    for i in range(kept - 1):  # of one step, whose order workers may not share
+        admit(f"c {i}", [10 ** 5 * (i + 2) + 1] * 700)
     assert admit("5", text) > 0
-    others(2 * kept, "c")
-    assert serve_one("6", text) > 0  # while a request with this sink runs, it is there
+    admit("d", [13] * 700)
+    assert admit("6", text) == 0
+
+
+def test_a_request_without_room_for_its_window_waits(build, caplog):
+    """A step with 255 tokens left: not while the window has 256. After 16 steps it begins without others' tokens."""
+    from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config
+    made, _ = build(random_bundle(1, d=64, sink=64), [{}], cache_config__enable_prefix_caching=True)
+    found = generate_scheduler_kv_cache_config([planned(made, 400)[0]])
+    manager, admit = cache_manager(found, made, 64, 64)
+    assert not caplog.messages
+    text = list(range(1200))
+    assert admit("0", text) == 0
+    for step in range(16):
+        manager.new_step_starts()
+        assert admit("1", text, most=255) is None
+    manager.new_step_starts()
+    assert admit("2", text, most=256) == (1200 - 513) // 64 * 64
+    request = admit.requests["1"]
+    assert not request.skip_reading_prefix_cache and admit("1", text, most=255, request=request) is None
+    assert request.skip_reading_prefix_cache and admit("1", text, most=255, request=request) == 0
+    made.scheduler_config.max_num_batched_tokens = 256
+    manager, admit = cache_manager(found, made, 64, 64)
+    assert "room for 250 tokens of a prompt, and the recent window has 256; pass a larger --max-num-batched-tokens" in caplog.text
+    assert admit("0", text) == 0
+    manager.new_step_starts()
+    assert admit("1", text) == 0
 
 
 def test_a_bundle_that_leaves_layers_out(build):
@@ -559,12 +589,11 @@ def test_requests_beside_windowed_layers(build, layer):
 
 
 def test_prefix_caching_beside_windowed_layers(build, monkeypatch):
-    for module in (overlay_kv, overlay_table):
-        monkeypatch.setattr(module, "entries", lambda slots, pages, spare=None: slots * pages + 2)
+    monkeypatch.setattr(engine_serving, "kept_sinks", lambda slots, pages: 3)  # so that some are lost
     bundle, layers = gemma(unequal(sink=64, recent=40), period=3, count=6, window=128)
     made, built = build(bundle, layers, cache_config__enable_prefix_caching=True)
     engine = SharedPrefixEngine(bundle, 1, made, built, 24, 3)
-    engine.run(families(6, 330))
+    engine.run(families(6, 330, 20))
     assert engine.preempted > 1 and engine.compared > 60 and engine.hits > 5 and engine.coded > 3
 
 

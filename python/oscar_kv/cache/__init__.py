@@ -1,1 +1,1 @@
-"""The cache of a layer in three tiers: sequences of its own, slots of an engine, overlays by block."""
+"""The cache of a layer in three tiers: sequences of its own, slots of an engine, blocks that requests share."""

@@ -19,6 +19,10 @@ class Chunk:
     first: int   # its first token among the batch's tokens
     start: int   # earlier tokens
     count: int   # new tokens
+    # Of prefix_table.PrefixTable, where requests may begin with others' tokens:
+    goes_on: bool = False  # probably its slot has seen all earlier tokens
+    whole: bool = False    # its slot has the whole window of the earlier tokens
+    kept: int = -1         # first window page of the sink's copy, which its new tokens fill, too
 
 
 @dataclasses.dataclass
@@ -54,7 +58,8 @@ def _cut(begin: int, end: int, origin: int) -> Iterator[tuple[int, int]]:
 def past_tiles(policy: Policy, chunk: Chunk, begin: int, end: int, out_row: int) -> list[tuple[int, ...]]:
     """Stored tokens [begin, end) of a chunk's request: (kind, out row, count, row of the batch, place, slot,
     position). place is a column of the page table or the window table."""
-    coded = policy.quantized_end(chunk.start) if chunk.start > policy.sink else chunk.start
+    in_windows = chunk.start > policy.sink and (chunk.whole or not policy.write_through)
+    coded = policy.quantized_end(chunk.start) if in_windows else chunk.start
     made: list[tuple[int, ...]] = []
     for first, last, kind, origin in ((0, policy.sink, WINDOW, 0), (policy.sink, coded, CODES, policy.sink),
                                       (max(coded, policy.sink), chunk.start, WINDOW, 0)):
@@ -143,33 +148,29 @@ def new_runs(policy: Policy, chunks: Sequence[Chunk]) -> list[tuple[int, ...]]:
     base = chunks[0].first
     for c in chunks:
         end = c.start + c.count
-        if policy.write_through:
-            newest = PAGE_TOKENS * ((end - 1) // PAGE_TOKENS - policy.ring_pages + 1)
-            for at, until in _cut(c.start, end, 0):
-                column = policy.window_column(at) if at < policy.sink or at >= newest else -1
-                made.append((c.first - base + at - c.start, until - at, c.row, at // PAGE_TOKENS, at % PAGE_TOKENS, at,
-                             column))
-            continue
         coded = policy.quantized_end(end)
-        for first, last, origin, paged in ((0, policy.sink, 0, False), (policy.sink, coded, policy.sink, True),
-                                           (coded, end, 0, False)):
+        for first, last, paged, recent in ((0, policy.sink, False, True), (policy.sink, coded, True, False),
+                                           (coded, end, policy.write_through, True)):
+            origin = policy.sink if paged else 0
             for at, until in _cut(max(first, c.start), min(last, end), origin):
                 body = at - origin
                 made.append((c.first - base + at - c.start, until - at, c.row, body // PAGE_TOKENS if paged else -1,
-                             body % PAGE_TOKENS, at, -1 if paged else policy.window_column(at)))
+                             body % PAGE_TOKENS, at, policy.window_column(at) if recent else -1))
     return made
 
 
+def kept_runs(policy: Policy, chunks: Sequence[Chunk]) -> list[tuple[int, ...]]:
+    """Copies of new sinks: (first row, count, -1, slot, position, window page)."""
+    return [(c.first - chunks[0].first + at, until - at, -1, 0, at, c.kept + at // PAGE_TOKENS)
+            for c in chunks if c.kept >= 0 for at, until in _cut(0, policy.sink, 0)]
+
+
 class ChunkWork:
-    """The plan of one forward pass on the device. table [R, P], window_table [R, W]: for reading the past;
-    new_table, new_windows: for writing new tokens, if they differ."""
+    """The plan of one forward pass on the device. table [R, P], window_table [R, W]."""
 
     def __init__(self, policy: Policy, chunks: Sequence[Chunk], room: int, table: torch.Tensor,
-                 window_table: torch.Tensor, new_table: torch.Tensor | None = None,
-                 new_windows: torch.Tensor | None = None) -> None:
+                 window_table: torch.Tensor) -> None:
         device = table.device
-        new_table = table if new_table is None else new_table
-        new_windows = window_table if new_windows is None else new_windows
         chunks = sorted(chunks, key=lambda c: c.first)
         tokens = [(c.first, c.first + c.count) for c in chunks]
         if all(end == begin for (_, end), (begin, _) in zip(tokens, tokens[1:])):
@@ -183,12 +184,14 @@ class ChunkWork:
             chunks = moved
         self.count = sum(c.count for c in chunks)
         self.passes = plan_passes(policy, chunks, room)
-        packed = Packed(table, window_table, new_table, new_windows)
-        leaving = packed.put([(first, count, packed.at(new_table, row, index), slot, position)
+        packed = Packed(table, window_table)
+        leaving = packed.put([(first, count, packed.at(table, row, index), slot, position)
                               for first, count, row, index, slot, position in leaving_runs(policy, chunks)], (2,))
-        new = packed.put([(first, count, packed.at(new_table, row, index) if index >= 0 else -1, slot, position,
-                           packed.at(new_windows, row, column) if column >= 0 else -1)
-                          for first, count, row, index, slot, position, column in new_runs(policy, chunks)], (2, 5))
+        written: list[tuple[int, ...]] = [
+            (first, count, packed.at(table, row, index) if index >= 0 else -1, slot, position,
+             packed.at(window_table, row, column) if column >= 0 else -1)
+            for first, count, row, index, slot, position, column in new_runs(policy, chunks)]
+        new = packed.put(written + kept_runs(policy, chunks), (2, 5))
         tables = {CODES: table, WINDOW: window_table}
         tiles = [packed.put([(kind, out_row, count, packed.at(tables[kind], row, place) if kind in tables else place,
                               slot, position)

@@ -19,16 +19,6 @@ class StepRows:
 
 
 @dataclasses.dataclass
-class Overlay:
-    """Data for a pass beside slot_kv.Rows, whose table starts after the sink; addresses are the same in each pass."""
-    blocks: torch.Tensor  # [R, P] int32: the full block table
-    ring: torch.Tensor    # [R, ring pages] int32: entries of the newest blocks; block j is in column j mod ring pages
-    before: torch.Tensor  # [R, sink + ring pages] int32: entries before the new tokens of chunks
-    # blocks [F] and entries [F] int64; the entries must first be filled with the codes of these blocks
-    fills: tuple[torch.Tensor, torch.Tensor] | None = None
-
-
-@dataclasses.dataclass
 class Rows:
     """One forward pass over R requests (rows), some of them padding. The tensors belong to SlotTable, so that a
     captured graph finds the next batch at the same addresses."""
@@ -37,7 +27,8 @@ class Rows:
     window_table: torch.Tensor  # [R, window pages of a slot] int32
     steps: StepRows | None = None   # of requests with few new tokens
     chunks: tuple[Chunk, ...] = ()  # of the others
-    overlay: Overlay | None = None  # if windows are by block
+    # Window pages [F] and their sources [F] int64, for PrefixKV.restore() of all layers before the pass.
+    sinks: tuple[torch.Tensor, torch.Tensor] | None = None
     flush: StepFlush | None = None  # of the layers; None: each layer flushes itself
     # by policy and room, made by the first layer that needs it
     works: dict[tuple[Policy, int], ChunkWork] = dataclasses.field(default_factory=dict)
@@ -50,13 +41,7 @@ class Rows:
     def work(self, policy: Policy, room: int) -> ChunkWork:
         """The work on chunks, shared by all layers of one policy."""
         if (policy, room) not in self.works:
-            overlay = self.overlay
-            if overlay is None:
-                work = ChunkWork(policy, self.chunks, room, self.table, self.window_table)
-            else:
-                work = ChunkWork(policy, self.chunks, room, self.table, overlay.before, overlay.blocks,
-                                 self.window_table)
-            self.works[policy, room] = work
+            self.works[policy, room] = ChunkWork(policy, self.chunks, room, self.table, self.window_table)
         return self.works[policy, room]
 
 

@@ -5,9 +5,8 @@ table.
 Page i of a request holds its tokens from sink + 64 i on, in the request's block i. A request of n tokens has ceil(n
 / 64) blocks, and page i is written when it has more than sink + recent + 64 i tokens, so the block always exists.
 
-Requests whose first tokens are in another's blocks (prefix caching, KV transfer) are not supported, because the
-windows of those tokens are not in the request's slot; overlay_kv.py supports them. A restarted request, in any slot,
-counts as a new one."""
+Requests whose first tokens are in another's blocks are not supported, because the windows of those tokens are not in
+the request's slot; prefix_kv.py supports them. A restarted request, in any slot, counts as a new one."""
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
@@ -49,13 +48,13 @@ class SlotTable:
 
     def rows(self, slots: Sequence[int] | torch.Tensor, starts: Sequence[int], counts: Sequence[int],
              lengths: torch.Tensor, table: torch.Tensor, slot_mapping: torch.Tensor,
-             new: Sequence[bool] | None = None) -> Rows:
+             prefilling: Sequence[bool] | None = None) -> Rows:
         """The batch whose row b is the request in slot slots[b], with counts[b] new tokens after starts[b]; tokens
         of the rows are consecutive. Padding: rows beyond `slots`, slots of -1, counts of 0 and rows whose last
         token has slot_mapping -1.
-        slots, starts, counts: sequences on the host; starts is read only for chunks, and for all requests if `new` says
-        which of them may be new (None: all). lengths [R], table [R, P] and slot_mapping [tokens]: on the device,
-        without waiting for it. slots may also be a tensor [R] on the device."""
+        slots, starts, counts: sequences on the host; starts of steps need only tell whether they are 0. lengths [R],
+        table [R, P] and slot_mapping [tokens]: on the device, without waiting for it. slots may also be a tensor [R] on
+        the device. prefilling: requests whose prompts are not yet complete, if known, for checks."""
         made, batch = self._requests(slots, starts, counts, lengths, table, slot_mapping)
         return self._with_steps(made, batch, slot_mapping)
 
@@ -139,7 +138,6 @@ class SlotKV:
                              "speculate fewer tokens, or fit with a longer window (--windows)")
         self.code, self.tiers, self.group = code, tiers or Tiers(code, pages=ring_pages(code.recent, most_new)), group
         self.places_of: Callable[[], Places | None] | None = None  # None: the engine's own numbers
-        self.engine_pages = 0
         unsupported = self.tiers.step_unsupported or self.tiers.decode_unsupported(group)
         if code.device.type == "cuda" and unsupported is not None:
             raise InputError(f"layer {code.layer.layer} cannot be served: {unsupported}")
@@ -178,7 +176,6 @@ class SlotKV:
         if tuple(blocks.shape[1:]) != expected or not blocks.is_contiguous():
             raise InputError(f"layer {code.layer.layer}: the engine's cache is {list(blocks.shape)} with strides "
                              f"{list(blocks.stride())}, expected contiguous blocks of {list(expected)} bytes")
-        self.engine_pages = blocks.shape[0]
         flat = blocks.view(-1)
         if page_bytes == 0:  # a layer without bits; any number of a page is in range
             return flat.new_empty(len(flat), heads, 0)
@@ -268,8 +265,7 @@ class SlotKV:
 
     def _run_chunks(self, held: Held, rows: Rows, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
                     scale: float, output: torch.Tensor, sinks: torch.Tensor | None) -> None:
-        """All chunks attend before any is appended, because an overlay entry that one has finished with may be
-        assigned to another."""
+        """All chunks attend in one call before any is appended."""
         work = rows.work(self.policy, self.room)
         query, key, value = query[work.tokens], key[work.tokens], value[work.tokens]
         if self.buffer is not None and query.dtype != torch.bfloat16:

@@ -51,5 +51,5 @@ class StepFlush:
         """held: the storage, in any of the layers, of the rows with a new token."""
         for kv, sides, words in self.groups:
             layer, (sink, recent, _) = kv.code.layer, kv.tiers.flushed_at()
-            operators.flush_layers(*held.flushed(), sides, words, layer.kv_heads, layer.head_dim, sink, recent,
-                                   kv.code.key.encoder == "search")
+            operators.flush_layers(held.lengths, held.table, held.window_table, sides, words, layer.kv_heads,
+                                   layer.head_dim, sink, recent, kv.code.key.encoder == "search")

@@ -26,10 +26,6 @@ class Held:
     window_table: torch.Tensor  # [B, window pages of a sequence] int32
     lengths: torch.Tensor       # [B] int32 tokens; 0: the sequence is skipped
 
-    def flushed(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """lengths, table and window_table of operators.flush_tokens."""
-        return self.lengths, self.table, self.window_table
-
 
 class Plan:
     """Where the new tokens of an append go, and which tokens become codes."""
@@ -55,9 +51,11 @@ class Tiers:
                                    pages or ring_pages(code.recent, flush)).to(code.device)
         self.step_unsupported = code.without_kernels or support.step_unsupported(code, flush)
 
-    def new_windows(self, sequences: int) -> torch.Tensor:
-        """Windows for this many sequences: [sequences * window pages, Hkv, 128 d]."""
-        shape = (sequences * self.layout.pages, self.code.layer.kv_heads, self.layout.elements)
+    def new_windows(self, sequences: int, sinks: int = 0) -> torch.Tensor:
+        """Windows for this many sequences, and then for so many sinks: [sequences * window pages + sinks * sink pages,
+        Hkv, 128 d]."""
+        pages = sequences * self.layout.pages + sinks * self.layout.sink_pages
+        shape = (pages, self.code.layer.kv_heads, self.layout.elements)
         return torch.zeros(shape, dtype=torch.bfloat16, device=self.code.device)
 
     def decode_unsupported(self, group: int, rule: Rule = ALL) -> str | None:
@@ -176,11 +174,9 @@ class Tiers:
 
     def flush_tokens(self, held: Held, bad: torch.Tensor) -> None:
         """Writes tokens that leave the windows into pages, for sequences that have just received one token."""
-        lengths, table, window_table = held.flushed()
         sink, recent, flush = self.flushed_at()
         operators.run(operators.flush_tokens, self.code.view(
-            pool=held.pool, windows=held.windows, window_table=window_table, table=table, lengths=lengths, bad=bad,
-            sink=sink, recent=recent, flush=flush))
+            **vars(held), bad=bad, sink=sink, recent=recent, flush=flush))
 
     def flushed_at(self) -> tuple[int, int, int]:
         """sink, recent and flush of flush_tokens()."""

@@ -91,12 +91,6 @@ void quantize_windows(const Tensor& pool, const Tensor& windows, const Tensor& w
                       const Tensor& value_clip, const Tensor& bad, std::int64_t sink, bool search,
                       const std::vector<std::int64_t>& key_code, const std::vector<std::int64_t>& value_code);
 
-void assign_entries(const Tensor& lengths, const Tensor& known, const Tensor& few, const Tensor& slots,
-                    const Tensor& table, const Tensor& wanted, const Tensor& entry_of, const Tensor& block_of,
-                    const Tensor& used_at, const Tensor& marked, const Tensor& blocks, const Tensor& found,
-                    const Tensor& ring, const Tensor& read, const Tensor& lost, std::int64_t now,
-                    std::int64_t sink_pages, std::int64_t ring_pages, std::int64_t recent, bool after, bool counts);
-
 void merge_outputs(const Tensor& out, const Tensor& lse, const Tensor& part, const Tensor& part_lse);
 
 }  // namespace oscar_kv

@@ -17,6 +17,5 @@ STABLE_TORCH_LIBRARY_IMPL(oscar_kv, CUDA, m) {
   m.impl("past_rows", TORCH_BOX(&oscar_kv::past_rows));
   m.impl("new_rows", TORCH_BOX(&oscar_kv::new_rows));
   m.impl("quantize_windows", TORCH_BOX(&oscar_kv::quantize_windows));
-  m.impl("assign_entries", TORCH_BOX(&oscar_kv::assign_entries));
   m.impl("merge_outputs", TORCH_BOX(&oscar_kv::merge_outputs));
 }

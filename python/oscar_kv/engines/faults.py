@@ -2,10 +2,10 @@
 device (SlotKV.bad); here the notes are read from time to time, without a wait, and logged."""
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import torch
 
+from ..cache.later import Later
 from ..cache.slot_kv import SlotKV
 from ..ops.operators import NO_FAULT
 
@@ -18,27 +18,21 @@ class Faults:
     def __init__(self, caches: Callable[[], Mapping[int, SlotKV]], log: logging.Logger,
                  count: Callable[[int], None]) -> None:
         self._caches, self._log, self._count, self._passes = caches, log, count, 0
-        self._read: tuple[list[SlotKV], torch.Tensor, Any] | None = None  # with the event of its copy
+        self._read: tuple[list[SlotKV], Later] | None = None
 
     def passed(self) -> None:
         """Called once a forward pass, outside graphs. Logs what an earlier look found."""
         self._passes += 1
         if self._read is not None:
-            layers, notes, copied = self._read
-            if copied is None or copied.query():
+            layers, notes = self._read
+            if notes.ready:
                 self._read = None
                 self._report(layers, notes.tolist())
         elif self._passes % EVERY == 0 and self._caches():
             layers = list(self._caches().values())
-            notes, copied = torch.stack([kv.bad for kv in layers]), None
-            if notes.is_cuda:
-                if torch.cuda.is_current_stream_capturing():
-                    return
-                device, notes = notes, torch.empty(notes.shape, dtype=notes.dtype, device="cpu", pin_memory=True)
-                notes.copy_(device, non_blocking=True)
-                copied = torch.cuda.Event()
-                copied.record()
-            self._read = layers, notes, copied
+            if layers[0].bad.is_cuda and torch.cuda.is_current_stream_capturing():
+                return
+            self._read = layers, Later(torch.stack([kv.bad for kv in layers]))
 
     def _report(self, layers: Sequence[SlotKV], notes: list[list[int]]) -> None:
         found = []

@@ -9,8 +9,7 @@ each layer's rows to a LayerCache).
 | tables | engine | Its block tables and slots come with each batch. Table copies them to addresses that stay. |
 | graphs | engine | What a graph reads, Table.rows() writes before its replay. LayerCache.forward() waits for nothing. |
 
-With `shares` a request may begin with blocks of another one, once these are written: windows belong to blocks.
-Otherwise they belong to slots, and a request stays in its slot."""
+A request stays in its slot. With `shares` it may begin with blocks of others, once these are written."""
 import dataclasses
 import pathlib
 import typing
@@ -43,20 +42,21 @@ class Settings:
 
 
 class Table(typing.Protocol):
-    """cache.slot_kv.SlotTable, or OverlayTable with `shares`: one for all layers that share block tables."""
+    """cache.slot_kv.SlotTable, or PrefixTable with `shares`: one for all layers that share block tables."""
 
     @property
     def on_cuda(self) -> bool:
         """Whether its tensors are on a GPU."""
 
     def rows(self, slots: typing.Any, starts: typing.Sequence[int], counts: typing.Sequence[int], lengths: torch.Tensor,
-             table: torch.Tensor, slot_mapping: torch.Tensor, new: typing.Sequence[bool] | None = None) -> "Rows":
+             table: torch.Tensor, slot_mapping: torch.Tensor,
+             prefilling: typing.Sequence[bool] | None = None) -> "Rows":
         """Row b is the request in slot slots[b], with counts[b] new tokens after starts[b]; slot_mapping -1: padding.
-        new: which requests may be new; None: any, and then starts of steps may be 0."""
+        Starts of steps must tell whether they are 0. prefilling: requests with incomplete prompts, if known."""
 
 
 class LayerCache(typing.Protocol):
-    """cache.slot_kv.SlotKV, or OverlayKV with `shares`."""
+    """cache.slot_kv.SlotKV, or PrefixKV with `shares`."""
 
     def pool(self, blocks: torch.Tensor) -> torch.Tensor:
         """The engine's memory of this layer as pages. InputError if it has another shape."""

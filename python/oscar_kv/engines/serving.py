@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import torch
 
 from ..cache.layer_code import LayerCode
-from ..cache.overlay_kv import OverlayKV
-from ..cache.overlay_table import OverlayTable, blocks_of_window
+from ..cache.prefix_kv import PrefixKV
+from ..cache.prefix_table import PrefixTable, kept_sinks
+from ..cache.rows import Rows
 from ..cache.shared import Shared
 from ..cache.slot_kv import SlotKV, SlotTable
 from ..cache.step_flush import StepFlush
@@ -145,7 +146,7 @@ class EngineServing:
             self.phases = phases_of(settings.text, settings.head_size) if rotated else None
             self.layers = {layer.layer: layer for layer in self.bundle.layers}
             self.cells = {index: _cell(self.bundle, layer) for index, layer in self.layers.items()}
-        self.by_block, self.slots, self.most_tokens = settings.shares, settings.slots, settings.most_tokens
+        self.shares, self.slots, self.most_tokens = settings.shares, settings.slots, settings.most_tokens
         self.most_new = 1 + settings.proposed  # tokens of a request in a decode step
         self._caches: dict[int, SlotKV] = {}
         self._faults: Faults | None = None
@@ -157,17 +158,18 @@ class EngineServing:
             raise InputError(f"{self.bundle.path}: the bundle lacks layer {index} of the model; fit all layers")
         return self.cells[index]
 
-    def new_table(self, device: torch.device, blocks: int | None = None) -> Table:
-        """Converts the engine's batches to rows. blocks: in the engine's memory, if known."""
-        sinks, recent, new = sink_pages(self.bundle.sink), self.bundle.recent, self.most_new
-        if self.by_block:
-            return OverlayTable(self.slots, sinks, blocks_of_window(recent + new - 1), device, blocks=blocks,
-                                most_new=new, recent=recent)
-        return SlotTable(self.slots, sinks + ring_pages(recent, new), device, new)
+    @property
+    def kept(self) -> int:
+        """Sinks of other requests that are kept in BF16."""
+        return kept_sinks(self.slots, sink_pages(self.bundle.sink))
 
-    def blocks(self, layers: Iterable[int]) -> int:
-        """Blocks in the engine's memory, as seen by these layers; 0: not yet known."""
-        return max((kv.engine_pages for i, kv in self._caches.items() if i in layers), default=0)
+    def new_table(self, device: torch.device) -> Table:
+        """Converts the engine's batches to rows."""
+        sinks, recent, new = sink_pages(self.bundle.sink), self.bundle.recent, self.most_new
+        ring = ring_pages(recent, new)
+        if self.shares:
+            return PrefixTable(self.slots, sinks, ring, device, self.kept, recent, new)
+        return SlotTable(self.slots, sinks + ring, device, new)
 
     def flush_of(self, layers: Sequence[int], memory: Mapping[int, torch.Tensor]) -> StepFlush | None:
         """The StepFlush of layers that share block tables, None if kernels do not support them. memory: {layer
@@ -177,12 +179,12 @@ class EngineServing:
         caches = {i: self._caches[i] for i in layers}
         return StepFlush(caches, {i: caches[i].pool(memory[i]) for i in layers})
 
-    def fill(self, layers: Iterable[int], blocks: torch.Tensor, entries: torch.Tensor) -> None:
-        """Fills the overlays of these layers with the codes of blocks."""
-        for index in layers:
+    def restore(self, layers: Iterable[int], rows: Rows) -> None:
+        """Before a pass, outside graphs: requests that begin with others' blocks get their sinks in these layers."""
+        for index in layers if rows.sinks is not None else ():
             kv = self._caches[index]
-            assert isinstance(kv, OverlayKV)
-            kv.fill(blocks, entries)
+            assert isinstance(kv, PrefixKV) and rows.sinks is not None
+            kv.restore(*rows.sinks)
 
     def caches(self) -> dict[int, SlotKV]:
         """{layer index: SlotKV} of the layers that were made."""
@@ -226,14 +228,14 @@ class EngineServing:
         return self.most_tokens
 
     def cache(self, index: int, group: int, device: torch.device) -> SlotKV:
-        """The SlotKV or OverlayKV of a layer, made at the first call, before or while the engine measures its
+        """The SlotKV or PrefixKV of a layer, made at the first call, before or while the engine measures its
         memory."""
         if index not in self._caches:
             self.cell(index)
             layer = self.layers[index]
             with plain_torch():
                 code = LayerCode(self.bundle, layer, self.phases, device, self.shared)
-                kv = (OverlayKV if self.by_block else SlotKV)(code, self.slots, self.room(), group,
-                                                              most_new=self.most_new)
+                kv = (PrefixKV(code, self.slots, self.room(), group, self.kept, self.most_new) if self.shares else
+                      SlotKV(code, self.slots, self.room(), group, most_new=self.most_new))
             self._caches[index] = kv
         return self._caches[index]

@@ -13,7 +13,7 @@ import torch
 
 from ..format.codec import code_of
 from ..format.page_layout import PAGE_TOKENS
-from . import chunk_reference, entry_reference, reference, table_checks
+from . import chunk_reference, reference, table_checks
 from .view import StepView
 
 NO_FAULT = 2 ** 31 - 1  # of `bad`
@@ -195,23 +195,6 @@ flush_layers = _declare(
     "(Tensor lengths, Tensor table, Tensor window_table, Tensor sides, int words, int kv_heads, int head_dim, int "
     "sink, int recent, bool search) -> ()",
     _no_layers, _nothing)
-
-
-# Gives the windows of R requests, W = sink_pages + ring_pages blocks each, their BF16 entries (cache/overlay_table.py).
-# lengths [R] int32 and table [R, P] int32 of the pass; known [R]: tokens before a chunk, -1 for others; few [R]: new
-# tokens; slots [R]. Kept from pass to pass, with a last element for what is discarded: wanted [slots + 1, W] blocks of
-# each slot's windows, entry_of [blocks + 1], block_of, used_at and marked [entries + 1]. Written: blocks [R, W] (-1:
-# none), their entries found [R, W] and ring [R, ring_pages] int32, read [R, W]: entries that are new, of blocks that
-# have tokens already. lost [1] counts blocks without an entry, with `counts` also `read`. now: above that of earlier
-# calls. recent: 0, or the window where tokens may be taken back. after: windows after the new tokens of chunks. int64
-# where nothing is said.
-assign_entries = _declare(
-    "assign_entries",
-    "(Tensor lengths, Tensor known, Tensor few, Tensor slots, Tensor table, Tensor(a!) wanted, Tensor(b!) entry_of, "
-    "Tensor(c!) block_of, Tensor(d!) used_at, Tensor(e!) marked, Tensor(f!) blocks, Tensor(g!) found, Tensor(h!) ring, "
-    "Tensor(i!) read, Tensor(j!) lost, int now, int sink_pages, int ring_pages, int recent, bool after, bool counts) "
-    "-> ()",
-    entry_reference.assign_entries, _nothing)
 
 
 def _no_device_code(a: StepView) -> NoReturn:

@@ -44,24 +44,6 @@ class StepView:
     search: bool
     want_lse: bool
     output: torch.Tensor        # [B, Hq, d], written
-    known: torch.Tensor         # [R], and likewise: operators.assign_entries
-    few: torch.Tensor
-    slots: torch.Tensor
-    wanted: torch.Tensor
-    entry_of: torch.Tensor
-    block_of: torch.Tensor
-    used_at: torch.Tensor
-    marked: torch.Tensor
-    blocks: torch.Tensor
-    found: torch.Tensor
-    ring: torch.Tensor
-    read: torch.Tensor
-    lost: torch.Tensor
-    now: int
-    sink_pages: int
-    ring_pages: int
-    after: bool
-    counts: bool
     key_out: torch.Tensor       # [M, Hkv, d], written
     value_out: torch.Tensor
 

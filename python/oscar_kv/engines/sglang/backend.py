@@ -1,4 +1,4 @@
-"""SGLang's attention backend `oscar`: SlotKV or OverlayKV with the interfaces of SGLang 0.5.23
+"""SGLang's attention backend `oscar`: SlotKV or PrefixKV with the interfaces of SGLang 0.5.23
 (srt/layers/attention/base_attn_backend.py there). A request's slot is its row of SGLang's ReqToTokenPool; row 0 is
 padding. SGLang maps tokens to memory one by one, and with pages of 64 tokens every 64th entry names a block."""
 import logging
@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
 
-from ...cache.overlay_table import OverlayTable
 from ...files.errors import InputError
 from ...format.page_layout import PAGE_TOKENS
 from ..names import BUNDLE_VARIABLE, SGLANG_BACKEND
@@ -34,7 +33,7 @@ class OscarAttentionBackend(AttentionBackend):
         self.serving.check(logging.getLogger("sglang.oscar_kv"), (pool.blocks - 1) * PAGE_TOKENS)
         self.req_to_token = runner.req_to_token_pool.req_to_token
         device, slots = self.req_to_token.device, self.serving.slots
-        self.table = self.serving.table = self.serving.new_table(device, pool.blocks)
+        self.table = self.serving.table = self.serving.new_table(device)
         self._blocks = torch.zeros((slots, -(-self.req_to_token.shape[1] // PAGE_TOKENS)), dtype=torch.int32,
                                    device=device)
         self._indices = sorted(self.serving.attention)
@@ -85,41 +84,37 @@ class OscarAttentionBackend(AttentionBackend):
             return
         if not in_capture:
             self.serving.passed()
-        count = batch.batch_size
+        count, rows = batch.batch_size, batch.req_pool_indices[:batch.batch_size]
+        slots: Any = rows - 1
         if mode.is_decode():
-            starts, counts = [0] * count, [1] * count  # only extending passes hold requests that begin
+            starts, counts = [1] * count, [1] * count  # only extending passes hold requests that begin
         elif mode.name in ("EXTEND", "MIXED") and batch.extend_prefix_lens_cpu is not None:
             starts, counts = list(batch.extend_prefix_lens_cpu), list(batch.extend_seq_lens_cpu)
-            self._check_starts(batch, starts, counts)
+            if batch.req_pool_indices_cpu is not None:
+                slots = [row - 1 for row in batch.req_pool_indices_cpu.tolist()]
+                self._check_starts(slots, starts, counts)
         else:
             raise InputError(f"SGLang asks for a pass of the kind {mode.name}, which the 2-bit cache of oscar-kv does "
                              "not serve")
         if is_set(getattr(batch, "multi_item_delimiter_indices", None)):
             raise InputError("scoring of several items in one prompt has a mask of its own, which the 2-bit cache "
                              "does not serve; leave --multi-item-scoring-delimiter out")
-        rows = batch.req_pool_indices[:count]
         table = self._blocks[:count]
         table.copy_(torch.div(self.req_to_token[:, ::PAGE_TOKENS][rows], PAGE_TOKENS, rounding_mode="floor"))
-        if self.serving.by_block:
-            assert isinstance(self.table, OverlayTable)
-            self.table.exchanged = self.serving.exchanged
-            if not in_capture and (mode.is_decode() or mode.is_mixed()):  # these hold all running requests
-                self.serving.exchanged = False
         # A replay has rows of padding and no places for their tokens.
         places = self._mapped[:count] if mode.is_decode() else batch.out_cache_loc
-        made = self.table.rows(rows - 1, starts, counts, batch.seq_lens[:count], table, places)
-        if made.overlay is not None and made.overlay.fills is not None:
-            self.serving.fill(self._indices, *made.overlay.fills)
+        made = self.table.rows(slots, starts, counts, batch.seq_lens[:count], table, places)
+        self.serving.restore(self._indices, made)
         made.flush = self._flush
         self.forward_metadata = made
 
-    def _check_starts(self, batch: Any, starts: Sequence[int], counts: Sequence[int]) -> None:
-        """Windows by slot: a chunk may only follow what its slot has seen, because no other slot's windows are
+    def _check_starts(self, slots: Sequence[int], starts: Sequence[int], counts: Sequence[int]) -> None:
+        """Without the radix cache, a chunk may only follow what its slot has seen, because no other slot's windows are
         known."""
-        if self.serving.by_block or batch.req_pool_indices_cpu is None:
+        if self.serving.shares:
             return
-        for slot, start, count in zip(batch.req_pool_indices_cpu.tolist(), starts, counts):
-            if count > 1 and start > 0 and self._ends.get(slot) != start and slot > 0:
+        for slot, start, count in zip(slots, starts, counts):
+            if count > 1 and start > 0 and self._ends.get(slot) != start and slot >= 0:
                 raise InputError(f"a request begins with {start} tokens that its slot has not seen; the radix cache "
                                  "is off, so this feature of SGLang is not served with oscar-kv")
             self._ends[slot] = start + count

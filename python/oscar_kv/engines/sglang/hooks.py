@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from ...cache.overlay_table import computed_tokens
+from ...cache.prefix_table import computed_tokens
 from ...files.errors import InputError
 from ..names import SGLANG_BACKEND
 
@@ -45,12 +45,6 @@ def _build_pool(original: Callable[..., Any], self: Any, *, max_total_num_tokens
                      self.device)
 
 
-def _checkpoint(result: Any, self: Any, *args: Any, **kwargs: Any) -> None:
-    """The radix tree may replace the blocks of a running request by another's with the same tokens, and tells no
-    one."""
-    self.token_to_kv_pool_allocator.get_kvcache().serving.exchanged = True
-
-
 def _longest_prefix(result: int, self: Any, input_len: int) -> int:
     """Tokens that a request may begin with: it computes its recent window itself, because only its own is in BF16."""
     offered = getattr(self, OFFERED, None)
@@ -64,13 +58,13 @@ def _next_round(original: Callable[..., Any], self: Any, tree_cache: Any = None,
     """A prefix is taken from the radix tree only with its sink in BF16, and without its end."""
     allocator = getattr(tree_cache, "token_to_kv_pool_allocator", None)
     serving = None if allocator is None else getattr(allocator.get_kvcache(), "serving", None)
-    if serving is None or not serving.by_block:
+    if serving is None or not serving.shares:
         return original(self, tree_cache, *args, **kwargs)
     sink = serving.bundle.sink
     setattr(self, OFFERED, (sink, computed_tokens(serving.bundle.recent)))
     made = original(self, tree_cache, *args, **kwargs)
     found = self.prefix_indices
-    if len(found) > 0 and (len(found) < sink or not serving.keep_sink(found[:sink])):
+    if len(found) > 0 and (len(found) < sink or not serving.holds_sink(found)):
         # The tree keeps the old copy, so that the new one, under the same key, would not be found.
         self.extra_key = f"{self.extra_key or ''} oscar-kv {next(_copies)}"
         made = original(self, tree_cache, *args, **kwargs)
@@ -90,8 +84,6 @@ def _table() -> list[tuple[str, Callable[..., Any], Any]]:
             (f"{pools}._build_mha_kv_pool", _build_pool, HookType.AROUND),
             ("sglang.srt.model_executor.pool_configurator.DefaultPoolConfigurator._compute_cell_size", _cell_size,
              HookType.AROUND),
-            ("sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache.checkpoint_into_tree", _checkpoint,
-             HookType.AFTER),
             ("sglang.srt.managers.schedule_batch.Req._compute_max_prefix_len", _longest_prefix, HookType.AFTER),
             ("sglang.srt.managers.schedule_batch.Req.init_next_round_input", _next_round, HookType.AROUND),
             ("sglang.srt.sampling.sampling_params.SamplingParams.verify", _verify, HookType.BEFORE)]

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ...cache.overlay_table import OverlayTable
+from ...cache.prefix_table import PrefixTable
 from ...cache.slot_kv import SlotKV
 from ...files.checkpoint import checkpoint_of
 from ...files.errors import InputError
@@ -202,7 +202,6 @@ class Serving(EngineServing):
                              f"--attention-backend oscar and {BUNDLE_VARIABLE} out")
         self._in_bf16 = text
         self.table: Table | None = None  # of the backend
-        self.exchanged = False  # see overlay_table.OverlayTable; hooks.py sets it
 
     def allocate(self, device: torch.device | str) -> "Serving":
         """Makes the caches of all layers; returns itself."""
@@ -213,11 +212,10 @@ class Serving(EngineServing):
     def bf16_text(self) -> str:
         return self._in_bf16
 
-    def keep_sink(self, tokens: torch.Tensor) -> bool:
-        """Whether the sink at these places of SGLang's memory [sink] is in BF16; it will be as long as it is needed.
-        Waits."""
-        assert isinstance(self.table, OverlayTable)
-        return self.table.keep(torch.div(tokens[::PAGE_TOKENS], PAGE_TOKENS, rounding_mode="floor"))
+    def holds_sink(self, tokens: torch.Tensor) -> bool:
+        """Whether the sink that begins at the first of these places of SGLang's memory is in BF16. Waits."""
+        assert isinstance(self.table, PrefixTable)
+        return self.table.holds(torch.div(tokens[0], PAGE_TOKENS, rounding_mode="floor"))
 
     def kv(self, index: int) -> SlotKV:
         return self._caches[index]

@@ -25,7 +25,6 @@ from vllm.v1.attention.backend import (
 )
 from vllm.v1.kv_cache_interface import KVCacheLayout
 
-from ...cache.overlay_table import OverlayTable
 from ...cache.rows import Rows
 from ...cache.slot_kv import SlotKV
 from ...cache.step_flush import StepFlush
@@ -152,8 +151,8 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
         hybrid = vllm_config.model_config.is_hybrid
         if hybrid:
             states.install()
-        # vLLM says of each request whether it may be new; in hybrid models, of its own kernels
-        self._tells_new = not hybrid
+        # vLLM says of each request whether its prompt is complete; in hybrid models, for its own kernels
+        self._tells_prefilling = not hybrid
         self.reorder_batch_threshold = self.serving.most_new
         self.table, self.layers = self.serving.table(device), [layer_index(name) for name in layer_names]
         self.names, self.members = dict(zip(self.layers, layer_names)), [self]
@@ -171,9 +170,7 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
             plan = self.serving.plan = Plan(common_attn_metadata, self._rows(common_attn_metadata), [])
             self.serving.passed()
         rows = plan.join(self)
-        # before the forward, which may be a graph replay
-        if rows.overlay is not None and rows.overlay.fills is not None:
-            self.serving.fill(self.layers, *rows.overlay.fills)
+        self.serving.restore(self.layers, rows)  # before the forward, which may be a graph replay
         return OscarMetadata(rows, {places: self._placed(rows, places,
                                                          self._step_flush(places, {i: self.names[i] for i in layers}))
                                     for places, layers in self.by_places.items() if places is not None})
@@ -193,17 +190,11 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
         counts = counts[:len(slots)]  # further rows are padding
         upper = common.seq_lens_cpu_upper_bound  # exact for chunks, and for requests that are new
         starts = [0] * len(slots) if upper is None else [n - c for n, c in zip(upper[:len(slots)].tolist(), counts)]
-        if upper is None and (self.serving.by_block or any(c > self.serving.most_new for c in counts)):
+        if upper is None and (self.serving.shares or any(c > self.serving.most_new for c in counts)):
             raise InputError("vLLM did not tell the lengths of prompts on the host (seq_lens_cpu_upper_bound)")
-        new = None
-        if self.serving.by_block:
-            assert isinstance(self.table, OverlayTable)
-            self.table.cover(self.serving.blocks(self.layers))
-            # a request that decodes goes on with its own blocks
-            if self._tells_new and common.is_prefilling is not None:
-                new = common.is_prefilling.tolist()[:len(slots)]
+        told = common.is_prefilling if self._tells_prefilling else None
         return self.table.rows(slots, starts, counts, common.seq_lens[:count], common.block_table_tensor[:count],
-                               common.slot_mapping, new)
+                               common.slot_mapping, None if told is None else told.tolist()[:len(slots)])
 
     def _placed(self, rows: Rows, places: Places, flush: StepFlush | None) -> Rows:
         """The rows with the kernels' page numbers, in tables at fixed addresses."""
@@ -215,14 +206,11 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
             held[:table.shape[0]] = places(table)
             return held[:table.shape[0]]
 
-        overlay = rows.overlay
-        if overlay is not None:
-            overlay = dataclasses.replace(overlay, blocks=placed("blocks", overlay.blocks))
         table, steps = placed("table", rows.table), rows.steps
         if steps is not None:
             same = steps.table is rows.table
             steps = dataclasses.replace(steps, table=table if same else placed("steps", steps.table))
-        return dataclasses.replace(rows, table=table, steps=steps, overlay=overlay, flush=flush, works={})
+        return dataclasses.replace(rows, table=table, steps=steps, flush=flush, works={})
 
     def shared_flush(self) -> StepFlush | None:
         """The StepFlush of all layers with vLLM's page numbers whose builders share this one's rows."""

@@ -154,7 +154,7 @@ def layer_spec(layer: Any, spec: Any, config: Any, specify: Callable[..., Any]) 
         if not isinstance(layer.impl, OscarImpl):
             return spec
         return dataclasses.replace(spec, state_content_bytes=serving.cell(layer_index(layer.layer_name)))
-    if config.model_config.is_hybrid and serving.by_block and others:
+    if config.model_config.is_hybrid and serving.shares and others:
         raise InputError("prefix caching is on, and vLLM would then copy parts of blocks for models with linear "
                          "attention whose attention layers do not all have the 2-bit cache, which oscar-kv does not "
                          "follow; pass --no-enable-prefix-caching")

@@ -5,115 +5,113 @@ Blocks of this step. vLLM offers a block as soon as the step that will write it 
 before they attend. The 2-bit cache attends first, so a request that would read such a block waits for the next step.
 
 The recent window. Only its own request has it in BF16. So a request computes its last tokens itself, whatever is cached
-(computed_tokens), and its answer begins with a complete window.
+(computed_tokens). It waits for a step with room for a window of them, because steps of single tokens read the window.
 
-The sink. Its BF16 tokens are kept for a number of ended requests. A prefix whose sink may be gone is not offered: read
-as codes, a sink ruins every token after it.
+The sink. Its BF16 tokens are kept for the last requests that began without a prefix. A prefix whose sink may be gone is
+not offered: read as codes, a sink ruins every token after it.
 
 vLLM has no hook for this, so this module replaces methods of one scheduler's own objects, and wraps the scheduler's
 constructor, which knows the cache type."""
-import collections
 import functools
+import logging
 from collections.abc import Callable
 from typing import Any
 
-from ...cache.overlay_table import computed_tokens, spare_entries
+from ...cache.prefix_table import computed_tokens, kept_sinks
 from ...format.windows import sink_pages
 from ..names import CACHE_DTYPE
 from .gauges import facts
 
 MARK = "_oscar_prefixes"  # of the scheduler's wrapped constructor
-LATE = 3  # steps that a worker may be after the scheduler
+PATIENCE = 16             # steps that a request waits for room, before it begins without a prefix
 
 
 class Sinks:
-    """First blocks of requests whose sinks the workers still have in BF16, by what the scheduler knows. kept: sinks
-    that OverlayTable keeps at least, beside those of running requests; it gives up the one that ended first."""
+    """First blocks of requests whose sinks the workers have in BF16, as PrefixTable keeps them: the last `kept` that
+    began, first in, first out. Those of one step count as the first of them, because workers may have another order."""
 
     def __init__(self, kept: int) -> None:
-        self.kept, self.step = kept, 0
-        self._used: collections.OrderedDict[int, int] = collections.OrderedDict()  # {block: step}, the latest last
-        self._running: collections.Counter[int] = collections.Counter()
-        self._first: dict[str, int] = {}  # of running requests
+        self.kept, self.begun, self._at_step = kept, 0, 0
+        self._number: dict[int, int] = {}  # {block: sinks before its step}
 
-    def begin(self, request_id: str, block: int) -> None:
-        if request_id not in self._first:
-            self._first[request_id] = block
-            self._running[block] += 1
-            self._use(block)
+    def new_step(self) -> None:
+        self._at_step = self.begun
+        if len(self._number) > 4 * self.kept + 1024:
+            self._number = {block: n for block, n in self._number.items() if self.begun - n <= self.kept}
 
-    def end(self, request_id: str) -> None:
-        block = self._first.pop(request_id, None)
-        if block is not None:
-            self._running -= collections.Counter([block])
-            self._use(block)
-
-    def _use(self, block: int) -> None:
-        self._used.pop(block, None)
-        self._used[block] = self.step
-        while len(self._used) > 2 * self.kept + 64:
-            self._used.popitem(last=False)
+    def begin(self, block: int, whole: bool) -> None:
+        """A request begins with this block. whole: its first step has the whole sink, which is then kept."""
+        self._number.pop(block, None)
+        if whole:
+            self._number[block] = self._at_step
+            self.begun += 1
 
     def held(self, block: int) -> bool:
-        """Whether a worker surely has the sink: too few others were used since."""
-        if self._running[block] > 0 or block not in self._used:
-            return block in self._used
-        since, later = self._used[block] - LATE, 0
-        for step in reversed(self._used.values()):
-            if step < since or later > self.kept:
-                break
-            later += 1
-        return later - 1 < self.kept
+        return block in self._number and self.begun - self._number[block] <= self.kept
 
 
 class Prefixes:
     """What one scheduler offers of one group of layers. windows: sink and recent window of the bundle; most_new: tokens
-    of a request in a decode step."""
+    of a request in a decode step; room: tokens for a prompt in a step of a busy server."""
 
-    def __init__(self, coordinator: Any, group: int, windows: tuple[int, int], slots: int, most_new: int) -> None:
-        self.manager, self.pool, self.group = coordinator.single_type_managers[group], coordinator.block_pool, group
-        self.sink, self.own = windows[0], computed_tokens(windows[1], most_new)
-        self.sinks = Sinks(spare_entries(slots) // max(1, sink_pages(self.sink)))
+    def __init__(self, manager: Any, group: int, windows: tuple[int, int], slots: int, most_new: int,
+                 room: int) -> None:
+        coordinator = manager.coordinator
+        self.blocks, self.pool, self.group = coordinator.single_type_managers[group], coordinator.block_pool, group
+        (self.sink, self.recent), self.own = windows, computed_tokens(windows[1], most_new)
+        self.offers = room >= self.recent
+        self.sinks = Sinks(kept_sinks(slots, sink_pages(self.sink)))
         self.written: set[int] = set()  # blocks that this step writes and offers
-        for owner, name in ((self.manager, "cache_blocks"), (self.manager, "get_num_blocks_to_allocate"),
-                            (self.manager, "new_step_starts"), (self.manager, "pop_blocks_for_free"),
+        self.waited: dict[str, int] = {}  # {request: steps}
+        for owner, name in ((manager, "allocate_slots"), (manager, "new_step_starts"),
                             (coordinator, "find_longest_cache_hit")):
             setattr(owner, name, functools.partial(getattr(self, name), getattr(owner, name)))
 
-    def new_step_starts(self, original: Callable[..., Any]) -> None:
+    def new_step_starts(self, original: Callable[[], Any]) -> None:
         original()
-        self.sinks.step += 1
+        self.sinks.new_step()
         self.written.clear()
 
-    def cache_blocks(self, original: Callable[..., Any], request: Any, *given: Any, **named: Any) -> None:
-        manager, name = self.manager, request.request_id
-        first = manager.num_cached_block.get(name, 0)
-        original(request, *given, **named)
-        blocks, until = manager.req_to_blocks[name], manager.num_cached_block.get(name, 0)
-        if until > first:
-            self.written.update(block.block_id for block in blocks[first:until])
-        if blocks:
-            self.sinks.begin(name, blocks[0].block_id)
-
-    def pop_blocks_for_free(self, original: Callable[..., Any], request_id: str) -> Any:
-        self.sinks.end(request_id)
-        return original(request_id)
-
-    def get_num_blocks_to_allocate(self, original: Callable[..., int], request_id: str, num_tokens: int,
-                                   new_computed_blocks: Any, *given: Any, **named: Any) -> int:
-        if new_computed_blocks and any(block.block_id in self.written for block in new_computed_blocks):
-            return self.pool.num_gpu_blocks + 1  # more than there are: the scheduler tries again in the next step
-        return original(request_id, num_tokens, new_computed_blocks, *given, **named)
+    def allocate_slots(self, original: Callable[..., Any], request: Any, num_new_tokens: int,
+                       num_new_computed_tokens: int = 0, new_computed_blocks: Any = None, *given: Any,
+                       **named: Any) -> Any:
+        """None: vLLM tries again in the next step."""
+        name, hit = request.request_id, num_new_computed_tokens > 0
+        found = new_computed_blocks.blocks[self.group] if hit else []
+        if any(block.block_id in self.written for block in found):
+            return None
+        if hit and num_new_tokens < self.recent:
+            waited = self.waited[name] = self.waited.get(name, 0) + 1
+            request.skip_reading_prefix_cache = request.skip_reading_prefix_cache or waited > PATIENCE
+            return None
+        before = max(self.blocks.num_cached_block.get(name, 0), len(found))
+        begins = request.num_computed_tokens == 0
+        made = original(request, num_new_tokens, num_new_computed_tokens, new_computed_blocks, *given, **named)
+        if made is not None:
+            blocks = self.blocks.req_to_blocks[name]
+            self.written.update(b.block_id for b in blocks[before:self.blocks.num_cached_block.get(name, 0)])
+            if begins:
+                self.waited.pop(name, None)
+                if not hit and blocks:
+                    self.sinks.begin(blocks[0].block_id, num_new_tokens >= self.sink)
+        return made
 
     def find_longest_cache_hit(self, original: Callable[..., Any], block_hashes: Any, max_cache_hit_length: int) -> Any:
         """max_cache_hit_length: vLLM's, which is one less than the request has tokens."""
         most = max_cache_hit_length + 1 - self.own
-        found = original(block_hashes, most if most >= self.sink else 0)
+        found = original(block_hashes, most if most >= self.sink and self.offers else 0)
         blocks = found[0][self.group]
-        if not blocks or (len(blocks) * self.manager.block_size >= self.sink and self.sinks.held(blocks[0].block_id)):
+        if not blocks or (len(blocks) * self.blocks.block_size >= self.sink and self.sinks.held(blocks[0].block_id)):
             return found
         self.pool.evict_blocks({blocks[0].block_id})  # or it would hide the copy that the request will make
         return original(block_hashes, 0)
+
+
+def prompt_room(scheduling: Any, most_new: int) -> int:
+    """Tokens of a prompt that a step has room for, while all other requests decode."""
+    room = scheduling.max_num_batched_tokens - 2 * most_new * (scheduling.max_num_seqs - 1)
+    longest = getattr(scheduling, "long_prefill_token_threshold", 0)
+    return min(room, longest) if longest > 0 else room
 
 
 def watch(scheduler: Any, config: Any) -> None:
@@ -121,12 +119,18 @@ def watch(scheduler: Any, config: Any) -> None:
     if config.cache_config.cache_dtype != CACHE_DTYPE or not config.cache_config.enable_prefix_caching:
         return
     from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
-    speculative, coordinator = config.speculative_config, scheduler.kv_cache_manager.coordinator
-    known = facts(config)
-    for group, manager in enumerate(coordinator.single_type_managers):
+    speculative, scheduling, known = config.speculative_config, config.scheduler_config, facts(config)
+    most_new = 1 + (speculative.num_speculative_tokens if speculative is not None else 0)
+    room = prompt_room(scheduling, most_new)
+    if room < known.recent:
+        logging.getLogger("vllm.oscar_kv").warning(
+            "oscar-kv: no request begins with another one's tokens, because a step of a busy server has room for %d "
+            "tokens of a prompt, and the recent window has %d; pass a larger --max-num-batched-tokens or a smaller "
+            "--max-num-seqs", max(0, room), known.recent)
+    for group, manager in enumerate(scheduler.kv_cache_manager.coordinator.single_type_managers):
         if isinstance(manager, FullAttentionManager):
-            Prefixes(coordinator, group, (known.sink, known.recent), config.scheduler_config.max_num_seqs,
-                     1 + (speculative.num_speculative_tokens if speculative is not None else 0))
+            Prefixes(scheduler.kv_cache_manager, group, (known.sink, known.recent), scheduling.max_num_seqs, most_new,
+                     room)
 
 
 def install() -> None:

@@ -190,8 +190,7 @@ class Serving(EngineServing):
 
     def table(self, device: torch.device) -> Table:
         """Converts vLLM's batches to rows."""
-        blocks = self._config.num_gpu_blocks
-        return self.new_table(device, blocks and blocks * (self.pages_of_block or 1))
+        return self.new_table(device)
 
     def cell(self, index: int | None = None) -> int:
         """Without a layer, the room in blocks that all layers share."""
