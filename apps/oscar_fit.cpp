@@ -4,6 +4,7 @@
 
 #include "apps/options/fit_arguments.h"
 #include "apps/options/shared_options.h"
+#include "apps/output/fit_output.h"
 #include "apps/process_setup.h"
 #include "base/errors.h"
 #include "collect/collect_phases.h"
@@ -52,7 +53,10 @@ int run_fit_resumable(const CLI::App& app, FitArguments& a) {
   timeline.add_earlier(phase::kStarting, process_seconds());
   if (a.common.verbose) a.fit.timeline = a.collect.options.timeline = &timeline;
   try {
-    return run_fit(complete_fit(app, a));
+    const FitRequest request = complete_fit(app, a);
+    FitOutput output(request);
+    run_fit(request, output);
+    return 0;
   } catch (const InterruptedError& e) {
     if (!collects || a.common.dry_run || e.resumes) throw;
     if (!has_remains(a.common.output))

@@ -7,6 +7,7 @@
 #include "apps/options/help.h"
 #include "apps/options/shared_options.h"
 #include "apps/options/verify_arguments.h"
+#include "apps/output/write_output.h"
 #include "apps/process_setup.h"
 #include "base/columns.h"
 #include "base/errors.h"

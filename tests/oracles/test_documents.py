@@ -299,6 +299,7 @@ ORIGINS = {
     r"\bspec_coder\(": ("lib/cache/rows_coder.h", "lib/cache/spec_coder.cpp", "lib/cache/make_method.cpp"),
     r"(?:\.|->)engine\b": (),
     r"\bdynamic_(?:pointer_)?cast\b": ("apps/", "lib/pipeline/"),  # of exceptions
+    r"\bprint_(?:result|summary)\(|\bstd::cout\b|\bstdout\b": ("apps/", "lib/base/"),  # the commands print
 }
 
 
@@ -310,6 +311,7 @@ def asked_elsewhere(name, text):
 
 def test_only_the_factory_asks_where_a_method_comes_from():
     assert asked_elsewhere("lib/verify/plan.cpp", "x = MethodEngine(a);") and asked_elsewhere("apps/a.cpp", "if (m.engine) {")
+    assert asked_elsewhere("lib/pipeline/a.cpp", "print_result(text);")
     assert not asked_elsewhere("lib/verify/plan.cpp", "x();  // MethodEngine")
     found = [line for name in SOURCES if name.startswith(("lib/", "apps/"))
              for line in asked_elsewhere(name, (SOURCE_DIR / name).read_text())]

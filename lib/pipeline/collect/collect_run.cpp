@@ -5,9 +5,35 @@
 #include "base/log.h"
 #include "checkpoint/checkpoint_files.h"
 #include "collect/shard.h"
-#include "pipeline/collect/collect_output.h"
 
 namespace oscar {
+namespace {
+
+constexpr std::size_t kNotesShown = 12;
+
+void log_plan_notes(const TokenPlan& plan, std::int64_t budget) {
+  log_info("prompts: " + plan_counts(plan) + ", longest " + std::to_string(plan.longest));
+  const std::vector<std::string> notes = plan_notes(plan, budget);
+  const bool all = log_level() == LogLevel::kVerbose || notes.size() <= kNotesShown;
+  for (std::size_t i = 0; i < (all ? notes.size() : kNotesShown); ++i) log_info("  " + notes[i]);
+  if (!all) {
+    log_info("  and " + std::to_string(notes.size() - kNotesShown) +
+             " more notes (-v prints all; the statistics file records all)");
+  }
+}
+
+}  // namespace
+
+std::string share_text(const TokenPlan& plan) {
+  return std::to_string(plan.tokens) + " of " + std::to_string(plan.whole_tokens) + " tokens in " +
+         std::to_string(plan.pieces.size()) + " of " + std::to_string(plan.whole_sequences) + " sequences";
+}
+
+std::string plan_counts(const TokenPlan& plan) {
+  if (plan.shard.is_part()) return share_text(plan) + ", shard " + shard_text(plan.shard);
+  return std::to_string(plan.tokens) + " tokens in " + std::to_string(plan.pieces.size()) + " sequences from " +
+         std::to_string(plan.prompts_used) + " prompts";
+}
 
 void add_collect_roles(const CollectArguments& a, const Checkpoint& checkpoint, FileRoles& roles) {
   roles.inputs({a.prompts.begin(), a.prompts.end()});
@@ -46,7 +72,7 @@ PromptSet read_prompts(CollectArguments& a, const Checkpoint& checkpoint) {
 CollectRun plan_collect(const CollectArguments& a, const Checkpoint& checkpoint, const PromptSet& prompts) {
   CollectRun run;
   run.plan = make_token_plan(prompts, a.options.tokens, a.options.seq_len, a.options.context > 0);
-  print_plan_notes(run.plan, a.options.tokens);
+  log_plan_notes(run.plan, a.options.tokens);
   run.told = run.plan;
   run.plan = shard_plan(run.plan, a.options.shard);
   if (a.options.ranks == nullptr) run.told = run.plan;

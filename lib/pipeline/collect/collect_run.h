@@ -36,6 +36,11 @@ struct CollectRun {
 };
 CollectRun plan_collect(const CollectArguments& arguments, const Checkpoint& checkpoint, const PromptSet& prompts);
 
+// "500 of 2000 tokens in 3 of 11 sequences": a shard's share of the run.
+std::string share_text(const TokenPlan& plan);
+// The same with the shard, or "2000 tokens in 11 sequences from 11 prompts".
+std::string plan_counts(const TokenPlan& plan);
+
 // collect(), after checks of GPU memory and disk space.
 CollectReport run_collect(const CollectRun& run, const CollectArguments& arguments, const Checkpoint& checkpoint,
                           const PromptSet& prompts);

@@ -3,7 +3,6 @@
 #include <string>
 
 #include "base/errors.h"
-#include "base/log.h"
 #include "base/output_file.h"
 
 namespace oscar {
@@ -48,14 +47,6 @@ void OutputFiles::probe() const {
 }
 
 bool OutputFiles::to_stdout() const { return names_.size() < files_.size(); }
-
-void write_output(const std::string& file, std::string_view content) {
-  if (file == kStandardOutput) {
-    print_result(std::string(content));
-  } else if (!file.empty()) {
-    write_file_atomic(file, content);
-  }
-}
 
 void require_no_stdout(const std::string& output, const char* what) {
   if (output == kStandardOutput) {

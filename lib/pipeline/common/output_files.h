@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -34,9 +33,6 @@ class OutputFiles {
   std::vector<std::pair<std::string, std::string>> files_;
   std::vector<std::string> names_;
 };
-
-// Writes the file atomically, or prints to standard output; an empty name does nothing.
-void write_output(const std::string& file, std::string_view content);
 
 // UsageError for an output that cannot be standard output.
 void require_no_stdout(const std::string& output, const char* what);

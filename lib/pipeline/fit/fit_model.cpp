@@ -11,24 +11,11 @@
 #include "collect/reading_range.h"
 #include "collect/run_record.h"
 #include "fit/fit_phases.h"
-#include "pipeline/collect/collect_output.h"
 #include "pipeline/common/device_choice.h"
 #include "pipeline/common/output_files.h"
-#include "pipeline/fit/fit_output.h"
 #include "report/number_text.h"
 
 namespace oscar {
-namespace {
-
-constexpr const char* kNoneHeldOut = "held out   nothing: the prompts are too few, so the bundle is not measured\n";
-
-std::string held_out_text(const HeldOutShape& shape, std::int64_t tokens) {
-  return "held out   " + grouped(tokens) + " tokens of the text, to measure the bundle on " +
-         std::to_string(shape.sequences) + " sequences of " + grouped(shape.context) + "\n";
-}
-
-}  // namespace
-
 fs::path statistics_beside(const std::string& output) { return beside_output(output, ".statistics.safetensors"); }
 
 ModelRun::ModelRun(const CollectArguments& collect, const CommonOptions& common, const std::string& work_dir)
@@ -149,28 +136,17 @@ FitShape ModelRun::shape(const std::optional<CurvePlan>& curves, const CacheWind
   return shape;
 }
 
-void ModelRun::print_plan(const std::optional<CurvePlan>& curves, const CacheWindows& windows,
-                          std::size_t measurements) {
+ModelPlan ModelRun::plan(const std::optional<CurvePlan>& curves, const CacheWindows& windows,
+                         std::size_t measurements) const {
   const CollectOptions& options = arguments_.options;
   const FitShape planned = shape(curves, windows, measurements);
-  const RunTime time = fit_time(checkpoint_, run_.plan, options, planned);
-  if (common_.json) {
-    Json out = estimate_json(run_.plan, options, run_.estimate);
-    time.add_to(out);
-    if (curves) out["curves"] = curve_plan_json(*curves);
-    if (planned.held_out) {
-      out["held_out"] = {{"tokens", token_count(held_out_)},
-                         {"sequences", planned.held_out->sequences},
-                         {"context", planned.held_out->context}};
-    }
-    out["own_text"] = own_text_.has_value();
-    print_result(dump_json(out));
-    return;
-  }
-  print_result((own_text_ ? own_text_->plan_text() : std::string()) + estimate_text(run_.plan, options, run_.estimate) +
-               (curves ? curve_plan_text(*curves) : std::string()) +
-               (planned.held_out ? held_out_text(*planned.held_out, token_count(held_out_)) : kNoneHeldOut) +
-               time.text() + "dry run: nothing was written\n");
+  ModelPlan plan{run_.plan, options, run_.estimate};
+  if (own_text_) plan.own_text = own_text_->plan_text();
+  plan.curves = curves;
+  plan.held_out = planned.held_out;
+  plan.held_out_tokens = token_count(held_out_);
+  plan.time = fit_time(checkpoint_, run_.plan, options, planned);
+  return plan;
 }
 
 void ModelRun::log_other_ways(const CurvePlan& curves, const CacheWindows& windows, std::size_t measurements) const {
@@ -204,11 +180,10 @@ bool ModelRun::take_earlier() const {
   return true;
 }
 
-void ModelRun::collect() {
+void ModelRun::collect(FitListener& listener) {
   if (take_earlier()) return;
   const CollectReport report = run_collect(run_, arguments_, checkpoint_, prompts_);
-  const std::string text = collected_text(run_.plan, arguments_.options, report);
-  if (!common_.json) print_summary(text);
+  listener.collected(run_.plan, arguments_.options, report);
 }
 
 void ModelRun::finish() const {

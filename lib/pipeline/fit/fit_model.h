@@ -5,9 +5,8 @@
 #include <optional>
 
 #include "pipeline/fit/fit_curves.h"
-#include "pipeline/fit/fit_measure.h"
+#include "pipeline/fit/fit_listener.h"
 #include "pipeline/fit/fit_text.h"
-#include "pipeline/fit/fit_time.h"
 
 namespace oscar {
 
@@ -34,11 +33,11 @@ class ModelRun {
   std::optional<HeldOutText> held_out(const CacheWindows& windows) const;
 
   // --dry-run. curves: the cost of measuring them, if they are measured. measurements: of bundles on the held-out text.
-  void print_plan(const std::optional<CurvePlan>& curves, const CacheWindows& windows, std::size_t measurements);
+  ModelPlan plan(const std::optional<CurvePlan>& curves, const CacheWindows& windows, std::size_t measurements) const;
   // On a CPU, where curves take minutes: what was chosen, and what else there is.
   void log_other_ways(const CurvePlan& curves, const CacheWindows& windows, std::size_t measurements) const;
   // Collects the statistics, or with --resume takes them from an earlier run with the same model, prompts and options.
-  void collect();
+  void collect(FitListener& listener);
   // Removes the remaining empty folder of --work-dir.
   void finish() const;
 

@@ -13,7 +13,6 @@
 #include "model/device_memory.h"
 #include "pipeline/common/device_choice.h"
 #include "pipeline/fit/fit_model.h"
-#include "pipeline/fit/fit_output.h"
 #include "pipeline/fit/fit_outputs.h"
 #include "pipeline/fit/fit_widths.h"
 #include "statistics/shard_merge.h"
@@ -42,8 +41,8 @@ FitRequest at_device_of(const ModelRun& model, FitRequest r) {
 }
 
 // For a model instead of statistics: reads or generates prompts, and collects. Requests that the fit would refuse are
-// refused first. text: that of the curves, if they are measured. False under --dry-run: only prints the plan.
-bool collect_statistics(const FitRequest& r, ModelRun& model, std::optional<CurveText>& text) {
+// refused first. text: that of the curves, if they are measured. False under --dry-run: only plans.
+bool collect_statistics(const FitRequest& r, ModelRun& model, std::optional<CurveText>& text, FitListener& listener) {
   check_bits(r, model.checkpoint().config().head_dim);
   {
     const Timeline::Phase reading(r.fit.timeline, phase::kPrompts);
@@ -57,11 +56,11 @@ bool collect_statistics(const FitRequest& r, ModelRun& model, std::optional<Curv
   // A target moves to other budgets until the measurement meets it: to two of them, say.
   const std::size_t measurements = r.target.given() ? 2 : budgets_of(r).size();
   if (r.common.dry_run) {
-    model.print_plan(curves, r.windows, measurements);
+    listener.planned(model.plan(curves, r.windows, measurements));
     return false;
   }
   if (curves && r.is_first()) model.log_other_ways(*curves, r.windows, measurements);
-  model.collect();
+  model.collect(listener);
   return true;
 }
 
@@ -78,7 +77,7 @@ Statistics read_statistics(const FitRequest& r) {
   return statistics;
 }
 
-void print_plan(const FitRequest& r, const FitInput& input) {
+void plan_run(const FitRequest& r, const FitInput& input, FitListener& listener) {
   FitPlan plan = plan_fit(input.statistics, input.options);
   if (r.measures()) {
     const Checkpoint checkpoint = open_model_of(input.statistics, r.common);
@@ -86,7 +85,7 @@ void print_plan(const FitRequest& r, const FitInput& input) {
                               load_curve_text(checkpoint, input.options.device, r.windows, r.curves), r.windows,
                               measured_budgets(r));
   }
-  if (r.is_first()) print_fit_plan(plan, r.common.output, r.common.json);
+  if (r.is_first()) listener.planned(plan);
 }
 
 // What remains if no budget meets a target.
@@ -130,7 +129,8 @@ Measured measure(const FitRequest& r, HeldOutRun& held, Bundle& bundle) {
 }
 
 // One bundle per budget, and a table of predicted errors. held: null: nothing is measured.
-void save_pareto(const FitRequest& r, FitInput input, const std::optional<MeasuredCurves>& curves, HeldOutRun* held) {
+void save_pareto(const FitRequest& r, FitInput input, const std::optional<MeasuredCurves>& curves, HeldOutRun* held,
+                 FitListener& listener) {
   std::vector<ParetoRow> rows;
   for (const double bits : r.pareto) {
     input.options.bits = bits;
@@ -149,39 +149,33 @@ void save_pareto(const FitRequest& r, FitInput input, const std::optional<Measur
     if (measured) rows.back().kl = measured->quality.kl;
   }
   remove_state(curves, r);
-  print_pareto(rows, r.common.dry_run, r.common.json);
+  listener.saved(rows);
 }
 
 void save_one(const FitRequest& r, const FitInput& input, const std::optional<MeasuredCurves>& curves,
-              HeldOutRun* held) {
+              HeldOutRun* held, FitListener& listener) {
   std::optional<TargetChoice> target;
   if (r.target.given()) target = choose_budget(curves->curves, r.target, kept_curves(*curves, r));
   Fitted fitted = fit_bundle(r, input, curves, target);
-  Ending ending;
+  std::optional<Measured> measured;
   if (held != nullptr) {
-    Measured measured = measure(r, *held, fitted.bundle);
-    while (target && measured.quality.kl.mean > r.target.kl_target()) {
-      climb(*target, r.target, measured, kept_curves(*curves, r));
+    measured = measure(r, *held, fitted.bundle);
+    while (target && measured->quality.kl.mean > r.target.kl_target()) {
+      climb(*target, r.target, *measured, kept_curves(*curves, r));
       fitted = fit_bundle(r, input, curves, target);
       measured = measure(r, *held, fitted.bundle);
     }
-    ending = {measured_text(held->text(), measured, target ? &r.target : nullptr),
-              measured_json(held->text(), measured)};
-  } else if (r.curves.collects) {
-    ending.text =
-        "measured  nothing: the prompts are too few to hold some out; evaluate other text with oscar-verify\n";
   }
-  if (target) ending.target = target_json(r.target, *target);
   for (const std::string& warning : fitted.result.warnings) log_warning(warning);
   save_fitted(fitted.bundle, curves, r.common.output, r);
   remove_state(curves, r);
-  if (target && !r.common.json) print_summary(target_table(r.target, *target));
-  print_fit_result(fitted.bundle, fitted.result, r.common.output, r.statistics, r.common.json, ending);
+  listener.saved({fitted.bundle, fitted.result, held != nullptr ? &held->text() : nullptr,
+                  measured ? &*measured : nullptr, target ? &*target : nullptr});
 }
 
 }  // namespace
 
-int run_fit(const FitRequest& given) {
+void run_fit(const FitRequest& given, FitListener& listener) {
   std::optional<Timeline::Phase> starting(std::in_place, given.fit.timeline, phase::kStarting);
   for (const fs::path& output : outputs_of(given)) {
     if (given.is_first() && !may_be_done(output, given))
@@ -196,7 +190,7 @@ int run_fit(const FitRequest& given) {
   check_roles(r, model ? &*model : nullptr);
 
   std::optional<CurveText> text;
-  if (model && !collect_statistics(r, *model, text)) return 0;
+  if (model && !collect_statistics(r, *model, text, listener)) return;
   const bool writes = !r.common.dry_run || !r.pareto.empty();
   FileHash sha256;
   if (writes) sha256 = std::async(std::launch::async, [file = fs::path(r.statistics)] { return sha256_file(file); });
@@ -206,10 +200,7 @@ int run_fit(const FitRequest& given) {
     const Timeline::Phase choosing(r.fit.timeline, phase::kStarting);
     input.options.device = choose_device(r.common, r.curves.ranks);
   }
-  if (!writes) {
-    print_plan(r, input);
-    return 0;
-  }
+  if (!writes) return plan_run(r, input, listener);
   if (r.is_first() && r.curves.resume) refuse_other_bundles(r, &statistics, sha256.get());
   const std::optional<MeasuredCurves> curves = measure_widths(r, input, text);
   std::optional<HeldOutRun> held;
@@ -219,14 +210,13 @@ int run_fit(const FitRequest& given) {
   if (!r.is_first()) {
     remove_state(curves, r);
   } else if (r.pareto.empty()) {
-    save_one(r, input, curves, held ? &*held : nullptr);
+    save_one(r, input, curves, held ? &*held : nullptr, listener);
   } else {
-    save_pareto(r, input, curves, held ? &*held : nullptr);
+    save_pareto(r, input, curves, held ? &*held : nullptr, listener);
   }
   if (model) model->finish();
   log_timeline(r.fit.timeline);
   log_device_memory(input.options.device);
-  return 0;
 }
 
 }  // namespace oscar

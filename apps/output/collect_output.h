@@ -10,9 +10,6 @@
 
 namespace oscar {
 
-void print_plan_notes(const TokenPlan& plan, std::int64_t budget);
-// "500 of 2000 tokens in 3 of 11 sequences": a shard's share of the run.
-std::string share_text(const TokenPlan& plan);
 // The plan of a dry run, as JSON and as lines of text.
 Json estimate_json(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& estimate);
 std::string estimate_text(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& estimate);

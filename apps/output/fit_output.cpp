@@ -1,9 +1,9 @@
-#include "pipeline/fit/fit_output.h"
-
-#include <ATen/Parallel.h>
+#include "apps/output/fit_output.h"
 
 #include <sstream>
 
+#include "apps/output/collect_output.h"
+#include "apps/output/fit_summary.h"
 #include "base/columns.h"
 #include "base/formatted.h"
 #include "base/log.h"
@@ -12,7 +12,6 @@
 #include "export/served_form.h"
 #include "fit/fit.h"
 #include "layout/left_out.h"
-#include "pipeline/fit/fit_summary.h"
 #include "registry/registry.h"
 #include "report/number_text.h"
 
@@ -106,30 +105,6 @@ std::string spectrum_table(const FitResult& result) {
          line("  values  ", values);
 }
 
-}  // namespace
-
-FitPlan plan_fit(const Statistics& s, const FitOptions& options) {
-  FitPlan plan{static_cast<std::int64_t>(s.layers.size()), s.kv_heads, s.head_dim, s.tokens};
-  const auto d = static_cast<std::uint64_t>(s.head_dim), heads = static_cast<std::uint64_t>(s.kv_heads);
-  const auto layers = static_cast<std::uint64_t>(plan.layers);
-  plan.rows = s.layers[0].rows_k.defined() ? s.layers[0].rows_k.size(0) : 0;
-  const std::uint64_t stored =
-      options.scope == Scope::kHead && !fitted_method(options.method).data_free() ? heads : std::uint64_t{1};
-  plan.output_bytes = 2 * layers * stored * d * (d + 1) * sizeof(float);
-  // Memory: the statistics, targets and eigenvectors (FP64) of both sides, and a second copy of the rows.
-  const std::uint64_t grams = layers * heads * d * d * sizeof(double);
-  const std::uint64_t rows = layers * static_cast<std::uint64_t>(plan.rows) *
-                             (static_cast<std::uint64_t>(s.query_heads) + 2 * heads) * d * sizeof(float);
-  plan.peak_memory_bytes = 6 * grams + 6 * grams + 2 * rows + plan.output_bytes;
-  // A fit of one layer and head, to measure time.
-  Statistics one = s;
-  one.layers.resize(1);
-  FitOptions quiet = options;
-  quiet.on_step = nullptr;
-  plan.seconds = seconds_of([&] { fit(one, quiet); }) * static_cast<double>(plan.layers);
-  return plan;
-}
-
 Json curve_plan_json(const CurvePlan& plan) {
   return {{"sequences", plan.shape.sequences}, {"context", plan.shape.context},
           {"profiles", plan.shape.profiles},   {"dtype", plan.decoding.dtype_name()},
@@ -142,11 +117,21 @@ std::string curve_plan_text(const CurvePlan& plan) {
          (plan.chosen ? "           " + curve_choice_text(plan) + "\n" : "");
 }
 
-void print_fit_plan(const FitPlan& plan, const std::string& output, bool json) {
-  if (json) {
+constexpr const char* kNoneHeldOut = "held out   nothing: the prompts are too few, so the bundle is not measured\n";
+
+std::string held_out_text(const ModelPlan& plan) {
+  if (!plan.held_out) return kNoneHeldOut;
+  return "held out   " + grouped(plan.held_out_tokens) + " tokens of the text, to measure the bundle on " +
+         std::to_string(plan.held_out->sequences) + " sequences of " + grouped(plan.held_out->context) + "\n";
+}
+
+}  // namespace
+
+void FitOutput::planned(const FitPlan& plan) {
+  if (r_.common.json) {
     Json out = {{"format_version", 1},
                 {"dry_run", true},
-                {"output", output},
+                {"output", r_.common.output},
                 {"layers", plan.layers},
                 {"kv_heads", plan.kv_heads},
                 {"head_dim", plan.head_dim},
@@ -163,40 +148,69 @@ void print_fit_plan(const FitPlan& plan, const std::string& output, bool json) {
   text << "plan       " << plan.layers << " layers of " << plan.kv_heads << " KV heads, head size " << plan.head_dim
        << "; " << plan.tokens << " tokens, " << plan.rows << " sampled rows in each layer\n"
        << "memory     about " << format_bytes(plan.peak_memory_bytes) << " at its peak\n"
-       << "disk       " << format_bytes(plan.output_bytes) << " for " << output << "\n"
+       << "disk       " << format_bytes(plan.output_bytes) << " for " << r_.common.output << "\n"
        << "time       about " << formatted("%.1f", plan.seconds) << " s (one layer was fitted to measure it)\n";
   if (plan.curves) text << curve_plan_text(*plan.curves);
   print_result(text.str());
 }
 
-void print_fit_result(const Bundle& bundle, const FitResult& result, const std::string& output,
-                      const std::string& statistics, bool json, const Ending& ending) {
-  if (json) {
-    Json out = {{"format_version", 1}, {"output", output}, {"method", bundle.method}, {"scope", bundle.scope}};
-    out["statistics"] = statistics;
-    out["bits_per_element"] = bundle_bits_per_element(bundle);
-    out["global_clip"] = {{"key", json_float(result.global_key_clip)}, {"value", json_float(result.global_value_clip)}};
-    Json clips = Json::array();
-    for (const LayerFit& layer : result.layers) {
-      Json key = Json::array(), value = Json::array();
-      for (const float rho : layer.transform.key.clip) key.push_back(json_float(rho));
-      for (const float rho : layer.transform.value.clip) value.push_back(json_float(rho));
-      clips.push_back({{"layer", layer.transform.layer}, {"key", std::move(key)}, {"value", std::move(value)}});
+void FitOutput::planned(const ModelPlan& plan) {
+  if (r_.common.json) {
+    Json out = estimate_json(plan.tokens, plan.options, plan.estimate);
+    plan.time.add_to(out);
+    if (plan.curves) out["curves"] = curve_plan_json(*plan.curves);
+    if (plan.held_out) {
+      out["held_out"] = {{"tokens", plan.held_out_tokens},
+                         {"sequences", plan.held_out->sequences},
+                         {"context", plan.held_out->context}};
     }
-    out["clip"] = std::move(clips);
-    if (bundle.model.contains("left_out")) out["left_out"] = bundle.model["left_out"];
-    const Json& options = bundle.provenance.at("options");
-    if (options.contains("allocate")) out["allocate"] = options.at("allocate");
-    out["served_as"] = lossless_form(bundle).format;
-    if (const std::optional<PredictedKl> predicted = prediction_of(bundle, output)) {
-      out["predicted_kl"] = {{"kl", predicted->kl}, {"standard_error", predicted->error}};
-    }
-    if (!ending.target.is_null()) out["target"] = ending.target;
-    if (!ending.measured.is_null()) out["measured"] = ending.measured;
-    out["fit"] = bundle.fit_report;
-    print_result(dump_json(out));
-    return;
+    out["own_text"] = plan.own_text.has_value();
+    return print_result(dump_json(out));
   }
+  print_result(plan.own_text.value_or("") + estimate_text(plan.tokens, plan.options, plan.estimate) +
+               (plan.curves ? curve_plan_text(*plan.curves) : std::string()) + held_out_text(plan) + plan.time.text() +
+               "dry run: nothing was written\n");
+}
+
+void FitOutput::collected(const TokenPlan& plan, const CollectOptions& options, const CollectReport& report) {
+  const std::string text = collected_text(plan, options, report);
+  if (!r_.common.json) print_summary(text);
+}
+
+void FitOutput::print_json(const SavedFit& fit) const {
+  const Bundle& bundle = fit.bundle;
+  Json out = {{"format_version", 1}, {"output", r_.common.output}, {"method", bundle.method}, {"scope", bundle.scope}};
+  out["statistics"] = r_.statistics;
+  out["bits_per_element"] = bundle_bits_per_element(bundle);
+  out["global_clip"] = {{"key", json_float(fit.result.global_key_clip)},
+                        {"value", json_float(fit.result.global_value_clip)}};
+  Json clips = Json::array();
+  for (const LayerFit& layer : fit.result.layers) {
+    Json key = Json::array(), value = Json::array();
+    for (const float rho : layer.transform.key.clip) key.push_back(json_float(rho));
+    for (const float rho : layer.transform.value.clip) value.push_back(json_float(rho));
+    clips.push_back({{"layer", layer.transform.layer}, {"key", std::move(key)}, {"value", std::move(value)}});
+  }
+  out["clip"] = std::move(clips);
+  if (bundle.model.contains("left_out")) out["left_out"] = bundle.model["left_out"];
+  const Json& options = bundle.provenance.at("options");
+  if (options.contains("allocate")) out["allocate"] = options.at("allocate");
+  out["served_as"] = lossless_form(bundle).format;
+  if (const std::optional<PredictedKl> predicted = prediction_of(bundle, r_.common.output)) {
+    out["predicted_kl"] = {{"kl", predicted->kl}, {"standard_error", predicted->error}};
+  }
+  if (fit.target != nullptr) out["target"] = target_json(r_.target, *fit.target);
+  if (fit.measured != nullptr) out["measured"] = measured_json(*fit.text, *fit.measured);
+  out["fit"] = bundle.fit_report;
+  print_result(dump_json(out));
+}
+
+void FitOutput::saved(const SavedFit& fit) {
+  if (r_.common.json) return print_json(fit);
+  const Bundle& bundle = fit.bundle;
+  const FitResult& result = fit.result;
+  const std::string& output = r_.common.output;
+  if (fit.target != nullptr) print_summary(target_table(r_.target, *fit.target));
   const bool spectra = !result.layers.front().key_spectrum.lambda.empty();
   std::ostringstream text;
   const bool details = log_level() == LogLevel::kVerbose;
@@ -221,24 +235,18 @@ void print_fit_result(const Bundle& bundle, const FitResult& result, const std::
   const std::string form = lossless_form(bundle).format;
   text << (form == kSimulatedForm
                ? "no engine serves it in this model without a change: evaluate it with oscar-verify\n"
-               : "format " + form + " carries it unchanged; measure its quality with oscar-verify\n")
-       << ending.text;
+               : "format " + form + " carries it unchanged; measure its quality with oscar-verify\n");
+  if (fit.measured != nullptr) {
+    text << measured_text(*fit.text, *fit.measured, fit.target != nullptr ? &r_.target : nullptr);
+  } else if (r_.curves.collects) {
+    text << "measured  nothing: the prompts are too few to hold some out; evaluate other text with oscar-verify\n";
+  }
   print_summary(text.str());
 }
 
-ParetoRow pareto_row(double budget, const Bundle& bundle, const FitResult& result, const std::string& directory) {
-  ParetoRow row{.budget = budget, .bits = bundle_bits_per_element(bundle), .directory = directory};
-  const double weight = 1.0 / static_cast<double>(result.layers.size());
-  for (const LayerFit& layer : result.layers) {
-    row.key_bits += weight * layer.transform.key.code(layer.transform.head_dim, 0).bits_per_element();
-    row.value_bits += weight * layer.transform.value.code(layer.transform.head_dim, 0).bits_per_element();
-    row.error += layer.key_spectrum.error + layer.value_spectrum.error;
-  }
-  return row;
-}
-
-void print_pareto(const std::vector<ParetoRow>& rows, bool dry_run, bool json) {
-  if (json) {
+void FitOutput::saved(const std::vector<ParetoRow>& rows) {
+  const bool dry_run = r_.common.dry_run;
+  if (r_.common.json) {
     Json list = Json::array();
     for (const ParetoRow& row : rows) {
       list.push_back({{"budget", row.budget},

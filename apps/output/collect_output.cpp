@@ -1,4 +1,4 @@
-#include "pipeline/collect/collect_output.h"
+#include "apps/output/collect_output.h"
 
 #include <algorithm>
 #include <set>
@@ -11,11 +11,10 @@
 #include "base/shell.h"
 #include "collect/shard.h"
 #include "model/device_memory.h"
+#include "pipeline/collect/collect_run.h"
 
 namespace oscar {
 namespace {
-
-constexpr std::size_t kNotesShown = 12;
 
 Json plan_json(const TokenPlan& plan) {
   Json out = {{"tokens", plan.tokens},
@@ -31,12 +30,6 @@ Json plan_json(const TokenPlan& plan) {
   return out;
 }
 
-std::string counts(const TokenPlan& plan) {
-  if (plan.shard.is_part()) return share_text(plan) + ", shard " + shard_text(plan.shard);
-  return std::to_string(plan.tokens) + " tokens in " + std::to_string(plan.pieces.size()) + " sequences from " +
-         std::to_string(plan.prompts_used) + " prompts";
-}
-
 // An empty shard lacks these metrics, but this is not a gap if other shards have them.
 bool may_have_far_pairs(const TokenPlan& plan, const FarPairs& far) {
   return plan.shard.is_part() && plan.whole_longest > far.sink + far.recent;
@@ -49,22 +42,6 @@ Json timeline_json(Timeline& timeline) {
 }
 
 }  // namespace
-
-std::string share_text(const TokenPlan& plan) {
-  return std::to_string(plan.tokens) + " of " + std::to_string(plan.whole_tokens) + " tokens in " +
-         std::to_string(plan.pieces.size()) + " of " + std::to_string(plan.whole_sequences) + " sequences";
-}
-
-void print_plan_notes(const TokenPlan& plan, std::int64_t budget) {
-  log_info("prompts: " + counts(plan) + ", longest " + std::to_string(plan.longest));
-  const std::vector<std::string> notes = plan_notes(plan, budget);
-  const bool all = log_level() == LogLevel::kVerbose || notes.size() <= kNotesShown;
-  for (std::size_t i = 0; i < (all ? notes.size() : kNotesShown); ++i) log_info("  " + notes[i]);
-  if (!all) {
-    log_info("  and " + std::to_string(notes.size() - kNotesShown) +
-             " more notes (-v prints all; the statistics file records all)");
-  }
-}
 
 Json estimate_json(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& e) {
   Json out = {{"format_version", 1}, {"dry_run", true}, {"output", options.output.string()}};
@@ -80,7 +57,7 @@ Json estimate_json(const TokenPlan& plan, const CollectOptions& options, const C
 
 std::string estimate_text(const TokenPlan& plan, const CollectOptions& options, const CollectEstimate& e) {
   std::ostringstream text;
-  text << "plan       " << counts(plan) << "\n"
+  text << "plan       " << plan_counts(plan) << "\n"
        << "weights    " << format_bytes(e.weight_bytes) << " in memory (one layer at a time), "
        << (e.stored_bytes > 0 ? format_bytes(e.stored_bytes) : std::string("an unknown size")) << " in files\n"
        << "memory     about " << format_bytes(e.peak_bytes) << " at its peak\n"
@@ -110,7 +87,7 @@ std::string collected_text(const TokenPlan& plan, const CollectOptions& options,
   }
   std::ostringstream text;
   text << "wrote      " << options.output.string() << "\n"
-       << "collected  " << counts(plan) << "\n";
+       << "collected  " << plan_counts(plan) << "\n";
   if (plan.tokens == 0) return text.str();
   if (log_level() == LogLevel::kVerbose) {
     text << "queries    top 8 directions carry " << formatted("%.0f%%", 100 * low) << " to "

@@ -1,4 +1,4 @@
-#include "pipeline/fit/fit_summary.h"
+#include "apps/output/fit_summary.h"
 
 #include <algorithm>
 #include <vector>
