@@ -6,6 +6,7 @@
 #include "kernels/append/append_tokens.h"
 #include "kernels/common/fragment_pages.h"
 #include "kernels/common/launch_kernel.cuh"
+#include "kernels/common/quantized_end.h"
 
 namespace oscar::kernels {
 namespace {
@@ -279,7 +280,7 @@ cudaError_t launch(const AppendTokensParams& p, cudaStream_t stream) {
 __global__ void flush_runs_kernel(const __grid_constant__ FlushRunsParams p) {
   const int b = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (b >= p.batch) return;
-  const auto end_of = [&](int n) { return p.sink + (max(0, n - p.sink - p.recent) & -p.flush); };
+  const auto end_of = [&](int n) { return quantized_end(n, p.sink, p.recent, p.flush); };
   const int n = p.lengths[b], begin = end_of(n - 1), end = end_of(n), body = begin - p.sink;
   const int ring = p.ring_pages * kPageTokens;
   PageRun run{0, 0, 0, 0};

@@ -8,7 +8,7 @@
 
 #include "kernels/chunks/new_rows.h"
 #include "kernels/chunks/past_rows.h"
-#include "kernels/common/page_layout.h"
+#include "kernels/common/quantized_end.h"
 #include "kernels/quantize/quantize_pages.h"
 
 namespace oscar::kernels {
@@ -54,10 +54,8 @@ struct StepTables {
   bool newest_only;        // only the newest token's window is written, and nothing read
   bool flushing;           // the tokens that leave the windows are still in them
 
-  // Tokens [sink, end) of n are codes: lib/layout/cache_windows.h.
   OSCAR_HOST_DEVICE constexpr std::int32_t coded_end(std::int32_t n) const {
-    const std::int32_t outside_windows = n - sink - recent;
-    return sink + (outside_windows > 0 ? outside_windows / flush * flush : 0);
+    return quantized_end(n, sink, recent, flush);
   }
   OSCAR_HOST_DEVICE constexpr std::int32_t window_column(std::int32_t position) const {
     return position < sink ? position / kPageTokens : sink_pages + position % (ring_pages * kPageTokens) / kPageTokens;

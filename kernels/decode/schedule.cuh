@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "kernels/common/quantized_end.h"
 #include "kernels/decode/decode_attention.h"
 #include "kernels/decode/visible.cuh"
 
@@ -38,9 +39,8 @@ struct SequencePlan {
       return s;
     }
     s.first_visible = oscar::kernels::first_visible(length, p.sliding_window, p.chunk);
-    const int leaving = max(0, length - p.sink - p.recent);
     s.body_begin = p.sink;
-    s.body_end = p.sink + (leaving & -p.flush);  // flush is a power of two
+    s.body_end = quantized_end(length, p.sink, p.recent, p.flush);
     const int pages = (s.body_end - s.body_begin + kPageTokens - 1) / kPageTokens;
     s.page_end = pages;
     s.page_begin = min(pages, max(0, s.first_visible - s.body_begin) / kPageTokens);

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/common/quantized_end.h"
+
 namespace oscar {
 
 struct CacheWindows {
@@ -15,8 +17,7 @@ struct CacheWindows {
   // In a sequence of n tokens (including the current one), tokens [sink, quantized_end(n)) are quantized. With flush 1
   // the query at position i = n - 1 sees quantized keys j with sink <= j <= i - recent.
   std::int64_t quantized_end(std::int64_t n) const {
-    const std::int64_t leaving = std::max<std::int64_t>(0, n - sink - recent);
-    return sink + leaving / flush * flush;
+    return oscar::quantized_end(n, sink, recent, flush);
   }
 
   // True if a layer whose query i sees keys j with i - j < span never meets a quantized key, for which j <= i - recent.
