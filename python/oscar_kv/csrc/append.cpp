@@ -1,8 +1,8 @@
 // Writes new rows to the windows, and encodes tokens that leave the windows into pages.
 #include "kernels/append/append_tokens.h"
 
+#include "oscar_kv/csrc/append_rows.h"
 #include "oscar_kv/csrc/codes.h"
-#include "oscar_kv/csrc/operators.h"
 #include "oscar_kv/csrc/table_check.h"
 #include "oscar_kv/csrc/windows.h"
 
@@ -124,6 +124,11 @@ void flush_tokens(const Tensor& pool, const Tensor& windows, const Tensor& windo
   arguments.launched(oscar::kernels::flush_runs(f, stream), "flush_runs");
   arguments.launched(oscar::kernels::quantize_pages(key, stream), "quantize_pages of keys");
   arguments.launched(oscar::kernels::quantize_pages(value, stream), "quantize_pages of values");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(oscar_kv, CUDA, m) {
+  m.impl("append_tokens", TORCH_BOX(&append_tokens));
+  m.impl("flush_tokens", TORCH_BOX(&flush_tokens));
 }
 
 }  // namespace oscar_kv

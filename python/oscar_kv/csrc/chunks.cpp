@@ -6,7 +6,6 @@
 #include "kernels/chunks/new_rows.h"
 #include "kernels/chunks/past_rows.h"
 #include "oscar_kv/csrc/codes.h"
-#include "oscar_kv/csrc/operators.h"
 #include "oscar_kv/csrc/table_check.h"
 #include "oscar_kv/csrc/windows.h"
 
@@ -172,6 +171,13 @@ void merge_outputs(const Tensor& out, const Tensor& lse, const Tensor& part, con
   p.rows = arguments.int32(rows, "rows"), p.heads = arguments.int32(heads, "heads");
   p.head_dim = arguments.int32(d, "head_dim");
   arguments.launched(oscar::kernels::merge_outputs(p, arguments.stream()), "merge_outputs");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(oscar_kv, CUDA, m) {
+  m.impl("past_rows", TORCH_BOX(&past_rows));
+  m.impl("new_rows", TORCH_BOX(&new_rows));
+  m.impl("quantize_windows", TORCH_BOX(&quantize_windows));
+  m.impl("merge_outputs", TORCH_BOX(&merge_outputs));
 }
 
 }  // namespace oscar_kv

@@ -5,12 +5,13 @@
 #include <cmath>
 #include <limits>
 #include <stdexcept>
+#include <tuple>
 
 #include "kernels/decode/model_outputs.h"
 #include "kernels/decode/page_queries.h"
 #include "kernels/decode/tile_phases.h"
+#include "oscar_kv/csrc/append_rows.h"
 #include "oscar_kv/csrc/codes.h"
-#include "oscar_kv/csrc/operators.h"
 #include "oscar_kv/csrc/table_check.h"
 #include "oscar_kv/csrc/windows.h"
 
@@ -24,6 +25,7 @@ std::int64_t decode_workspace_bytes(const Tensor& like, std::int64_t head_dim, s
       arguments.int32(kv_heads, "kv_heads"), arguments.int32(page_queries, "page_queries")));
 }
 
+// On the CPU: the phase tables that decode_attention reads for keys centered before RoPE.
 Tensor make_tile_phases(const Tensor& frequencies) {
   const std::int64_t d = frequencies.dim() == 1 ? 2 * frequencies.size(0) : 0;
   if (!frequencies.is_cpu() || frequencies.scalar_type() != ScalarType::Float || !frequencies.is_contiguous() ||
@@ -171,6 +173,14 @@ void step_tokens(const Tensor& output, const Tensor& query, const Tensor& key, c
   p.batch = arguments.int32(batch, "batch"), p.query_heads = arguments.int32(heads, "query heads");
   p.kv_heads = arguments.int32(kv_heads, "KV heads"), p.head_dim = arguments.int32(d, "head_dim");
   arguments.launched(oscar::kernels::model_outputs(p, arguments.stream()), "model_outputs");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(oscar_kv, CPU, m) { m.impl("tile_phases", TORCH_BOX(&make_tile_phases)); }
+
+STABLE_TORCH_LIBRARY_IMPL(oscar_kv, CUDA, m) {
+  m.impl("decode_workspace_bytes", TORCH_BOX(&decode_workspace_bytes));
+  m.impl("decode_attention", TORCH_BOX(&decode_attention));
+  m.impl("step_tokens", TORCH_BOX(&step_tokens));
 }
 
 }  // namespace oscar_kv

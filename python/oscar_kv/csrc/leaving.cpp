@@ -7,7 +7,6 @@
 #include <type_traits>
 
 #include "oscar_kv/csrc/codes.h"
-#include "oscar_kv/csrc/operators.h"
 #include "oscar_kv/csrc/table_check.h"
 #include "oscar_kv/csrc/windows.h"
 
@@ -17,6 +16,8 @@ using oscar::kernels::LeavingSide;
 static_assert(std::is_trivially_copyable_v<LeavingSide>);
 constexpr std::int64_t kSideBytes = oscar::kernels::kLeavingSideBytes;
 
+// On the host: writes the descriptors of a layer, two LeavingSide, for flush_layers(). Returns the words of shared
+// memory that flush_layers() needs for it.
 std::int64_t describe_layer(const Tensor& sides, const Tensor& pool, const Tensor& windows, const Tensor& key_sigma,
                             const Tensor& value_sigma, const Tensor& key_clip, const Tensor& value_clip,
                             const Tensor& bad, const std::vector<std::int64_t>& key_code,
@@ -73,6 +74,11 @@ void flush_layers(const Tensor& lengths, const Tensor& table, const Tensor& wind
   step.sink = p.sink, step.recent = p.recent, step.flush = 1, step.flushing = true;
   check_tables(arguments, step);
   arguments.launched(oscar::kernels::leaving_tokens(p, arguments.stream()), "leaving_tokens");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(oscar_kv, CUDA, m) {
+  m.impl("describe_layer", TORCH_BOX(&describe_layer));
+  m.impl("flush_layers", TORCH_BOX(&flush_layers));
 }
 
 }  // namespace oscar_kv

@@ -1,8 +1,10 @@
 // Rows of a prompt into pages, and pages back into rows.
 #include "kernels/dequantize/dequantize_pages.h"
 #include "kernels/quantize/quantize_pages.h"
+
+#include <tuple>
+
 #include "oscar_kv/csrc/codes.h"
-#include "oscar_kv/csrc/operators.h"
 #include "oscar_kv/csrc/table_check.h"
 
 namespace oscar_kv {
@@ -60,6 +62,11 @@ std::tuple<Tensor, Tensor> dequantize_pages(const Tensor& pool, const Tensor& ru
   p.sigma = arguments.get<float>(value_sigma, "value_sigma", ScalarType::Float, {kv_heads, 4});
   arguments.launched(oscar::kernels::dequantize_pages(p, stream), "dequantize_pages of values");
   return {key, value};
+}
+
+STABLE_TORCH_LIBRARY_IMPL(oscar_kv, CUDA, m) {
+  m.impl("quantize_rows", TORCH_BOX(&quantize_rows));
+  m.impl("dequantize_pages", TORCH_BOX(&dequantize_pages));
 }
 
 }  // namespace oscar_kv
