@@ -2,7 +2,6 @@
 counts with its statistics; the process that answers /metrics, which may be another one, holds the metrics. The counts
 ride in a field for LoRA that vLLM sends along and, with LoRA, overwrites: then quantized_share stays 0."""
 import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ...format.bundle import read_manifest
@@ -42,17 +41,6 @@ def counts(requests: Any, windows: int) -> dict[str, int]:
     """Of running requests: tokens in the cache, and those that left the windows of so many tokens."""
     lengths = [request.num_computed_tokens for request in requests]
     return {TOKENS: sum(lengths), CODED: sum(max(0, length - windows) for length in lengths)}
-
-
-def with_facts(begin: Callable[..., None]) -> Callable[..., None]:
-    """The constructor of vLLM's scheduler, which then knows the bundle, before the first step."""
-    @functools.wraps(begin)
-    def __init__(self: Any, vllm_config: Any, *arguments: Any, **named: Any) -> None:
-        begin(self, vllm_config, *arguments, **named)
-        if _ours(vllm_config):
-            facts(vllm_config)
-
-    return __init__
 
 
 def install() -> None:
@@ -102,5 +90,4 @@ def install() -> None:
         finished = iteration_stats.finished_requests if iteration_stats is not None else ()
         metrics["rereads"].inc(sum(one.num_cached_tokens > 0 for one in finished))
 
-    Scheduler.__init__ = with_facts(Scheduler.__init__)
     Scheduler.make_stats, PrometheusStatLogger.__init__, PrometheusStatLogger.record = make_stats, __init__, wrapped
