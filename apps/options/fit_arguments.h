@@ -21,6 +21,4 @@ void note_given_options(const CLI::App& app, FitArguments& arguments);  // call 
 // config.json. UsageError for what contradicts or has no effect.
 FitRequest complete_fit(const CLI::App& app, FitArguments arguments);
 
-// The subcommand `check` of oscar-fit.
-
 }  // namespace oscar

@@ -10,100 +10,11 @@
 #include "bundle/manifest.h"
 #include "bundle/model_card.h"
 #include "export/served_form.h"
-#include "fit/fit.h"
 #include "layout/left_out.h"
-#include "registry/registry.h"
 #include "report/number_text.h"
 
 namespace oscar {
 namespace {
-
-std::string clip_text(const SideTransform& side) {
-  float low = 1.0f, high = 0.0f;
-  for (const float rho : side.clip) {
-    low = std::min(low, rho);
-    high = std::max(high, rho);
-  }
-  if (high <= 0.0f) return "off";
-  if (low == high) return formatted("%.3f", high);
-  return (low <= 0.0f ? std::string("off") : formatted("%.3f", low)) + "-" + formatted("%.3f", high);
-}
-
-// energy: null if the method has no eigenvectors of a target; its spectrum has a separate table. comparable: whether
-// all layers' errors have the same unit.
-std::string row(const std::string& name, const CapturedEnergy* energy, const SidePrediction& p, bool comparable,
-                const std::string& clip) {
-  const std::string captured =
-      energy == nullptr ? "-" : formatted("%5.1f%% -> %5.1f%%", 100.0 * energy->identity, 100.0 * energy->fit);
-  std::string line = formatted("%5s  %16s   %9.4f %9.4f %9.4f %9.4f  %11s  ", name.c_str(), captured.c_str(),
-                               p.identity, p.hadamard, p.unclipped, p.fit, clip.c_str());
-  if (comparable) line += formatted("%9.3g", p.error) + " " + formatted("%9.3g", p.one_clip_error);
-  line.erase(line.find_last_not_of(' ') + 1);
-  return line + "\n";
-}
-
-// One table: keys or values of all layers, and their total.
-std::string table(const FitResult& result, bool key) {
-  std::string text =
-      key ? "keys: error of held-out rows, as queries read it" : "values: error of held-out rows, as W_O reads it";
-  text += "; relative to the rows";
-  if (result.far()) text += ",\nand as a share of the residual stream";
-  text += "\nlayer  energy in d/16      identity  Hadamard   no clip       fit         clip  ";
-  text += result.far() ? "    share  one clip\n" : "\n";
-  SidePrediction sum;
-  const bool captured = result.layers.front().key_spectrum.lambda.empty();
-  for (const LayerFit& layer : result.layers) {
-    const CapturedEnergy& energy = key ? layer.key_energy : layer.value_energy;
-    const SidePrediction& p = key ? layer.key : layer.value;
-    text += row(std::to_string(layer.transform.layer), captured ? &energy : nullptr, p, result.far(),
-                clip_text(key ? layer.transform.key : layer.transform.value));
-    sum.error += p.error;
-    sum.one_clip_error += p.one_clip_error;
-  }
-  if (!result.far()) return text;
-  const float one = key ? result.global_key_clip : result.global_value_clip;
-  text += "sum of shares " + formatted("%.3g", sum.error) + "; with one clip for all layers (" +
-          (one > 0.0f ? formatted("%.3f", one) : std::string("off")) + "): " + formatted("%.3g", sum.one_clip_error) +
-          "\n";
-  return text;
-}
-
-// Error-weighted methods: where the error is, and how bits were allocated.
-std::string spectrum_table(const FitResult& result) {
-  std::string text = "predicted error of each layer and side, in ";
-  switch (result.metric) {
-    case MetricSource::kFarPairs:
-      text += "units of the residual stream;\nmetric: pairs outside the windows\n";
-      break;
-    default:
-      text += "units of the residual stream;\nmetric: Q^T Q and the value target\n";
-  }
-  text += "layer side    lambda of the blocks                  AM/GM  condition  widths    error     share\n";
-  double total = 0.0;
-  TransformCheck keys, values;
-  for (const LayerFit& layer : result.layers) {
-    keys.add(layer.key_spectrum.check);
-    values.add(layer.value_spectrum.check);
-    for (const bool key : {true, false}) {
-      const SideSpectrum& s = key ? layer.key_spectrum : layer.value_spectrum;
-      std::string lambda;
-      for (const double value : s.lambda) lambda += formatted("%-9.3g", value);
-      text += formatted("%5lld %-6s  %-36s  %5.1f  %9.3g  %-7s  %-9.3g %5.1f%%\n",
-                        static_cast<long long>(layer.transform.layer), key ? "key" : "value", lambda.c_str(), s.gain,
-                        s.condition, widths_of(key ? layer.transform.key : layer.transform.value).c_str(), s.error,
-                        100.0 * s.share);
-      total += s.error;
-    }
-  }
-  text += "sum of errors " + formatted("%.4g", total) + "\n";
-  if (keys.plain <= 0.0) return text;
-  const auto line = [](const char* what, const TransformCheck& c) {
-    return std::string(what) + formatted("%.1e", c.change) + " in FP32; BF16 " + formatted("%.2g", c.bf16) +
-           ", without transform " + formatted("%.2g", c.plain) + "\n";
-  };
-  return text + "sampled rows, nothing quantized, worst head, relative change\n" + line("  logits  ", keys) +
-         line("  values  ", values);
-}
 
 Json curve_plan_json(const CurvePlan& plan) {
   return {{"sequences", plan.shape.sequences}, {"context", plan.shape.context},
@@ -211,15 +122,8 @@ void FitOutput::saved(const SavedFit& fit) {
   const FitResult& result = fit.result;
   const std::string& output = r_.common.output;
   if (fit.target != nullptr) print_summary(target_table(r_.target, *fit.target));
-  const bool spectra = !result.layers.front().key_spectrum.lambda.empty();
   std::ostringstream text;
-  const bool details = log_level() == LogLevel::kVerbose;
-  if (details && spectra) text << spectrum_table(result) << "\n";
-  if (result.held_out_rows > 0) {
-    if (details) text << table(result, true) << "\n" << table(result, false) << "\n";
-  } else {
-    text << "no sampled rows in the statistics: no errors are predicted\n";
-  }
+  if (result.held_out_rows == 0) text << "no sampled rows in the statistics: no errors are predicted\n";
   if (const std::optional<PredictedKl> predicted = prediction_of(bundle, output)) {
     text << "predicted end-to-end KL " << formatted("%.4g", predicted->kl) << " +- "
          << formatted("%.2g", predicted->error) << " at context " << predicted->context << ", from measured curves\n";

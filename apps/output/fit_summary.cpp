@@ -52,6 +52,9 @@ struct SideDamage {
   const SideTransform* side = nullptr;
 };
 
+// "4-2-1-0", or "2 bits" of a side without blocks.
+std::string widths_of(const SideTransform& side) { return side.blocks() ? widths_text(side.widths) : "2 bits"; }
+
 std::string worst_line(const FitResult& result) {
   const bool shares = !result.layers.front().key_spectrum.lambda.empty();
   if (!shares && result.held_out_rows == 0) return "";
@@ -72,8 +75,6 @@ std::string worst_line(const FitResult& result) {
 }
 
 }  // namespace
-
-std::string widths_of(const SideTransform& side) { return side.blocks() ? widths_text(side.widths) : "2 bits"; }
 
 std::string fit_summary(const Bundle& bundle, const FitResult& result) {
   return memory_line(bundle) + cache_line(bundle) + worst_line(result);

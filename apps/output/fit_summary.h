@@ -11,7 +11,4 @@ namespace oscar {
 // Lines of at most 100 columns: "memory ..." and, if errors were predicted, "worst ...".
 std::string fit_summary(const Bundle& bundle, const FitResult& result);
 
-// "4-2-1-0", or "2 bits" of a side without blocks.
-std::string widths_of(const SideTransform& side);
-
 }  // namespace oscar
