@@ -1,0 +1,3 @@
+#include "kernels/decode/instantiations/instantiate.cuh"
+
+OSCAR_INSTANTIATE_HEAD_SIZE(128)

@@ -1,0 +1,17 @@
+// All kernels of a head size D: one or two tiles of 8 query heads, the layouts `uniform` and `blocks`, and half blocks.
+#pragma once
+
+#include "kernels/decode/launch.cuh"
+
+#define OSCAR_INSTANTIATE(...)                                                                      \
+  template cudaError_t launch_decode<DecodeConfig<__VA_ARGS__>>(const DecodeLaunch&, cudaStream_t); \
+  template int decode_blocks<DecodeConfig<__VA_ARGS__>>();
+#define OSCAR_INSTANTIATE_HEAD_SIZE(D) \
+  namespace oscar::kernels {           \
+  OSCAR_INSTANTIATE(D, 1, false)       \
+  OSCAR_INSTANTIATE(D, 2, false)       \
+  OSCAR_INSTANTIATE(D, 1, true)        \
+  OSCAR_INSTANTIATE(D, 2, true)        \
+  OSCAR_INSTANTIATE(D, 1, true, true)  \
+  OSCAR_INSTANTIATE(D, 2, true, true)  \
+  }
