@@ -151,6 +151,7 @@ void choose_decoder(VerifyArguments& a, Ranks* ranks) {
   decoder.device = choose_device(a.common, ranks);
   decoder.dtype = choose_dtype(a.common, decoder.device);
   decoder.prefetch = decoder.stream_layers;
+  a.request.bfloat16_noise = narrow_products(true, decoder.device).has_value();
   if (decoder.stream_layers && a.request.decode) {
     log_warning("--stream-layers with --path " + a.path + " reads the weights of all layers once for every token");
   }

@@ -12,6 +12,8 @@
 namespace oscar {
 namespace {
 
+constexpr std::int64_t kRoundedLayers = 4;  // share a measurement of rounding, which hardly changes with the layer
+
 // P copies of a sequence of T tokens.
 SequenceBatch copies_of(std::int64_t tokens, std::int64_t copies) {
   SequenceBatch batch;
@@ -30,6 +32,16 @@ at::Tensor of_copies(const at::Tensor& rows, std::int64_t copies, std::int64_t d
 
 bool keeps_probabilities(const ModelConfig& model, at::Device device, std::int64_t sequences, std::int64_t context) {
   return device.is_cpu() && sequences * (context / kCurveStride) * model.vocabulary * 4 <= kMostProbabilityBytes;
+}
+
+// The squared error of each copy's rows over their energy, mean over the rows.
+std::vector<double> relative_errors(const std::vector<at::Tensor>& copies, const at::Tensor& exact) {
+  const at::Tensor energy = exact.square().sum(-1, false, at::kDouble).clamp_min_(1e-30);
+  std::vector<double> errors;
+  for (const at::Tensor& copy : copies) {
+    errors.push_back((copy - exact).square_().sum(-1, false, at::kDouble).div_(energy).mean().item<double>());
+  }
+  return errors;
 }
 
 void stop_if_asked() {
@@ -107,7 +119,8 @@ std::vector<double> CurvePasses::divergences(std::size_t s, const std::vector<at
 }
 
 std::vector<at::Tensor> CurvePasses::run_behind(std::size_t s, std::int64_t copies, Attention& attention,
-                                                std::int64_t first, std::int64_t last, std::uint64_t progress) {
+                                                std::int64_t first, std::int64_t last, std::uint64_t progress,
+                                                std::vector<double>* errors) {
   ExactCacheAttention exact;
   const at::Tensor& entering = entering_[s][static_cast<std::size_t>(first)];
   const std::int64_t tokens = entering.size(0), end = decoder_.config().layers;
@@ -128,6 +141,11 @@ std::vector<at::Tensor> CurvePasses::run_behind(std::size_t s, std::int64_t copi
                                   some && layer >= last ? of_copies(rows, copies, tokens) : at::Tensor());
     }
     on_layers_(progress);
+    if (errors == nullptr || !some || layer != last || layer + 1 == end) continue;
+    const std::vector<at::Tensor> all = hidden.chunk(copies);
+    *errors = relative_errors(all, entering_[s][static_cast<std::size_t>(layer + 1)].index_select(0, after_windows));
+    hidden = all.front();
+    copies = 1, progress = 1;
   }
   if (!some) hidden = hidden.index_select(0, of_copies(scored, copies, tokens).to(hidden.device()));
   std::vector<at::Tensor> versions;
@@ -136,18 +154,24 @@ std::vector<at::Tensor> CurvePasses::run_behind(std::size_t s, std::int64_t copi
 }
 
 PassResult CurvePasses::measure(const WidthMethods& methods, std::int64_t layer, Side side,
-                                const std::vector<Widths>& profiles) {
+                                const std::vector<Widths>& profiles, bool one) {
   const std::int64_t copies = static_cast<std::int64_t>(profiles.size());
   const std::int64_t number = decoder_.config().kv_layer(layer);
   const std::string where = "layer " + std::to_string(number) + (side == Side::kKey ? " keys" : " values");
   ProfileAttention quantized(methods, side, profiles, false);
   PassResult result;
-  result.rounding = rounding(methods, layer);
+  result.rounding = rounding(methods, one ? layer - layer % kRoundedLayers : layer);
   result.kl.resize(profiles.size());
   for (std::size_t s = 0; s < sequences_.size(); ++s) {
-    const auto versions = run_behind(s, copies, quantized, number, number, static_cast<std::uint64_t>(profiles.size()));
+    std::vector<double> errors;
+    const auto versions = run_behind(s, copies, quantized, number, number, static_cast<std::uint64_t>(copies),
+                                     one && copies > 1 ? &errors : nullptr);
     const std::vector<double> kl = divergences(s, versions, where);
-    for (std::size_t p = 0; p < profiles.size(); ++p) result.kl[p].push_back(std::max(kl[p] - result.rounding[s], 0.0));
+    for (std::size_t p = 0; p < profiles.size(); ++p) {
+      const double least = errors.empty() ? kl[p] : kl.front();
+      const double ratio = errors.empty() ? 1.0 : errors[p] / std::max(errors.front(), 1e-30);
+      result.kl[p].push_back(std::max(least - result.rounding[s], 0.0) * ratio);
+    }
   }
   return result;
 }

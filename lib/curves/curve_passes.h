@@ -36,8 +36,12 @@ class CurvePasses {
   CurvePasses(Decoder& decoder, const std::vector<std::vector<std::int32_t>>& sequences, const CacheWindows& windows,
               std::function<void(std::uint64_t)> on_layers);
 
-  // layer: index among the layers with a KV cache. InterruptedError on SIGINT; NumericalError naming layer and side.
-  PassResult measure(const WidthMethods& methods, std::int64_t layer, Side side, const std::vector<Widths>& profiles);
+  // layer: index among the layers with a KV cache. one: on a CPU only the first profile passes the later layers, and
+  // rounding is measured at every fourth layer. The KL of the other profiles is its KL times the ratio of their errors
+  // after the quantized layer, relative to the residual stream. InterruptedError on SIGINT; NumericalError naming layer
+  // and side.
+  PassResult measure(const WidthMethods& methods, std::int64_t layer, Side side, const std::vector<Widths>& profiles,
+                     bool one = false);
 
   // Mean KL of each sequence with all sides of all layers quantized as the method does; includes the rounding of
   // activations. InterruptedError on SIGINT; NumericalError.
@@ -53,9 +57,11 @@ class CurvePasses {
 
  private:
   // Runs `copies` copies of sequence s through the layers from `first` on, those after `last` with an exact cache.
-  // Returns the scored rows of each copy after the final norm, [copies][R, hidden]; progress: of each layer
+  // Returns the scored rows of each copy after the final norm, [copies][R, hidden]; progress: of each layer. errors:
+  // null, or gets the errors of the copies after the layer `last`, from where on only the first one goes on; stays
+  // empty after the last layer of the model, and on a GPU.
   std::vector<at::Tensor> run_behind(std::size_t s, std::int64_t copies, Attention& attention, std::int64_t first,
-                                     std::int64_t last, std::uint64_t progress);
+                                     std::int64_t last, std::uint64_t progress, std::vector<double>* errors = nullptr);
   // An exact layer for the rows of each copy that see quantized keys; the rows before them are those of the baseline.
   // hidden: [copies * (T - first position)]; rows: positions whose outputs are wanted.
   at::Tensor run_after_windows(std::size_t s, std::int64_t layer, const at::Tensor& hidden, std::int64_t copies,

@@ -54,6 +54,7 @@ class PointLog {
                   {"curve_sequences", facts.sequences},
                   {"budgets", request.budgets},
                   {"profiles", request.profiles},
+                  {"one", request.one},
                   {"windows", std::to_string(facts.sink) + "," + std::to_string(facts.recent)},
                   {"dtype", facts.dtype},
                   {"device", device.is_cpu() ? "cpu" : "cuda"}}}};
@@ -137,7 +138,8 @@ class CurveRun {
         methods_(make_width_methods(bundle, decoder.config(), request.windows)),
         progress_("curves",
                   most_curve_passes(decoder.config(), std::ssize(request.sequences),
-                                    request.target_kl ? kTargetBudgets : std::ssize(request.budgets), request.profiles),
+                                    request.target_kl ? kTargetBudgets : std::ssize(request.budgets), request.profiles,
+                                    request.one),
                   "passes") {
     const ModelConfig& model = decoder.config();
     choice_.most = static_cast<std::size_t>(request.profiles);
@@ -202,14 +204,16 @@ class CurveRun {
     const SideCurve& curve = curves_.curves[place];
     progress_.set_note("layer " + std::to_string(curve.layer) + " " + curve_side_name(curve.side));
     if (const std::optional<PassResult> found = log.find(round, place)) {
-      progress_.advance(static_cast<std::uint64_t>((decoder_.config().layers - curve.layer) * curves_.sequences) *
-                        wanted.size());
+      const std::int64_t after = decoder_.config().layers - curve.layer, profiles = std::ssize(wanted);
+      progress_.advance(
+          static_cast<std::uint64_t>(curves_.sequences * (request_.one ? after + profiles - 1 : after * profiles)));
       return *found;
     }
     std::vector<Widths> profiles;
     for (const std::size_t i : wanted) profiles.push_back(falling_profiles()[i]);
     const std::int64_t number = bundle_.layers.at(static_cast<std::size_t>(curve.layer)).layer;
-    PassResult result = passes().measure(methods_, decoder_.config().kv_place(number), curve.side, profiles);
+    PassResult result =
+        passes().measure(methods_, decoder_.config().kv_place(number), curve.side, profiles, request_.one);
     log.add(round, place, result);
     return result;
   }
@@ -372,10 +376,13 @@ MeasuredCurves measure_curves(Curves facts, const Bundle& bundle, const ProfileP
 }
 
 std::uint64_t most_curve_passes(const ModelConfig& model, std::int64_t sequences, std::int64_t budgets,
-                                std::int64_t profiles) {
+                                std::int64_t profiles, bool one) {
   const std::int64_t layers = model.layers;
-  // (L (L + 1))/2 layers for each of two sides; two end-to-end passes per budget.
-  return static_cast<std::uint64_t>(sequences * (layers + profiles * layers * (layers + 1) + 2 * layers * budgets));
+  // (L (L + 1))/2 layers for each of two sides, or that once and the coded layer of the others; two end-to-end passes
+  // per budget.
+  const std::int64_t sides =
+      one ? layers * (layers + 1) + 2 * (profiles - 1) * layers : profiles * layers * (layers + 1);
+  return static_cast<std::uint64_t>(sequences * (layers + sides + 2 * layers * budgets));
 }
 
 }  // namespace oscar

@@ -26,6 +26,7 @@ struct CurveRequest {
   // (bundle/target_budget.h).
   std::optional<double> target_kl;
   std::int64_t profiles = static_cast<std::int64_t>(ChoiceOptions{}.most);  // most that are measured of a side
+  bool one = false;                                                         // CurvePasses::measure()
   fs::path work_dir;           // where the state of the run is kept; empty: nowhere
   bool resume = false;         // go on with the run in work_dir
   std::string resume_command;  // for the message of an interrupted run
@@ -53,6 +54,6 @@ MeasuredCurves measure_curves(Curves facts, const Bundle& bundle, const ProfileP
 
 // The largest number of passes of one sequence through one layer in a run, which its progress counts.
 std::uint64_t most_curve_passes(const ModelConfig& model, std::int64_t sequences, std::int64_t budgets,
-                                std::int64_t profiles);
+                                std::int64_t profiles, bool one);
 
 }  // namespace oscar

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bundle/curves.h"
@@ -130,6 +131,13 @@ struct TextQuality {
   QualityMetrics quality;
 };
 
+// KL to the BF16 cache that no code causes (verify/noise.h).
+struct NoiseFacts {
+  std::int64_t tokens = 0;           // scored
+  std::optional<double> arithmetic;  // of the BF16 cache in BF16 arithmetic; empty: not measured
+  std::vector<std::pair<std::string, double>> without_codes;  // of each bundle's row, with every token in BF16
+};
+
 struct MethodReport {
   std::string id, source;
   std::string comparison;  // authors | common | bytes: the source of the method's windows or bits
@@ -202,6 +210,7 @@ struct VerifyReport {
   std::int64_t layer_error_sequences = 0;
   std::optional<double> target_bits;  // for the comparison at equal bytes
   std::vector<MethodReport> methods;
+  std::optional<NoiseFacts> noise;  // empty: not measured
   std::vector<LeftOut> left_out;
   std::string baseline;              // name of the earlier report; empty: none
   std::int64_t baseline_tokens = 0;  // tokens scored in both reports: the earlier report's tokens
@@ -239,6 +248,8 @@ const BundleFacts* bundle_of(const VerifyReport& report, const MethodReport& met
 
 // The tasks of the report at each length, without repeats.
 std::vector<const TaskScore*> task_columns(const VerifyReport& report);
+// "KL of the BF16 cache in BF16 arithmetic 0.00019, best without codes 2.3e-05, on 1,727 tokens"; empty: not measured.
+std::string noise_text(const VerifyReport& report);
 // "88% (53 to 98) of 8": the score with its interval; the task must have one.
 std::string share_text(const TaskScore& task);
 // Explains "+-" and brackets in tables, without a period.

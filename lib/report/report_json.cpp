@@ -295,6 +295,13 @@ Json checks_json(const std::vector<SelfCheck>& checks) {
   return list;
 }
 
+Json noise_json(const std::optional<NoiseFacts>& noise) {
+  if (!noise) return nullptr;
+  Json rows = Json::array();
+  for (const auto& [id, kl] : noise->without_codes) rows.push_back({{"method", id}, {"kl", number(kl)}});
+  return {{"tokens", noise->tokens}, {"arithmetic", optional_number(noise->arithmetic)}, {"without_codes", rows}};
+}
+
 }  // namespace
 
 std::string report_json(const VerifyReport& r) {
@@ -331,6 +338,7 @@ std::string report_json(const VerifyReport& r) {
                        {"layer_error_sequences", r.layer_error_sequences},
                        {"target_bits", optional_number(r.target_bits)},
                        {"methods", methods},
+                       {"noise", noise_json(r.noise)},
                        {"left_out", left_out_json(r.left_out)},
                        {"baseline", baseline_json(r)},
                        {"gates", gates_json(r.gates)},

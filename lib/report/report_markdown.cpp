@@ -95,6 +95,7 @@ std::string report_markdown(const VerifyReport& r) {
   for (const BundleFacts& b : r.bundles) text += served_note(b);
   text += "\nBits: per element of K and V at this context, BF16 windows included. ±: " + interval_note(r) +
           ". Growth: KL over the last quarter of the scored positions over that of the second.\n";
+  if (r.noise) text += "Noise: " + markdown_text(noise_text(r)) + ".\n";
   if (r.target_bits) {
     text +=
         "Compare `bytes`: every method within 2% of the bytes of " + fixed(*r.target_bits, 2) + " bits per element.\n";

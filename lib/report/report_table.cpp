@@ -226,6 +226,7 @@ std::string report_details(const VerifyReport& report) {
   for (const LeftOut& l : report.left_out)
     text += wrapped("left out: " + l.id + " (" + l.comparison + "): " + l.reason);
   for (const TaskScore* t : tasks) text += wrapped(baseline_share(*t));
+  if (report.noise) text += wrapped("noise: " + noise_text(report));
   text += bundle_lines(report, ", which no engine serves", "  ");
   for (const std::string& note : seen_notes(report)) text += wrapped("note: " + note);
   for (const BaselineChange& c : report.changes) {
@@ -267,6 +268,7 @@ std::string report_table(const VerifyReport& report) {
   text +=
       wrapped("scored: " + grouped(report.scoring.tokens) + " tokens in " + std::to_string(report.scoring.sequences) +
               " sequences, those whose query sees a coded key; KL in nats");
+  if (report.noise) text += wrapped("noise: " + noise_text(report));
   text += bundle_lines(report, ", in simulation: no engine serves it", "");
   for (const std::string& note : seen_notes(report)) text += wrapped("note: " + note);
   for (const MethodReport& m : report.methods) {

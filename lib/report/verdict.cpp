@@ -49,6 +49,17 @@ std::string ending(const VerifyReport& report, const MethodReport& method) {
 
 }  // namespace
 
+std::string noise_text(const VerifyReport& report) {
+  if (!report.noise) return {};
+  std::string text;
+  const auto add = [&](const std::string& what, double kl) {
+    text += (text.empty() ? "KL of " : ", ") + what + " " + significant(kl, 3);
+  };
+  if (report.noise->arithmetic) add("the BF16 cache in BF16 arithmetic", *report.noise->arithmetic);
+  for (const auto& [id, kl] : report.noise->without_codes) add(printable(id) + " without codes", kl);
+  return text + ", on " + grouped(report.noise->tokens) + " tokens";
+}
+
 std::string served_text(const ServedFacts& served) {
   return "what " + served.runs + " at " + served.url + " answers for " + printable(served.model) + "; KL of its " +
          std::to_string(served.top) + " most probable tokens and the rest";

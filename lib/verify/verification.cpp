@@ -15,6 +15,7 @@
 #include "text/prompts.h"
 #include "verify/decode_tail.h"
 #include "verify/next_steps.h"
+#include "verify/noise.h"
 #include "verify/runner.h"
 #include "verify/self_checks.h"
 #include "verify/served_scores.h"
@@ -488,6 +489,14 @@ VerifyReport Verification::measure() {
   phase.emplace(timeline, first && request_.ranks != nullptr ? verify_phase::kRanks : verify_phase::kChecks);
   if (!first) return report;
   phase.emplace(timeline, verify_phase::kChecks);
+  if (request_.decoder.device.is_cpu() && request_.decoder.dtype == at::kFloat) {
+    std::vector<const KvMethod*> evaluated;
+    for (const ComparedMethod& c : selection_.methods) {
+      if (contains(evaluated_, c.method.id)) evaluated.push_back(&c.method);
+    }
+    report.noise = measure_noise(decoder, checkpoint_, baseline_, evaluated, set_, report.scoring.first_position,
+                                 request_.bfloat16_noise);
+  }
   report.checks =
       self_checks(report, result, request_.decoder.dtype == at::kBFloat16, request_.decoder.device.is_cuda());
   phase.emplace(timeline, verify_phase::kReport);

@@ -50,6 +50,7 @@ struct VerifyRequest {
   fs::path baseline;  // earlier report to compare with; empty: none
   std::uint64_t seed = 0;
   DecoderOptions decoder;
+  bool bfloat16_noise = false;        // measure_noise() with BF16 arithmetic, which is slow without instructions for it
   std::string command, tool_version;  // recorded in the report
   fs::path work_dir;                  // stores the state of the run; empty: not stored
   bool resume = false;                // continue the run in work_dir

@@ -43,6 +43,22 @@ def test_rows_and_gates(pair, line, tmp_path):
     assert paths == {"prefill", "decode"}
 
 
+def test_reports_have_the_noise_that_no_code_causes(pair, line, tmp_path):
+    files = [tmp_path / f"r.{kind}" for kind in ("json", "html", "md")]
+    table = succeed(*line, "--bundle", pair / "by-layer", "--bundle", pair / "by-head", "--max-kl", 100, "--report", files[0],
+                    "--html", files[1], "--markdown", files[2]).out
+    report = json.loads(files[0].read_text())
+    noise, kl = report["noise"], {m["id"]: m["kl"]["mean"] for m in report["methods"]}
+    assert noise["tokens"] == report["scoring"]["tokens"] // report["scoring"]["sequences"]
+    assert [row["method"] for row in noise["without_codes"]] == ["by-layer", "by-head"]
+    assert all(0 < row["kl"] < 0.1 * kl[row["method"]] for row in noise["without_codes"]), (noise, kl)
+    assert noise["arithmetic"] is None or 0 < noise["arithmetic"] < 0.01
+    text = f"by-layer without codes {noise['without_codes'][0]['kl']:.3g}"[:30]
+    assert all(text in " ".join(page.split()) for page in (table, files[1].read_text(), files[2].read_text().replace("\\", "")))
+    coarse = tmp_path / "b.json"
+    succeed(*line, "--bundle", pair / "by-layer", "--max-kl", 100, "--report", coarse, "--dtype", "bfloat16")
+    assert json.loads(coarse.read_text())["noise"] is None
+
 
 def test_verbose_says_where_the_time_went(pair, line, tmp_path):
     reports = [tmp_path / "quiet.json", tmp_path / "verbose.json"]

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "attention/reconstruction.h"
 #include "base/random.h"
@@ -168,6 +169,29 @@ TEST_F(CurvePassesTest, ProfilesDoNotSeeEachOther) {
     const PassResult two = passes.measure(methods, 2, side, {{2, 1, 0, 0}, {4, 2, 2, 1}});
     const PassResult one = passes.measure(methods, 2, side, {{4, 2, 2, 1}});
     EXPECT_NEAR(two.kl[1][0], one.kl[0][0], 1e-4 * one.kl[0][0] + 1e-9);
+  }
+}
+
+// Where one profile passes the later layers, it has its own KL, and the others nearly theirs. After the last layer all
+// are measured.
+TEST_F(CurvePassesTest, OneProfileStandsForTheOthers) {
+  std::uint64_t steps = 0;
+  CurvePasses passes(*decoder_, sequences_, kWindows, [&](std::uint64_t n) { steps += n; });
+  const WidthMethods methods = make_width_methods(*bundle_, checkpoint_->config(), kWindows);
+  const std::vector<Widths> profiles{{1, 0, 0, 0}, {2, 1, 1, 0}, {4, 4, 2, 1}};
+  for (const auto& [layer, side] : {std::pair{1, Side::kKey}, std::pair{1, Side::kValue}, std::pair{4, Side::kKey}}) {
+    const PassResult all = passes.measure(methods, layer, side, profiles);
+    const std::uint64_t before = std::exchange(steps, 0);
+    const PassResult one = passes.measure(methods, layer, side, profiles, true);
+    EXPECT_EQ(steps < before, layer != 4);
+    for (std::size_t s = 0; s < sequences_.size(); ++s) {
+      EXPECT_NEAR(one.kl[0][s], all.kl[0][s], 1e-3 * all.kl[0][s]);
+      for (std::size_t p = 1; p < profiles.size(); ++p) {
+        const double ratio = one.kl[p][s] / all.kl[p][s];
+        EXPECT_LT(std::abs(std::log(ratio)), layer == 4 ? 1e-3 : std::log(3.0)) << "layer " << layer << ", " << ratio;
+      }
+    }
+    steps = 0;
   }
 }
 

@@ -65,6 +65,7 @@ BROKEN = {
     "a stray member of a method": (["methods", 0, "surprise"], 1),
     "no tokens": (["scoring", "tokens"], 0),
     "a negative window": (["windows", "sink"], -1),
+    "noise without a unit": (["noise"], {"tokens": 10, "arithmetic": "small", "without_codes": []}),
     "an unknown self check": (["self_checks", 0, "name"], "weather"),
 }
 

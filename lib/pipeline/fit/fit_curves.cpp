@@ -66,14 +66,14 @@ double curve_products(const ModelConfig& c) {
 constexpr double kMostCpuProducts = 4e8;
 // curve_products() of all tokens that a model may take for each of its weights: about ten minutes for 135 million.
 constexpr double kMostCpuCurves = 6e4;
-constexpr double kFirstProfiles = 0.56;  // of the passes, where only kAnchors of a side are measured
-constexpr std::array<CurveShape, 4> kCpuShapes{{kFullCurves, {4, 2048}, {4, 2048, kAnchors}, {4, 1024, kAnchors}}};
+constexpr double kOneProfile = 0.24;  // of the passes, where only one of a side passes the later layers
+constexpr std::array<CurveShape, 4> kCpuShapes{{kFullCurves, {4, 2048}, {6, 1024, kAnchors}, {4, 1024, kAnchors}}};
 
 bool fits_cpu(const ModelConfig& c, const CurveShape& shape) {
   const double weights =
       static_cast<double>(c.layers) * layer_products(c) + static_cast<double>(c.hidden * c.vocabulary);
   const auto tokens = [](const CurveShape& s) {
-    return static_cast<double>(s.sequences * s.context) * (s.profiles == kAnchors ? kFirstProfiles : 1.0);
+    return static_cast<double>(s.sequences * s.context) * (s.one() ? kOneProfile : 1.0);
   };
   return curve_products(c) * tokens(shape) <=
          std::max(kMostCpuProducts * tokens(kFullCurves), kMostCpuCurves * weights);
@@ -108,7 +108,7 @@ double layer_products(const ModelConfig& c) {
 
 std::string CurveShape::text() const {
   return std::to_string(sequences) + " sequences of " + grouped(context) + " tokens" +
-         (profiles == kAnchors ? ", " + std::to_string(profiles) + " widths of a side" : "");
+         (one() ? ", one width of a side through all layers" : "");
 }
 
 std::string CurveShape::options() const {
@@ -213,7 +213,8 @@ MeasuredCurves curves_for(const Statistics& statistics, const std::string& sha25
   request.windows = windows;
   request.target_kl = arguments.target_kl;
   if (!request.target_kl) request.budgets = budgets;
-  request.profiles = curve_shape(arguments, checkpoint.config(), options.device).profiles;
+  const CurveShape shape = curve_shape(arguments, checkpoint.config(), options.device);
+  request.profiles = shape.profiles, request.one = shape.one();
   request.work_dir = curve_directory(arguments, common);
   request.resume = arguments.resume;
   request.resume_command = arguments.resume_command;
@@ -251,14 +252,14 @@ CurvePlan plan_curves(const Checkpoint& checkpoint, at::Device device, const Com
                       std::size_t budgets) {
   CurvePlan plan;
   plan.shape = curve_shape(arguments, checkpoint.config(), device);
-  plan.chosen = arguments.sequences == 0 && arguments.context == 0 && plan.shape.sequences < kFullCurves.sequences;
+  plan.chosen = arguments.sequences == 0 && arguments.context == 0 && plan.shape.options() != kFullCurves.options();
   plan.shape.sequences = std::ssize(text.sequences);
   plan.shape.context = std::ssize(text.sequences.front());
   plan.budgets = budgets;
   plan.windows = windows;
   plan.decoding = curve_decoding(arguments, common, checkpoint.config(), device);
   plan.most_passes = most_curve_passes(checkpoint.config(), plan.shape.sequences, static_cast<std::int64_t>(budgets),
-                                       plan.shape.profiles);
+                                       plan.shape.profiles, plan.shape.one());
   plan.needed = arguments.target_kl.has_value();
   plan.memory_bytes = CurvePasses::memory_bytes(checkpoint.config(), plan.decoding, plan.shape.sequences,
                                                 plan.shape.context, static_cast<std::int64_t>(kAnchors));

@@ -134,8 +134,9 @@ double CurveTimer::seconds(const CurveShape& shape) {
   const double layers = static_cast<double>(decoder.config().layers), layer = all / layers;
   const double sequences = static_cast<double>(shape.sequences);
   const double kv_layers = static_cast<double>(decoder.config().kv_layers());
-  double profiles = std::min(usual_profiles(2.0 * kv_layers), static_cast<double>(shape.profiles)) * 2.0 * kv_layers;
-  if (plan.decoding.rounds()) profiles += kv_layers;  // the rounding of each layer
+  const double coded = std::min(usual_profiles(2.0 * kv_layers), static_cast<double>(shape.profiles)) * 2.0 * kv_layers;
+  double profiles = shape.one() ? 2.0 * kv_layers : coded;                            // that pass the later layers
+  if (plan.decoding.rounds()) profiles += shape.one() ? kv_layers / 4.0 : kv_layers;  // the rounding of each layer
   const double rows =
       static_cast<double>(std::max<std::int64_t>(0, shape.context - first_scored_position(plan.windows))) /
       static_cast<double>(kCurveStride);
@@ -143,9 +144,10 @@ double CurveTimer::seconds(const CurveShape& shape) {
   const double scored = decoder.options().device.is_cpu()
                             ? rows * static_cast<double>(kCurveStride) / static_cast<double>(shape.context)
                             : 1.0;
-  const double each = layer * (kCodedLayer + scored * 0.5 * (layers - 1.0)) + rows * row.version;
-  const double calls = 0.5 * profiles;  // that make the baseline's softmax, of about two profiles each
-  const double sides = all + profiles * each + calls * rows * row.call + rows * row.once;
+  const double each = layer * scored * 0.5 * (layers - 1.0) + rows * row.version;
+  const double calls =
+      (shape.one() ? 1.0 : 0.5) * profiles;  // that make the baseline's softmax, of about two profiles each
+  const double sides = all + coded * layer * kCodedLayer + profiles * each + calls * rows * row.call + rows * row.once;
   const double whole = kWholeLayer * all + rows * row.whole;
   return probe.loading(0.0) + sequences * (sides + 2.0 * static_cast<double>(plan.budgets) * whole);
 }
@@ -194,7 +196,9 @@ RunTime fit_time(const Checkpoint& checkpoint, const TokenPlan& plan, const Coll
     CurveTimer timer{curves ? *narrow : probe.layers(), *shape.curves};
     time.phases.push_back({phase::kCurves, timer.seconds(shape.curves->shape)});
     for (const CurveShape& other : {kQuickCurves, kFullCurves}) {
-      if (other.options() != shape.curves->shape.options()) others.push_back({other.options(), timer.seconds(other)});
+      const bool quicker = other.options() == kFullCurves.options() || !shape.curves->shape.one();
+      if (quicker && other.options() != shape.curves->shape.options())
+        others.push_back({other.options(), timer.seconds(other)});
     }
     if (!shape.curves->needed) others.push_back({"--allocate analytic", 0.0});
   }

@@ -179,7 +179,7 @@ std::string method_table(const VerifyReport& report) {
                      std::to_string(report.scoring.context) +
                      ", the full-precision windows of each method included. Bytes: "
                      "pages and windows of one sequence, all layers. &plusmn;: " +
-                     escape(interval_note(report)) +
+                     escape(interval_note(report)) + (report.noise ? ". Noise: " + escape(noise_text(report)) : "") +
                      ". Growth: KL over the last quarter of the scored positions over that of the second.</p>\n";
   std::string table =
       "<table class=\"sortable wide\"><caption><span>Each method against the BF16 cache on the same tokens</span>"
