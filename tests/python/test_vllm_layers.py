@@ -244,8 +244,8 @@ def cache_manager(found, made, whole, unit):
     vllm_prefixes.watch(types.SimpleNamespace(kv_cache_manager=manager), made)
     hasher = get_request_block_hasher(unit, sha256)
 
-    def admit(name, ids, most=10 ** 6, request=None, **options):
-        request = request or Request(name, ids, SamplingParams(max_tokens=4), None, block_hasher=hasher)
+    def admit(name, ids, most=10 ** 6, request=None, adapter=None, **options):
+        request = request or Request(name, ids, SamplingParams(max_tokens=4), None, lora_request=adapter, block_hasher=hasher)
         admit.requests[name] = request
         blocks, hit, *_ = manager.get_computed_blocks(request)
         if manager.allocate_slots(request, min(most, len(ids) - hit), hit, blocks, **options) is None:

@@ -18,7 +18,7 @@ from ...format.page_layout import PAGE_TOKENS
 from .. import bundles
 from ..names import BUNDLE_VARIABLE, existing_folder, folder_name, known_names
 from ..port import Settings, Table
-from ..serving import EngineServing, adapter_refusal, is_set, layers_by_reason, plain_torch, unserved
+from ..serving import EngineServing, is_set, layers_by_reason, plain_torch, unserved
 from . import metrics
 from .limits import IN_BF16, LAYERS, MODEL
 from .pages import Places, nominal_cell
@@ -51,9 +51,7 @@ def refusals(config: Any) -> list[str]:
     cache, parallel = config.cache_config, config.parallel_config
     method = getattr(config.speculative_config, "method", None)
     offloading = getattr(cache, "kv_offloading_size", None) is not None  # vLLM makes a transfer of it
-    adapters = getattr(config, "lora_config", None)
     cases = [
-        (adapters is not None, adapters and adapter_refusal(adapters.target_modules)),
         (getattr(config.model_config, "enable_sleep_mode", False), "sleep would free or forget memory that the 2-bit "
          "cache keeps beside vLLM's; leave --enable-sleep-mode out"),
         (cache.kv_cache_dtype_skip_layers, "--kv-cache-dtype-skip-layers is given, but the bundle says which layers "
