@@ -67,8 +67,8 @@ def refusals(config: Any) -> list[str]:
          "(--prefix-match-unit), which the 2-bit cache cannot in models with linear attention; leave it out"),
         (config.kv_transfer_config is not None, "KV transfer and offloading would leave the BF16 windows behind; leave "
          f"{'--kv-offloading-size' if offloading else '--kv-transfer-config'} out"),
-        *((getattr(parallel, name) > 1, f"--{name.replace('_', '-')} {getattr(parallel, name)} would divide the cache of "
-           "a request among GPUs, which oscar-kv does not serve; use --tensor-parallel-size") for name in DIVIDES),
+        *((getattr(parallel, name) > 1, f"--{name.replace('_', '-')} {getattr(parallel, name)} would divide the cache "
+           "of a request among GPUs, which oscar-kv does not serve; use --tensor-parallel-size") for name in DIVIDES),
         (parallel.data_parallel_size > 1 and config.model_config.is_moe,
          "the model has experts, and with --data-parallel-size idle "
          "ranks run passes without requests, which would overwrite BF16 windows; use --tensor-parallel-size"),
