@@ -5,7 +5,7 @@ set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 
 if(OSCAR_CUDA_ARCHITECTURES STREQUAL "release")
-  set(OSCAR_CUDA_ARCHITECTURES "80-real;86-real;89-real;90a-real;90-virtual")
+  set(OSCAR_CUDA_ARCHITECTURES "80-real;86-real;89-real;90a-real;100-real;120-real;90-virtual")
 endif()
 
 option(OSCAR_LINEINFO "Line numbers in the kernels, for profilers: a fifth more time to compile and three times the size" OFF)

@@ -2,6 +2,7 @@
 without a GPU; and the rule of what goes to kernels and what to the reference."""
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -78,6 +79,24 @@ def test_code_for_the_configured_gpus():
     assert done.returncode == 0, done.stderr
     done = subprocess.run([sys.executable, tool, OPERATORS, "70-real"], capture_output=True, text=True)
     assert done.returncode == 1 and "expected sm_70" in done.stderr
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no CUDA compiler")
+def test_a_wheel_has_machine_code_for_each_gpu(tmp_path):
+    """One kernel, compiled for the list of a release, as tools/device_code.py and NVIDIA's own tool read it."""
+    sys.path.insert(0, str(SOURCE_DIR / "tools"))
+    import device_code
+    listed, made = device_code.release(), tmp_path / "one.o"
+    names = device_code.names_of(listed)
+    assert {"sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120", "compute_90"} == names
+    codes = [f"-gencode=arch=compute_{name.split('_')[1]},code={name}" for name in sorted(names)]
+    subprocess.run(["nvcc", "-std=c++20", "-c", *codes, f"-I{SOURCE_DIR}", SOURCE_DIR / "kernels/check/check_tables.cu", "-o", made], check=True)
+    done = subprocess.run([sys.executable, SOURCE_DIR / "tools" / "device_code.py", made, "release"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    if shutil.which("cuobjdump") is None:
+        return
+    held = subprocess.run(["cuobjdump", "--list-elf", made], capture_output=True, text=True, check=True).stdout
+    assert set(re.findall(r"\b(sm_\w+)\.cubin", held)) == {name for name in names if name.startswith("sm_")}
 
 
 @pytest.fixture

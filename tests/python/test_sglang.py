@@ -1,6 +1,7 @@
 """The SGLang adapter against SGLang's own Python on the CPU: registration, hooks, refusals, sizes, pool, and the backend's
 forward from SGLang's ForwardBatch and ReqToTokenPool under the simulated block manager. test_sglang_engine.py serves."""
 import dataclasses
+import re
 import types
 
 import pytest
@@ -23,6 +24,7 @@ from oscar_kv.engines.sglang import hooks as sglang_hooks, plugin as sglang_plug
 from oscar_kv.files.errors import InputError  # noqa: E402
 from oscar_kv.cache.paged_kv import LayerCode  # noqa: E402
 from fitted_models import MODELS, fitted_bundle  # noqa: E402
+from lora_adapters import FITTED, OTHERS, save_adapter  # noqa: E402
 from oscar_kv.cache.transform import Phases  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
 from sglang.srt.arg_groups.choices import ATTENTION_BACKEND_CHOICES  # noqa: E402
@@ -35,7 +37,7 @@ from sglang.srt.model_executor.forward_batch_info import ForwardBatch, ForwardMo
 from sglang.srt.model_executor.pool_configurator import DefaultPoolConfigurator  # noqa: E402
 from sglang.srt.plugins.hook_registry import HookRegistry  # noqa: E402
 from sglang.srt.sampling.sampling_params import SamplingParams  # noqa: E402
-from transformers import LlamaConfig  # noqa: E402
+from transformers import AutoConfig, LlamaConfig  # noqa: E402
 
 ORIGINALS = KVCacheConfigurator.configure, KVCacheConfigurator._build_mha_kv_pool, DefaultPoolConfigurator._compute_cell_size
 with pytest.MonkeyPatch.context() as patch:
@@ -58,7 +60,7 @@ def groups(**changed):
             "memory": space(disable_radix_cache=True, enable_hierarchical_cache=False, enable_lmcache=False, enable_flexkv=False,
                             enable_hisparse=False, enable_unified_memory=False, enable_unified_cache_external_linker=False,
                             radix_cache_backend=None, enable_session_radix_cache=False),
-            "serving": space(enable_streaming_session=False), "lora": space(enable_lora=None, lora_target_modules=None), "model": space(kv_cache_dtype="auto"),
+            "serving": space(enable_streaming_session=False), "model": space(kv_cache_dtype="auto"),
             "parallel": space(dcp_size=1, attn_cp_size=1, pp_size=1, attn_dp_size=1, enable_kv_cache_sharding=False, attn_tp_size=1,
                               attn_tp_rank=0),
             "exec": space(overlap=space(enable_two_batch_overlap=False), features=space(enable_memory_saver=False),
@@ -172,8 +174,6 @@ def test_a_bundle_without_its_backend_is_refused(chosen, valid, monkeypatch):
     ({"parallel__dcp_size": 2}, "decode context"), ({"parallel__attn_dp_size": 2}, "data-parallel attention"),
     ({"exec__overlap__enable_two_batch_overlap": True}, "two overlapping batches"),
     ({"exec__dllm__dllm_algorithm": "LowConfidence"}, "diffusion"), ({"exec__features__enable_memory_saver": True}, "memory saver"),
-    ({"lora__enable_lora": True}, "LoRA adapters on any module may change.*--lora-target-modules o_proj"),
-    ({"lora": space(enable_lora=True, lora_target_modules={"o_proj", "qkv_proj"})}, "LoRA on qkv_proj changes"),
     ({"schedule__page_size": 1}, "pass --page-size 64"), ({"model__kv_cache_dtype": "fp8_e4m3"}, "pass --kv-cache-dtype auto"),
     ({"schedule__max_running_requests": None}, "--max-running-requests"),
     ({"memory__disable_radix_cache": False}, "the bundle has 16; fit with --windows 64,256, or pass --disable-radix-cache")])
@@ -274,8 +274,37 @@ def test_overrides_of_rope_are_refused(override, words, fit, monkeypatch):
         sglang_serving.Serving(made)
 
 
-def test_adapters_on_other_modules_are_served(serve):
-    serve(two_sizes(), lora=space(enable_lora=True, lora_target_modules={"o_proj", "down_proj"}))
+@pytest.mark.parametrize("targets", [one for one in FITTED + OTHERS if one == "all-linear" or isinstance(one, list)])  # SGLang refuses patterns
+def test_adapters(targets, tmp_path, monkeypatch):
+    """SGLang's own loader: those of keys, queries and values are refused by name, and the engine goes on."""
+    from sglang.srt.configs.load_config import LoadConfig
+    from sglang.srt.lora.lora_manager import LoRAManager
+    from sglang.srt.lora.lora_registry import LoRARef
+    monkeypatch.setattr("sglang.srt.model_loader.loader.get_server_args", lambda: None)
+    monkeypatch.setattr("sglang.srt.model_loader.loader.get_model", lambda: space(
+        weight_loader_disable_mmap=False, weight_loader_prefetch_checkpoints=False, weight_loader_prefetch_num_threads=1,
+        weight_loader_drop_cache_after_load=False))
+    path = save_adapter(tmp_path / "adapter", targets)
+    manager = LoRAManager.__new__(LoRAManager)
+    for name, value in dict(base_hf_config=AutoConfig.from_pretrained(SAMPLES / "tiny-qwen3"), load_config=LoadConfig(), lora_backend=None, base_model=Model(),
+                            device=torch.device("cpu"), attn_dp_enabled=False, max_loras_per_batch=8, speculative_algorithm=None).items():
+        setattr(manager, name, value)
+    manager.init_lora_adapters()
+    reference = LoRARef(lora_id="one", lora_name="mine", lora_path=path, pinned=False)
+    found = manager.load_lora_adapter(reference)
+    assert found.success is (targets in OTHERS) and ("one" in manager.loras) is found.success
+    if found.success:
+        assert sum(len(layer.weights) for layer in manager.loras["one"].layers) > 0
+        return
+    assert re.search(r"layers\.0\.self_attn\.[qkv]_proj.* has the adapter .*, which is not merged.*fit a bundle", found.error_message), found
+    with pytest.raises(RuntimeError, match="Failed to load LoRA adapter mine: .*which is not merged"):  # as at the start, with --lora-paths
+        manager.init_lora_adapters([reference])
+
+
+def test_adapters_share_no_prefix():
+    """SGLang keys its radix tree by adapter, and a copy whose sink is gone keeps the key."""
+    made = [Req("a", "", list(range(9)), SamplingParams(), lora_id=one, extra_key=key) for one in ("x", "y", None) for key in (None, "k")]
+    assert len({one.extra_key for one in made}) == 6
 
 
 def test_beams_are_refused_one_request_at_a_time():

@@ -67,9 +67,9 @@ def speculation(tokens=3, method="ngram", kv_cache_dtype=None):
     return types.SimpleNamespace(method=method, num_speculative_tokens=tokens, kv_cache_dtype=kv_cache_dtype)
 
 
-def lora(*targets):
+def lora():
     from vllm.config import LoRAConfig
-    return LoRAConfig(target_modules=list(targets) or None)
+    return LoRAConfig(max_lora_rank=8)
 
 
 def two_sizes():
@@ -217,11 +217,7 @@ def test_versions():
     ({"kv_transfer_config": object()}, "KV transfer.*leave --kv-transfer-config out"),
     ({"kv_transfer_config": object(), "cache_config__kv_offloading_size": 64.0}, "KV transfer.*leave --kv-offloading-size out"),
     ({"model_config__enable_sleep_mode": True}, "leave --enable-sleep-mode out"),
-    ({"lora_config": lora()}, "LoRA adapters on any module may change queries.*--lora-target-modules o_proj"),
-    ({"lora_config": lora("o_proj", "self_attn.v_proj")}, "LoRA on self_attn.v_proj changes"), ({"lora_config": lora("qkv_proj")}, "LoRA on qkv_proj"),
-    ({"parallel_config__decode_context_parallel_size": 2}, "context parallelism"),
-    ({"parallel_config__pipeline_parallel_size": 2}, "pipeline parallelism"),
-    ({"parallel_config__data_parallel_size": 2, "model_config__is_moe": True}, "experts and data parallelism"),
+    ({"parallel_config__data_parallel_size": 2, "model_config__is_moe": True}, "experts, and with --data-parallel-size"),
     ({"parallel_config__use_ubatching": True}, "DBO"), ({"model_config__dtype": torch.float16}, "computes in float16.*--dtype bfloat16"),
     ({"use_v2_model_runner": False}, "VLLM_USE_V2_MODEL_RUNNER"), ({"layers": 3}, "lacks layer 2"), ({"kv_heads": 4}, "KV heads"),
     ({"model": SAMPLES / "tiny-llama"}, "another model"), ({"model": "nobody/nothing"}, "'nobody/nothing'. is not found.*oscar_checkpoint"),
@@ -232,9 +228,28 @@ def test_refusals(changed, sentence, monkeypatch):
         vllm_serving.Serving(config(**changed))
 
 
-def test_adapters_on_other_modules_are_served(serve):
-    made = serve(two_sizes(), lora_config=lora("o_proj", "gate_up_proj", "down_proj"))
-    assert vllm_serving.refusals(made) == []
+@pytest.mark.parametrize("option,more", [
+    ("--decode-context-parallel-size", ["--tensor-parallel-size", "2"]), ("--prefill-context-parallel-size", []), ("--pipeline-parallel-size", [])])
+def test_options_that_divide_a_request_are_refused_as_typed(option, more, monkeypatch):
+    """vLLM's own parser and configuration; data parallelism of dense models is independent engines, which are served."""
+    from vllm.config import ParallelConfig
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+    monkeypatch.setattr("vllm.platforms.current_platform.device_type", "cpu", raising=False)
+    parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
+
+    def parallel(*typed):
+        given = EngineArgs.from_cli_args(parser.parse_args(["--model", "m", *typed]))
+        names = ("pipeline_parallel_size", "tensor_parallel_size", "decode_context_parallel_size", "prefill_context_parallel_size", "data_parallel_size")
+        return ParallelConfig(**{name: getattr(given, name) for name in names}, distributed_executor_backend="mp")
+
+    assert vllm_serving.refusals(config(parallel_config=parallel())) == []
+    sentences = vllm_serving.refusals(config(parallel_config=parallel(option, "2", *more)))
+    assert len(sentences) == 1 and f"{option} 2 would divide" in sentences[0]
+    replicas = parallel("--data-parallel-size", "2")
+    assert vllm_serving.refusals(config(parallel_config=replicas)) == []
+    replicas.reconfigure_for_independent_dp_rank()  # as vLLM does in the process of each engine, unless the model has experts
+    assert replicas.data_parallel_size == 1
 
 
 # An override of vLLM, and what it changes in the words of the refusal; None: nothing that turns keys.

@@ -83,17 +83,19 @@ def select(head_size, dtype, kv_cache_dtype, use_mla=False, has_sink=False, attn
 
 @pytest.fixture
 def build(serve, monkeypatch):
-    """build(bundle, [arguments of Attention by layer]): the configuration and vLLM's layers."""
+    """build(bundle, [arguments of Attention by layer; None: no attention]): the configuration and vLLM's layers."""
     def make(bundle, layers, **changed):
         made = serve(bundle, **changed)
         for name, value in dict(quant_config=None).items():
             setattr(made, name, value)
-        made.model_config.hf_text_config.num_hidden_layers = sum("prefix" not in given for given in layers)
+        made.model_config.hf_text_config.num_hidden_layers = sum("prefix" not in (given or ()) for given in layers)
         monkeypatch.setattr(vllm_attention, "get_current_vllm_config", lambda: made)
         monkeypatch.setattr(vllm_attention, "get_attn_backend", select)
         first = bundle.layers[0]
         built = []
         for i, given in enumerate(layers):
+            if given is None:
+                continue
             asked = dict(num_heads=2 * first.kv_heads, head_size=first.head_dim, scale=SCALE, num_kv_heads=first.kv_heads) | given
             prefix = asked.pop("prefix", f"model.layers.{i}.self_attn.attn")
             built.append(Attention(cache_config=made.cache_config, prefix=prefix, **asked))
@@ -244,8 +246,8 @@ def cache_manager(found, made, whole, unit):
     vllm_prefixes.watch(types.SimpleNamespace(kv_cache_manager=manager), made)
     hasher = get_request_block_hasher(unit, sha256)
 
-    def admit(name, ids, most=10 ** 6, request=None, **options):
-        request = request or Request(name, ids, SamplingParams(max_tokens=4), None, block_hasher=hasher)
+    def admit(name, ids, most=10 ** 6, request=None, adapter=None, **options):
+        request = request or Request(name, ids, SamplingParams(max_tokens=4), None, lora_request=adapter, block_hasher=hasher)
         admit.requests[name] = request
         blocks, hit, *_ = manager.get_computed_blocks(request)
         if manager.allocate_slots(request, min(most, len(ids) - hit), hit, blocks, **options) is None:

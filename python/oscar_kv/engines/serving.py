@@ -18,7 +18,7 @@ from ..cache.step_flush import StepFlush
 from ..files.errors import InputError
 from ..files.fingerprint import checkpoint_fingerprint
 from ..files.rope_settings import check_reach, check_rope
-from ..format.bundle import FITTED, Bundle, check_geometry
+from ..format.bundle import Bundle, check_geometry
 from ..format.manifest import Layer, Manifest, side_codec
 from ..format.page_layout import PAGE_TOKENS, PageLayout
 from ..format.windows import ring_pages, sink_pages
@@ -85,16 +85,6 @@ def unserved(words: Mapping[str, str], values: Mapping[str, object]) -> str | No
     values: {name: the engine's argument}."""
     return next((f"layers with {text} are not served" for name, text in words.items() if is_set(values.get(name))),
                 None)
-
-
-def adapter_refusal(targets: Iterable[str] | None) -> str | None:
-    """Why LoRA adapters on these modules are not served, or None. targets: an engine's names; None: any module."""
-    fitted = sorted(name for name in targets or () if name.rpartition(".")[2] in (*FITTED, "all"))
-    if targets is not None and not fitted:
-        return None
-    which = f"LoRA on {fitted[0]} changes" if fitted else "LoRA adapters on any module may change"
-    return (f"{which} queries, keys or values, and the bundle was fitted without; merge the adapter and fit a bundle "
-            "for that model, or name other modules (--lora-target-modules o_proj gate_up_proj down_proj)")
 
 
 def layer_numbers(indices: Sequence[int]) -> str:

@@ -3,6 +3,7 @@ import dataclasses
 import os
 import pathlib
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -15,8 +16,17 @@ from . import manifest as manifest_file
 from .manifest import CARD, NAME, ROTATIONS, Layer, Manifest, Side, left_out_layers, parse_manifest, tensor_name
 
 MOST_MANIFEST = 64 << 20
-FITTED = ("q_proj", "k_proj", "v_proj", "qkv_proj", "q_norm", "k_norm")  # layers to whose outputs a bundle is fitted
+FITTED = {"q_proj", "k_proj", "v_proj", "qkv_proj", "q_norm", "k_norm"}  # modules to whose outputs a bundle is fitted
 ORTHOGONALITY_LIMIT = 1e-4  # FP32 storage leaves about 1e-7
+
+
+def adapter_refusal(adapter: str, changed: Iterable[str], place: str = "") -> str | None:
+    """Why a bundle does not serve an adapter (LoRA, IA3 ...), or None. changed: dotted names of modules, or of the
+    adapter's tensors. place: follows such a name in the message."""
+    found = next((name for name in sorted(changed) if not FITTED.isdisjoint(name.split("."))), None)
+    return found and (f"{found}{place} has the adapter {quoted(adapter)}, which is not merged, and the bundle was "
+                      "fitted without it; merge it (merge_and_unload), save the model and fit a bundle for that "
+                      "checkpoint")
 
 
 @dataclasses.dataclass

@@ -2,13 +2,13 @@
 attributes, not by a class of peft, which need not be installed. base_layer is the checkpoint's layer; an active
 adapter that is not merged changes its output. original_module is one that peft trains a copy of (modules_to_save)."""
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import nn
 
 from ..files.errors import InputError, quoted
-from ..format.bundle import FITTED
+from ..format.bundle import adapter_refusal
 
 
 def base_of(module: nn.Module) -> nn.Module:
@@ -35,30 +35,23 @@ def _applied(module: nn.Module) -> list[str]:
     return [name for name in active if not held or any(hasattr(x, "keys") and name in x for x in held)]
 
 
-def applied(model: nn.Module, only: Sequence[str] | None = None) -> tuple[str, str] | None:
-    """(layer name, adapter name) of the first applied adapter, or None. only: layer names to check."""
-    for name, module in model.named_modules():
-        if only is None or name.rpartition(".")[2] in only:
-            names = _applied(module)
-            if names:
-                return name, names[0]
-    return None
+def applied(model: nn.Module) -> Iterator[tuple[str, str]]:
+    """(layer name, adapter name) of applied adapters, one a layer."""
+    return ((name, names[0]) for name, module in model.named_modules() if (names := _applied(module)))
 
 
 def check_adapters(modules: Mapping[int, nn.Module]) -> None:
     """InputError if queries, keys or values of an attention module have an adapter that is not merged. modules: by
     layer."""
     for index, module in modules.items():
-        found = applied(module, FITTED)
-        if found:
-            raise InputError(f"{found[0]} of layer {index} has the adapter {quoted(found[1])}, which is not merged, "
-                             "and the bundle was fitted without it; merge it (merge_and_unload), save the model and "
-                             "fit a bundle for that checkpoint")
+        for name, adapter in applied(module):
+            if reason := adapter_refusal(adapter, [name], f" of layer {index}"):
+                raise InputError(reason)
 
 
 def warn_of_adapters(model: nn.Module) -> None:
     """Warns if another layer has an adapter, which affects keys and values indirectly."""
-    found = applied(model)
+    found = next(applied(model), None)
     if found:
         warnings.warn(f"oscar-kv: {found[0]} has the adapter {quoted(found[1])}, which the bundle was fitted without; "
                       "a bundle for the merged model may lose less", stacklevel=4)

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...cache.prefix_table import computed_tokens
 from ...files.errors import InputError
+from ...format.bundle import adapter_refusal
 from ..names import SGLANG_BACKEND
 
 OFFERED = "_oscar_offered"  # of a request: (sink, tokens that it computes itself)
@@ -77,6 +78,13 @@ def _verify(self: Any, *args: Any, **kwargs: Any) -> None:
         raise ValueError("beam_width is not served with the 2-bit cache of oscar-kv; leave it out")
 
 
+def _adapter(self: Any, *args: Any, **kwargs: Any) -> None:
+    """SGLang answers a load with what is raised here, and goes on."""
+    if reason := adapter_refusal(self.config.path or self.uid,
+                                 (name for layer in self.layers for name in layer.weights)):
+        raise InputError(reason)
+
+
 def _table() -> list[tuple[str, Callable[..., Any], Any]]:
     from sglang.srt.plugins.hook_registry import HookType
     pools = "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator"
@@ -86,6 +94,7 @@ def _table() -> list[tuple[str, Callable[..., Any], Any]]:
              HookType.AROUND),
             ("sglang.srt.managers.schedule_batch.Req._compute_max_prefix_len", _longest_prefix, HookType.AFTER),
             ("sglang.srt.managers.schedule_batch.Req.init_next_round_input", _next_round, HookType.AROUND),
+            ("sglang.srt.lora.lora.LoRAAdapter._normalize_weights", _adapter, HookType.BEFORE),
             ("sglang.srt.sampling.sampling_params.SamplingParams.verify", _verify, HookType.BEFORE)]
 
 

@@ -19,7 +19,7 @@ from ...format.page_layout import PAGE_TOKENS
 from .. import bundles
 from ..names import BUNDLE_VARIABLE, CHECKPOINT_VARIABLE, VARIABLES, existing_folder, folder_name, known_names
 from ..port import Settings, Table
-from ..serving import EngineServing, adapter_refusal, is_set, layers_by_reason, plain_torch, unserved
+from ..serving import EngineServing, is_set, layers_by_reason, plain_torch, unserved
 from .limits import IN_BF16, LAYERS, MODEL
 
 PLAIN_TYPES = ("auto", "bf16", "bfloat16")
@@ -28,7 +28,7 @@ PLAIN_TYPES = ("auto", "bf16", "bfloat16")
 def settings() -> dict[str, Any]:
     """The groups of SGLang's resolved settings."""
     from sglang.srt import runtime_context as context
-    names = ("disagg", "exec", "lora", "memory", "model", "parallel", "schedule", "serving", "spec")
+    names = ("disagg", "exec", "memory", "model", "parallel", "schedule", "serving", "spec")
     return {name: getattr(context, f"get_{name}")() for name in names}
 
 
@@ -79,9 +79,8 @@ def refusals(kvc: Any, groups: dict[str, Any]) -> list[str]:
         found = _value(groups, group, name)
         if found not in served if isinstance(served, tuple) else found != served:
             made.append(f"{feature} ({name.rpartition('.')[2]} {found}) is not served with the 2-bit cache; {advice}")
-    model, graphs, lora = kvc.model_config, groups["exec"].graph.cuda_graph_config, groups.get("lora")
+    model, graphs = kvc.model_config, groups["exec"].graph.cuda_graph_config
     cases = [
-        (getattr(lora, "enable_lora", False), lora and adapter_refusal(getattr(lora, "lora_target_modules", None))),
         (groups["schedule"].max_running_requests is None, "the BF16 windows of each request take memory, and SGLang "
          "would make room for 2,048 of them; pass --max-running-requests, for example 32"),
         (torch.device(kvc.device).type == "cuda" and graphs.prefill.backend != "disabled",

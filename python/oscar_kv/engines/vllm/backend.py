@@ -32,7 +32,7 @@ from ...files.errors import InputError
 from ...format.limits import HEAD_SIZES
 from ...format.page_layout import PAGE_TOKENS
 from ...ops.load import capability_unsupported
-from . import states
+from . import adapters, states
 from .pages import Places
 from .serving import Serving, layer_refusal
 
@@ -50,6 +50,8 @@ def serving_of(config: Any) -> Serving:
     held = vars(config.compilation_config)
     if SERVING not in held:
         held[SERVING] = Serving(config, _rank(), config.parallel_config.tensor_parallel_size)
+        if getattr(config, "lora_config", None) is not None:
+            adapters.install()
     return held[SERVING]
 
 

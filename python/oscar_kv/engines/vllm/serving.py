@@ -18,12 +18,13 @@ from ...format.page_layout import PAGE_TOKENS
 from .. import bundles
 from ..names import BUNDLE_VARIABLE, existing_folder, folder_name, known_names
 from ..port import Settings, Table
-from ..serving import EngineServing, adapter_refusal, is_set, layers_by_reason, plain_torch, unserved
+from ..serving import EngineServing, is_set, layers_by_reason, plain_torch, unserved
 from . import metrics
 from .limits import IN_BF16, LAYERS, MODEL
 from .pages import Places, nominal_cell
 
 SPECULATION = ("ngram", "ngram_gpu", "draft_model")  # methods of speculative decoding that are served
+DIVIDES = ("decode_context_parallel_size", "prefill_context_parallel_size", "pipeline_parallel_size")  # options of vLLM
 BUNDLE_OPTION, CHECKPOINT_OPTION = "oscar_bundle", "oscar_checkpoint"  # of --additional-config
 
 
@@ -51,11 +52,9 @@ def refusals(config: Any) -> list[str]:
     cache, parallel = config.cache_config, config.parallel_config
     method = getattr(config.speculative_config, "method", None)
     offloading = getattr(cache, "kv_offloading_size", None) is not None  # vLLM makes a transfer of it
-    adapters = getattr(config, "lora_config", None)
     cases = [
-        (adapters is not None, adapters and adapter_refusal(adapters.target_modules)),
-        (getattr(config.model_config, "enable_sleep_mode", False), "sleep would free or forget memory that the 2-bit "
-         "cache keeps beside vLLM's; leave --enable-sleep-mode out"),
+        (getattr(config.model_config, "enable_sleep_mode", False), "no GPU has woken with the 2-bit cache, whose "
+         "BF16 windows are not in the memory that vLLM saves; leave --enable-sleep-mode out"),
         (cache.kv_cache_dtype_skip_layers, "--kv-cache-dtype-skip-layers is given, but the bundle says which layers "
          "stay in BF16; leave it out"),
         (method not in (None, *SPECULATION), f"speculative decoding with the method {method} is asked for, which "
@@ -68,13 +67,10 @@ def refusals(config: Any) -> list[str]:
          "(--prefix-match-unit), which the 2-bit cache cannot in models with linear attention; leave it out"),
         (config.kv_transfer_config is not None, "KV transfer and offloading would leave the BF16 windows behind; leave "
          f"{'--kv-offloading-size' if offloading else '--kv-transfer-config'} out"),
-        (parallel.decode_context_parallel_size > 1 or parallel.prefill_context_parallel_size > 1,
-         "context parallelism is asked for, but the pages of a request are not divided among GPUs; use "
-         "--tensor-parallel-size"),
-        (parallel.pipeline_parallel_size > 1, "pipeline parallelism is not supported; use "
-         "--tensor-parallel-size"),
+        *((getattr(parallel, name) > 1, f"--{name.replace('_', '-')} {getattr(parallel, name)} would divide the cache "
+           "of a request among GPUs, which oscar-kv does not serve; use --tensor-parallel-size") for name in DIVIDES),
         (parallel.data_parallel_size > 1 and config.model_config.is_moe,
-         "the model has experts and data parallelism is asked for, whose idle "
+         "the model has experts, and with --data-parallel-size idle "
          "ranks run passes without requests, which would overwrite BF16 windows; use --tensor-parallel-size"),
         (getattr(parallel, "use_ubatching", False), "batches are cut into overlapping parts (DBO), which share memory "
          "that this backend has once; leave --enable-dbo and --ubatch-size out"),
