@@ -16,9 +16,7 @@ struct CacheWindows {
 
   // In a sequence of n tokens (including the current one), tokens [sink, quantized_end(n)) are quantized. With flush 1
   // the query at position i = n - 1 sees quantized keys j with sink <= j <= i - recent.
-  std::int64_t quantized_end(std::int64_t n) const {
-    return oscar::quantized_end(n, sink, recent, flush);
-  }
+  std::int64_t quantized_end(std::int64_t n) const { return oscar::quantized_end(n, sink, recent, flush); }
 
   // True if a layer whose query i sees keys j with i - j < span never meets a quantized key, for which j <= i - recent.
   // The sink does not help, since it leaves the span at some point. The same holds for a query that sees its chunk of

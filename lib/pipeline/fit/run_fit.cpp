@@ -152,8 +152,8 @@ void save_pareto(const FitRequest& r, FitInput input, const std::optional<Measur
   listener.saved(rows);
 }
 
-void save_one(const FitRequest& r, const FitInput& input, const std::optional<MeasuredCurves>& curves,
-              HeldOutRun* held, FitListener& listener) {
+void save_one(const FitRequest& r, const FitInput& input, const std::optional<MeasuredCurves>& curves, HeldOutRun* held,
+              FitListener& listener) {
   std::optional<TargetChoice> target;
   if (r.target.given()) target = choose_budget(curves->curves, r.target, kept_curves(*curves, r));
   Fitted fitted = fit_bundle(r, input, curves, target);

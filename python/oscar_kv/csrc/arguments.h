@@ -1,6 +1,6 @@
 // Checks of the operators' arguments. Kernels take raw pointers, so device, type, shape and layout of every tensor are
-// checked here first. Includes only headers of torch's stable ABI. python/oscar_kv/ops/operators.py has the schemas, the
-// meaning of the arguments and the torch reference, and declares the operators before this library is loaded.
+// checked here first. Includes only headers of torch's stable ABI. python/oscar_kv/ops/operators.py has the schemas,
+// the meaning of the arguments and the torch reference, and declares the operators before this library is loaded.
 #pragma once
 
 #include <torch/csrc/stable/accelerator.h>
