@@ -178,7 +178,7 @@ TEST(DeviceChoice, RefusesGpusThatTheKernelsAreNotBuiltFor) {
 
 // Machine code needs only a driver that runs; PTX needs one that is as new as the compiler.
 TEST(DeviceChoice, RefusesADriverThatCannotTranslateTheKernels) {
-  const std::string release = "80-real;86-real;89-real;90a-real;90-virtual";
+  const std::string release = "80-real;86-real;89-real;90a-real;100-real;120-real;90-virtual";
   for (const GpuFacts& gpu :
        {GpuFacts{"RTX 3090", 8, 6, 13000}, GpuFacts{"RTX 4090", 8, 9, 13000}, GpuFacts{"H200", 9, 0, 13000},
         GpuFacts{"B200", 10, 0, 13020}, GpuFacts{"RTX 5090", 12, 0, 13020}}) {

@@ -13,7 +13,7 @@ MARK, TOKENS, CODED = "_oscar_gauges", "oscar_kv_tokens", "oscar_kv_coded"  # th
 GAUGES = {"bits": "Bits of a number in the pages of the 2-bit cache.",
           "bytes_per_token": "Bytes of a token in the pages of the 2-bit cache, of all layers and GPUs.",
           "quantized_share": "Share of the tokens of running requests that are quantized; windows are in BF16."}
-REREADS = "Requests that began with a cached prefix, whose windows were read from codes."
+REREADS = "Requests that began with a cached prefix, which is read from codes after its sink."
 
 
 class Facts(NamedTuple):
