@@ -653,5 +653,5 @@ def test_metrics(build, monkeypatch):
     value = lambda name, engine: REGISTRY.get_sample_value(f"vllm:oscar_kv_{name}", {"model_name": "m", "engine": engine})
     assert (value("bits", "0"), value("bytes_per_token", "1")) == bits_and_bytes(bundle)
     assert value("quantized_share", "1") == 500 / 1240 and value("quantized_share", "0") == 0
-    assert value("window_rereads_total", "1") == 2
+    assert value("prefix_hits_total", "1") == 2
     assert len(reads) == 1  # the scheduler and the process of /metrics read the manifest once, without tensors

@@ -13,7 +13,7 @@ MARK, TOKENS, CODED = "_oscar_gauges", "oscar_kv_tokens", "oscar_kv_coded"  # th
 GAUGES = {"bits": "Bits of a number in the pages of the 2-bit cache.",
           "bytes_per_token": "Bytes of a token in the pages of the 2-bit cache, of all layers and GPUs.",
           "quantized_share": "Share of the tokens of running requests that are quantized; windows are in BF16."}
-REREADS = "Requests that began with a cached prefix, which is read from codes after its sink."
+PREFIX_HITS = "Requests that began with a cached prefix, which is read from codes after its sink."
 
 
 class Facts(NamedTuple):
@@ -68,8 +68,8 @@ def install() -> None:
         labels = ["model_name", "engine"]
         held = {name: self._gauge_cls(name=f"vllm:oscar_kv_{name}", documentation=text, labelnames=labels,
                                       multiprocess_mode="mostrecent") for name, text in GAUGES.items()}
-        held["rereads"] = self._counter_cls(name="vllm:oscar_kv_window_rereads", documentation=REREADS,
-                                            labelnames=labels)
+        held["prefix_hits"] = self._counter_cls(name="vllm:oscar_kv_prefix_hits", documentation=PREFIX_HITS,
+                                                labelnames=labels)
         self._oscar_metrics = {index: {name: metric.labels(*values) for name, metric in held.items()}
                                for index, values in self.per_engine_labelvalues.items()}
         known = facts(vllm_config)
@@ -88,6 +88,6 @@ def install() -> None:
         if TOKENS in found:
             metrics["quantized_share"].set(found[CODED] / max(1, found[TOKENS]))
         finished = iteration_stats.finished_requests if iteration_stats is not None else ()
-        metrics["rereads"].inc(sum(one.num_cached_tokens > 0 for one in finished))
+        metrics["prefix_hits"].inc(sum(one.num_cached_tokens > 0 for one in finished))
 
     Scheduler.make_stats, PrometheusStatLogger.__init__, PrometheusStatLogger.record = make_stats, __init__, wrapped
