@@ -39,11 +39,15 @@ class PrefixTable(SlotTable):
         self._faults = torch.zeros(2, dtype=torch.bool, device=device)  # a sink is lost; a block is not written yet
         self._noted: Later | None = None
         self._unread = False  # faults may have come after what is noted
+        self._marked: torch.cuda.Event | None = None  # after the last change of marks by requests that begin
         self._next = 0        # the kept sink that goes next
         self._ends: dict[int, int] = {}  # {slot: tokens after its last pass}
 
     def holds(self, block: torch.Tensor) -> bool:
-        """Whether the sink that begins with this block of the engine is kept. Waits."""
+        """Whether the sink that begins with this block of the engine is kept. Waits for the tables of the last pass,
+        which an engine may prepare on another stream than it asks here."""
+        if self._marked is not None:
+            self._marked.synchronize()
         return bool((self._tags == block).any())
 
     def rows(self, slots: Sequence[int] | torch.Tensor, starts: Sequence[int], counts: Sequence[int],
@@ -140,6 +144,9 @@ class PrefixTable(SlotTable):
         self._marks.masked_fill_((self._marks == block[:, None]).any(0), NONE)
         for place in marks:
             self._marks[place] = block
+        if self.on_cuda:
+            self._marked = self._marked or torch.cuda.Event()
+            self._marked.record()
 
 
 def computed_tokens(recent: int, most_new: int = 1) -> int:
