@@ -84,16 +84,18 @@ class Prefixes:
             waited = self.waited[name] = self.waited.get(name, 0) + 1
             request.skip_reading_prefix_cache = request.skip_reading_prefix_cache or waited > PATIENCE
             return None
-        before = max(self.blocks.num_cached_block.get(name, 0), len(found))
-        begins = request.num_computed_tokens == 0
+        offered, begins = self.blocks.num_cached_block, request.num_computed_tokens == 0
+        before = max(offered.get(name, 0), len(found))
         made = original(request, num_new_tokens, num_new_computed_tokens, new_computed_blocks, *given, **named)
-        if made is not None:
-            blocks = self.blocks.req_to_blocks[name]
-            self.written.update(b.block_id for b in blocks[before:self.blocks.num_cached_block.get(name, 0)])
-            if begins:
-                self.waited.pop(name, None)
-                if not hit and blocks:
-                    self.sinks.begin(blocks[0].block_id, num_new_tokens >= self.sink)
+        if made is None:
+            return None
+        blocks, until = self.blocks.req_to_blocks[name], offered.get(name, 0)
+        if until > before:
+            self.written.update(block.block_id for block in blocks[before:until])
+        if begins:
+            self.waited.pop(name, None)
+            if not hit and blocks:
+                self.sinks.begin(blocks[0].block_id, num_new_tokens >= self.sink)
         return made
 
     def find_longest_cache_hit(self, original: Callable[..., Any], block_hashes: Any, max_cache_hit_length: int) -> Any:
