@@ -246,15 +246,17 @@ def cache_manager(found, made, whole, unit):
     vllm_prefixes.watch(types.SimpleNamespace(kv_cache_manager=manager), made)
     hasher = get_request_block_hasher(unit, sha256)
 
+    def make(name, ids, adapter=None):
+        return Request(name, ids, SamplingParams(max_tokens=4), None, lora_request=adapter, block_hasher=hasher)
+
     def admit(name, ids, most=10 ** 6, request=None, adapter=None, **options):
-        request = request or Request(name, ids, SamplingParams(max_tokens=4), None, lora_request=adapter, block_hasher=hasher)
-        admit.requests[name] = request
+        request = admit.requests[name] = request or make(name, ids, adapter)
         blocks, hit, *_ = manager.get_computed_blocks(request)
         if manager.allocate_slots(request, min(most, len(ids) - hit), hit, blocks, **options) is None:
             return None
         request.num_computed_tokens = len(ids)
         return hit
-    admit.requests = {}
+    admit.requests, admit.made = {}, make
 
     return manager, admit
 

@@ -1,0 +1,105 @@
+"""vLLM's cache manager, with what this package adds to its scheduler, beside the table of a worker: whatever prefix the one offers, the other has
+the sink of."""
+import random
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from test_vllm import serve, vllm_planning  # noqa: F401, I001  (skips this file, too, with another release)
+from test_vllm_layers import build, cache_manager, planned  # noqa: F401
+from oscar_kv.cache.prefix_table import PrefixTable  # noqa: E402
+from oscar_kv.engines.vllm import prefixes  # noqa: E402
+from oscar_kv.files.errors import InputError  # noqa: E402
+from random_bundles import random_bundle  # noqa: E402
+
+SLOTS, BUDGET, WIDTH = 4, 1100, 16  # requests at a time, tokens of a step, blocks of a request
+
+
+class Server:
+    """Steps of a scheduler and of a worker. Requests begin as one of three others or as nobody, in chunks of any size; some are taken off."""
+
+    def __init__(self, manager, admit, kept, seed):
+        self.manager, self.offer, self.random, self.table = manager, admit, random.Random(seed), PrefixTable(SLOTS, 1, 5, "cpu", kept, 256)
+        self.running, self.free, self.count, self.hits, self.anew, self.waited, self.ends = [], list(range(SLOTS)), 0, 0, 0, 0, 0
+
+    def prompt(self):
+        self.count += 1
+        shared = self.random.choice([0, 0, 40, 130, 300])
+        family = self.random.choice([1, 1, 1, 1, 2, 3, self.count])
+        return [family] * shared + [10 ** 4 + self.count] * self.random.randint(520, 640) if shared != 40 else [self.count] * 40
+
+    def step(self):
+        """One pass, or none if nothing can run. Requests that run come first, as in vLLM's scheduler."""
+        self.manager.new_step_starts()
+        rows, left = [], BUDGET
+        for request, slot in list(self.running):
+            if self.random.random() < 0.1 or request.num_computed_tokens >= len(request.prompt_token_ids):
+                self.manager.free(request)
+                self.running.remove((request, slot))
+                self.free.append(slot)
+                continue
+            count = min(left, len(request.prompt_token_ids) - request.num_computed_tokens)
+            if count > 0 and self.manager.allocate_slots(request, count) is not None:
+                rows.append((request, slot, request.num_computed_tokens, count))
+                left -= count
+        while self.free and left > 0:
+            name, waits = f"r{self.count}", self.offer.requests.get("waits")
+            request = waits or self.offer.made(name, self.prompt())
+            blocks, hit, *_ = self.manager.get_computed_blocks(request)
+            count = min(left, request.num_tokens - hit, self.random.choice([10 ** 6, 10 ** 6, 100, 30]))
+            if self.manager.allocate_slots(request, count, hit, blocks) is None:
+                self.offer.requests["waits"] = request
+                self.waited += 1
+                break
+            self.offer.requests["waits"] = None
+            slot = self.free.pop(self.random.randrange(len(self.free)))
+            self.hits, self.anew = self.hits + (hit > 0), self.anew + (hit == 0)
+            rows.append((request, slot, hit, count))
+            self.running.append((request, slot))
+            left -= count
+        if rows:
+            self.run(rows)
+
+    def run(self, rows):
+        table = torch.zeros(len(rows), WIDTH, dtype=torch.int32)
+        for b, (request, _, start, count) in enumerate(rows):
+            ids = self.manager.get_block_ids(request.request_id)[0]
+            table[b, :len(ids)] = torch.tensor(ids, dtype=torch.int32)
+            request.num_computed_tokens = start + count
+        _, slots, starts, counts = zip(*rows)
+        lengths = torch.tensor([s + c for s, c in zip(starts, counts)], dtype=torch.int32)
+        self.table.rows(slots, starts, counts, lengths, table, torch.arange(sum(counts)), [True] * len(rows))
+
+
+@pytest.fixture
+def server(build, monkeypatch):  # noqa: F811
+    """server(kept, seed, believed): the scheduler believes that so many sinks are kept."""
+    from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config
+
+    def make(kept, seed, believed=None):
+        monkeypatch.setattr(prefixes, "kept_sinks", lambda slots, pages: believed or kept)
+        made, _ = build(random_bundle(1, d=64, sink=64), [{}], cache_config__enable_prefix_caching=True)
+        return Server(*cache_manager(generate_scheduler_kv_cache_config([planned(made, 120)[0]]), made, 64, 64), kept, seed)
+
+    return make
+
+
+@pytest.mark.parametrize("kept", [1, 3, 6])
+def test_the_worker_has_the_sinks_that_the_scheduler_offers(server, kept):
+    hits = waited = 0
+    for seed in range(3):
+        one = server(kept, seed)
+        for _ in range(250):
+            one.step()  # PrefixTable refuses what it cannot serve, a step later
+        hits, waited = hits + one.hits, waited + one.waited
+        assert one.anew > 100
+    assert hits > 20 * kept and waited > 5, (hits, waited)
+
+
+def test_a_scheduler_that_believes_too_much_is_seen(server):
+    with pytest.raises(InputError, match="no longer in BF16"):
+        for seed in range(5):
+            one = server(2, seed, believed=6)
+            for _ in range(250):
+                one.step()
