@@ -97,8 +97,9 @@ def build(serve, monkeypatch):
             if given is None:
                 continue
             asked = dict(num_heads=2 * first.kv_heads, head_size=first.head_dim, scale=SCALE, num_kv_heads=first.kv_heads) | given
-            prefix = asked.pop("prefix", f"model.layers.{i}.self_attn.attn")
-            built.append(Attention(cache_config=made.cache_config, prefix=prefix, **asked))
+            prefix, inside = asked.pop("prefix", f"model.layers.{i}.self_attn.attn"), asked.pop("inside", contextlib.nullcontext())
+            with inside:
+                built.append(Attention(cache_config=made.cache_config, prefix=prefix, **asked))
         return made, built
 
     return make
@@ -218,10 +219,12 @@ def test_a_checkpoint_that_asks_for_an_fp8_cache(build):
     assert "layer 0 (it has a sliding window)" in vllm_backend.serving_of(made).bf16_text()
 
 
-def test_a_draft_model_keeps_bf16(build):
+@pytest.mark.parametrize("tag,name", [("draft_model", "draft_model.model.layers"), ("eagle_head", "mtp.layers")])
+def test_a_draft_model_keeps_bf16(tag, name, build):
     """Its layers have numbers of the model's layers, other heads, and pages in the same blocks."""
+    from vllm.compilation.backends import set_model_tag
     bundle = random_bundle(2, d=64)
-    draft = [{"num_heads": 2, "num_kv_heads": 1, "head_size": 128, "prefix": f"draft_model.model.layers.{i}.self_attn.attn"} for i in range(3)]
+    draft = [{"num_heads": 2, "num_kv_heads": 1, "head_size": 128, "prefix": f"{name}.{i}.self_attn.attn", "inside": set_model_tag(tag)} for i in range(3)]
     made, built = build(bundle, [{}, {}, *draft], speculative_config=speculation(method="draft_model"))
     assert [isinstance(one.impl, OscarImpl) for one in built] == [True, True, False, False, False]
     assert {(one.kv_cache_dtype, one.kv_cache_torch_dtype) for one in built[2:]} == {("auto", torch.bfloat16)}
@@ -230,7 +233,7 @@ def test_a_draft_model_keeps_bf16(build):
     found, groups, sizes, tensors = planned(made)
     assert len(groups) == 1 and set(sizes) == {64} and len(groups[0].layer_names) == 5
     assert tensors["model.layers.0.self_attn.attn"].shape == (BLOCKS, 2, 64, serving.nominal_cell)
-    assert tensors["draft_model.model.layers.0.self_attn.attn"].shape == (BLOCKS, 1, 64, 256)
+    assert tensors[f"{name}.0.self_attn.attn"].shape == (BLOCKS, 1, 64, 256)
 
 
 def cache_manager(found, made, whole, unit):

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from vllm.compilation import backends
 from vllm.model_executor.layers.attention import Attention
 from vllm.platforms.interface import Platform
 from vllm.v1.kv_cache_interface import SlidingWindowSpec
@@ -21,7 +22,9 @@ from .pages import pages_of_block, tokens_of_block
 from .serving import Serving, layer_refusal
 
 MARK = "oscar_kv"
-DRAFT = "draft_model."  # vLLM's prefix for layers of a draft model (speculative decoding), which has no bundle
+# vLLM's tags while it builds a model that proposes tokens (speculative decoding), which has no bundle. Its layers may
+# have the numbers of the served model's.
+DRAFTS = ("draft_model", "eagle_head")
 
 
 def install() -> None:
@@ -38,7 +41,7 @@ def install() -> None:
             make(self, *arguments, **named)
             return
         config = current_config()
-        if not str(given.arguments.get("prefix", "")).startswith(DRAFT) and bf16_reason(config, given) is None:
+        if backends.model_tag not in DRAFTS and bf16_reason(config, given) is None:
             make(self, *arguments, **named)
             return
         scheme = getattr(given.arguments.get("quant_config"), "kv_cache_scheme", None)
