@@ -181,13 +181,12 @@ TEST(DeviceChoice, RefusesADriverThatCannotTranslateTheKernels) {
   const std::string release = "80-real;86-real;89-real;90a-real;100-real;120-real;90-virtual";
   for (const GpuFacts& gpu :
        {GpuFacts{"RTX 3090", 8, 6, 13000}, GpuFacts{"RTX 4090", 8, 9, 13000}, GpuFacts{"H200", 9, 0, 13000},
-        GpuFacts{"B200", 10, 0, 13020}, GpuFacts{"RTX 5090", 12, 0, 13020}}) {
+        GpuFacts{"B200", 10, 0, 13000}, GpuFacts{"RTX 5090", 12, 0, 13000}, GpuFacts{"Thor", 11, 0, 13020}}) {
     EXPECT_EQ(gpu_unsupported(gpu, release, "13.2.51"), "") << gpu.name;
   }
-  EXPECT_EQ(
-      gpu_unsupported({"RTX 5090", 12, 0, 13010}, release, "13.2.51"),
-      "the driver of RTX 5090 is for CUDA 13.1 and cannot translate the kernels of this build, which CUDA 13.2.51 "
-      "compiled; update the driver, or pass --device cpu");
+  EXPECT_EQ(gpu_unsupported({"Thor", 11, 0, 13010}, release, "13.2.51"),
+            "the driver of Thor is for CUDA 13.1 and cannot translate the kernels of this build, which CUDA 13.2.51 "
+            "compiled; update the driver, or pass --device cpu");
   EXPECT_NE(gpu_unsupported({"T4", 7, 5, 13020}, release, "13.2.51"), "");
 }
 

@@ -1,4 +1,5 @@
 """A block manager that schedules at random, and what its requests should see: the tests of serving engines drive it."""
+import collections
 import dataclasses
 import random
 
@@ -24,6 +25,7 @@ class Request:
     accepted: int = 10 ** 6  # of the new tokens of this pass: the others are proposals, which are taken back
     refused: int = 0   # proposals of the last pass that were taken back
     begun: bool = False  # it has had a pass since it got its slot
+    own: int = 0     # tokens of others that it began with
     family: int = -1  # its first `shared` tokens are those of all requests of this family
     shared: int = 0
 
@@ -45,11 +47,11 @@ class Oracle:
                 rows[:request.shared] = torch.randn(512, *rows.shape[1:], generator=generator)[:request.shared]
         return [rows.bfloat16().float() for rows in own]  # as models on a GPU have them
 
-    def stored(self, key, value, tokens, window=True):
+    def stored(self, key, value, tokens, own=0):
         """What a query sees of a request of so many tokens: keys in the basis of the cache, values of the model, [Hkv, T, d] FP64.
-        window: false if the recent tokens are read as codes, too."""
+        own: tokens before it are codes, even in the recent window."""
         code, transform = self.code, self.code.transform
-        end = code.sink + max(0, tokens - code.sink - (code.recent if window else 0))
+        end = min(max(code.sink + max(0, tokens - code.sink - code.recent), own), max(tokens, code.sink))
         rows = transform.key_rows(key[:tokens], torch.arange(tokens)), transform.value_rows(value[:tokens])
         sides = []
         for codec, row in zip((code.key, code.value), rows):
@@ -65,14 +67,14 @@ class Oracle:
             return transform.mean_at(torch.arange(tokens)).transpose(0, 1).double()
         return torch.zeros(1, 1, self.code.layer.head_dim).double() if transform.key_mean is None else transform.key_mean[:, None].double()
 
-    def attention(self, request, start, count, window=True):
+    def attention(self, request, start, count, own=0):
         """[count, Hq, d] FP32 for the new tokens of one forward pass."""
         query, key, value = self.tokens(request)
         held = start + 1 if count == 1 else start
         q = query[start:start + count].transpose(0, 1).unflatten(0, (key.shape[1], self.group))  # [Hkv, g, T, d]
         parts, values = [], []
         if held > 0:
-            keys, stored = self.stored(key, value, held, window)
+            keys, stored = self.stored(key, value, held, own)
             turned = self.code.transform.queries(q.flatten(1, 2)[None])[0].unflatten(1, q.shape[1:3])
             turned = turned.bfloat16().double() if count == 1 else turned.double()  # a decode step has its query in BF16
             parts.append(turned @ keys.unsqueeze(1).transpose(-1, -2) + q.double() @ self.means(held).unsqueeze(1).transpose(-1, -2))
@@ -119,10 +121,6 @@ class Engine:
 
     def admit(self, request):
         """A request has got its slot."""
-
-    def window(self, request, count):
-        """Whether the new tokens read the recent window in BF16."""
-        return True
 
     def first(self, request, count, left):
         """New tokens of a request in its first pass, of `left` of its prompt."""
@@ -193,10 +191,10 @@ class Engine:
             rows[request.accepted:] = 3 * torch.randn(rows[request.accepted:].shape, generator=wrong).bfloat16().float()
         return made
 
-    def expected(self, request, count, window):
+    def expected(self, request, count):
         """Outputs of the new tokens that are kept. Tokens of a step are as of steps of their own."""
         if count > self.most_new:
-            return self.oracle.attention(request, request.done, count, window)
+            return self.oracle.attention(request, request.done, count, request.own)
         return torch.cat([self.oracle.attention(request, request.done + i, 1) for i in range(min(request.accepted, count))])
 
     def forward(self, work, padding=0, scattered=False):
@@ -221,13 +219,12 @@ class Engine:
         query, key, value = (torch.cat(side).to(self.device) for side in sides)
         table = table.to(self.device)[:, :self.width] if scattered else table.to(self.device)
         counts = [n for _, n in work]
-        windows = [self.window(request, n) for request, n in work]
         output = self.compute([r.slot for r, _ in work], [r.done for r, _ in work], counts, lengths.to(self.device), table,
                               mapping.to(self.device), query, key, value)
         self.kinds.add("decode" if max(counts) <= self.most_new else "mixed" if min(counts) <= self.most_new else "prefill")
         at = 0
-        for (request, n), window in zip(work, windows):
-            expected = self.expected(request, n, window)
+        for request, n in work:
+            expected = self.expected(request, n)
             found = output[at:at + len(expected)].cpu()
             # Kernels compute in BF16, and their sums in another order move a rare code by a step.
             on_cpu = self.device == "cpu"
@@ -270,8 +267,10 @@ class PrefixEngine(Engine):
     kept, at_once = 4, True  # sinks
 
     def make_cache(self, code, blocks, group):
+        self.requests = collections.Counter()  # {slot: requests that had it}
         self.kv = PrefixKV(code, self.slots, self.width * 64, group, self.kept, self.most_new)
-        self.table = PrefixTable(self.slots, code.sink // 64, self.kv.tiers.layout.ring_pages, self.device, self.kept, code.recent, self.most_new)
+        self.table = PrefixTable(self.slots, code.sink // 64, self.kv.tiers.layout.ring_pages, self.device, self.kept, code.recent, self.requests.__getitem__,
+                                 self.most_new)
         self.users, self.block_of, self.key_of, self.reached = {}, {}, {}, {}
         self.hits = self.lost = self.coded = self.whole = 0
 
@@ -280,6 +279,7 @@ class PrefixEngine(Engine):
         return ("family", request.family, number) if 64 * (number + 1) <= request.shared else ("own", request.seed, number)
 
     def admit(self, request):
+        self.requests[request.slot] += 1
         request.prompt = max(request.prompt, self.reached.get(request.seed, 0))
         found = []
         for number in range((request.prompt - self.kv.code.recent) // 64):
@@ -297,7 +297,7 @@ class PrefixEngine(Engine):
             self.users[block] = self.users.get(block, 0) + 1
         self.hits += len(found)
         request.blocks = found
-        request.done = 64 * len(found)
+        request.done = request.own = 64 * len(found)
 
     def first(self, request, count, left):
         sink, recent = self.kv.code.sink, self.kv.code.recent
@@ -310,7 +310,7 @@ class PrefixEngine(Engine):
             if self.users[block] == 0:
                 self.free_blocks.insert(self.random.randrange(len(self.free_blocks) + 1), block)
         self.free_slots.append(request.slot)
-        request.blocks, request.done, request.slot, request.refused, request.begun = [], 0, -1, 0, False
+        request.blocks, request.done, request.own, request.slot, request.refused, request.begun = [], 0, 0, -1, 0, False
         self.running.remove(request)
 
     def forget(self, block):
@@ -324,13 +324,12 @@ class PrefixEngine(Engine):
             self.users[block] = 1
             request.blocks.append(block)
 
-    def window(self, request, count):
-        """Tokens of chunks read it if the table can tell that it is their request's own."""
-        if count <= self.most_new or request.done <= self.kv.code.sink:
-            return True
-        whole = request.begun and request.done % 64 != 0
-        self.coded, self.whole = self.coded + (not whole), self.whole + whole
-        return whole
+    def expected(self, request, count):
+        code = self.kv.code
+        if count > self.most_new and request.done > code.sink:
+            coded = request.own > self.kv.tiers.quantized_end(request.done)
+            self.coded, self.whole = self.coded + coded, self.whole + (not coded)
+        return super().expected(request, count)
 
     def wrote(self, request, count):
         for number in range(request.done // 64):

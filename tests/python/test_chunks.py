@@ -34,14 +34,14 @@ def batches(seed):
     made, first = [], chosen.choice([0, 3])
     for row in range(chosen.randint(1, 6)):
         start, count = chosen.choice([0, 0, 1, 63, 64, 100, 321, 700, 1500]), chosen.choice([2, 5, 64, 65, 200, 400])
-        made.append(Chunk(row, first, start, count, whole=row % 2 == 1, kept=30 * row if start == 0 and count > 128 else -1))
+        made.append(Chunk(row, first, start, count, own=start - 70 if start > 100 and row % 2 else 0, kept=30 * row if start == 0 and count > 128 else -1))
         first += count
     return made
 
 
 def kind_of(policy, chunk, position):
     """What a stored token is read as, by the definition of the tiers."""
-    end = chunk.start if policy.write_through and not chunk.whole else policy.quantized_end(chunk.start)
+    end = max(chunk.own, policy.quantized_end(chunk.start))
     return CODES if policy.sink <= position < end else WINDOW
 
 

@@ -33,16 +33,12 @@ class EveryLayer:
         super().__init__(bundle, 0, made, built, BLOCKS, 3, phases=phases, group=group)
         _, groups, _, self.tensors = planned(made, BLOCKS)
         self.oracles = [Oracle(LayerCode(bundle, layer, phases), group) for layer in bundle.layers]
-        names, self.built, self.window_read, self.layers_compared, self.passes = {}, built, {}, 0, 0
+        names, self.built, self.layers_compared, self.passes = {}, built, 0, 0
         for name, spec in groups[0].kv_cache_spec.kv_cache_specs.items():
             names.setdefault(spec, []).append(name)
         self.builders = [OscarMetadataBuilder(spec, held, made, torch.device("cpu")) for spec, held in names.items()]
         self.table = self.builders[0].table  # the first pass asks it first, and later ones in any order
         self.builder_of = {name: builder for builder, held in zip(self.builders, names.values()) for name in held}
-
-    def window(self, request, count):
-        found = self.window_read[request.slot] = super().window(request, count)
-        return found
 
     def compute(self, slots, starts, counts, lengths, table, mapping, query, key, value):
         common, outputs = self.metadata(slots, counts, lengths, table, mapping), []
@@ -57,7 +53,7 @@ class EveryLayer:
         at = 0
         for slot, start, count in zip(slots, starts, counts):
             request = next(r for r in self.running if r.slot == slot)
-            expected = self.oracles[chosen].attention(request, start, count, self.window_read[slot])
+            expected = self.oracles[chosen].attention(request, start, count, request.own if count > self.most_new else 0)
             error = float((outputs[chosen][at:at + count] - expected).abs().max())
             self.right(error, self.limit, f"layer {chosen}: {count} tokens after {start} in slot {slot}")
             at, self.layers_compared = at + count, self.layers_compared + 1
@@ -161,10 +157,10 @@ def test_work_of_a_plan(fitted, shared, counts, launches, copies):
     for request in engine.running:
         request.known = request.prompt
     common = engine.metadata(range(len(counts)), counts, lengths, torch.arange(24, dtype=torch.int32).view(4, 6), torch.arange(64, 64 + sum(counts)))
-    if shared:  # vLLM says which requests may be new
-        common.is_prefilling = torch.tensor([count > 1 for count in counts])
     [builder.build(0, common) for builder in engine.builders]  # makes the tables at fixed addresses
     engine.builders[0].serving.plan = None
+    if shared and counts[3] > 1:  # the request that begins is new
+        engine.builders[0].serving.requests[3] += 1
     with Work() as found:
         rows = [builder.build(0, common).rows for builder in engine.builders][-1]
         if rows.chunks:

@@ -1,6 +1,8 @@
 """Blocks that requests share (oscar_kv.cache.prefix_kv) under a simulated block manager with prefix caching: shared first tokens, blocks
 that are found again, preemption, chunks mixed with single tokens, padded rows. Every output is compared with textbook attention over what
 the request should hold: the sink and its own window in BF16, codes elsewhere."""
+import collections
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -63,8 +65,8 @@ def test_the_simulator_sees_the_sink_of_another():
         engine.forward([(third, 65)])
 
 
-def test_a_window_that_another_request_left_is_seen():
-    """The comparison can fail: the first pass after a hit has fewer tokens than a window, and then single tokens read it."""
+def test_a_step_without_a_whole_window_is_refused():
+    """The first pass after a hit has fewer tokens than a window. Chunks are right, and steps of single tokens would read another request's."""
     engine = engine_of(BLOCKS)
     first, other = (Request(230, seed, 200, family=1, shared=150) for seed in (1, 2))
     begin(engine, first)
@@ -72,23 +74,31 @@ def test_a_window_that_another_request_left_is_seen():
     engine.release(first)
     begin(engine, other)
     assert other.slot == 3 and other.done == 128
-    engine.forward([(other, 20)])
-    with pytest.raises(AssertionError, match="1 tokens after 148"):
+    for count in (10, 8):
+        engine.forward([(other, count)])
+    with pytest.raises(InputError, match="began with 128 tokens of others has computed 18 when .* its window has 40"):
         engine.forward([(other, 1)])
+    engine.forward([(other, 30)])
+    engine.forward([(other, 1)])
 
 
 def table_of(slots=4, kept=4, recent=40):
-    return PrefixTable(slots, 1, 2, "cpu", kept, recent)
+    requests = collections.Counter(range(slots))
+    table = PrefixTable(slots, 1, 2, "cpu", kept, recent, requests.__getitem__)
+    table.requests = requests
+    return table
 
 
-def chunk(table, slot, start, count, blocks, **told):
-    """One request in a pass of its own, in these blocks."""
+def chunk(table, slot, start, count, blocks, new=None):
+    """One request in a pass of its own, in these blocks; new: its first pass, which is also one that begins at 0."""
+    table.requests[slot] += (start == 0) if new is None else new
     return table.rows([slot], [start], [count], torch.tensor([start + count], dtype=torch.int32), torch.tensor([blocks], dtype=torch.int32),
-                      torch.arange(count), **told)
+                      torch.arange(count))
 
 
 def test_tensors_stay_where_a_captured_graph_has_read_them():
     table, places = table_of(), set()
+    table.requests.clear()
     blocks = torch.arange(24, dtype=torch.int32).view(4, 6) % 20
     for count in (4, 4, 2):
         rows = table.rows([2, 0][:count], [5, 6], [1, 1], torch.arange(6, 6 + count, dtype=torch.int32), blocks[:count], torch.arange(count))
@@ -118,45 +128,33 @@ def test_more_requests_begin_than_sinks_are_kept():
 
 
 def test_where_a_sink_comes_from():
-    """The kept one, the slot's own, or none: then the next look refuses. Later chunks of a request that surely go on need no look."""
+    """From the kept one, once, when the slot gets a request that begins with others' blocks. Without one, the next pass refuses."""
     table = table_of()
     chunk(table, 0, 0, 200, [1, 2, 3, 4])
-    rows = chunk(table, 3, 128, 90, [1, 2, 6, 7])
-    assert [t.tolist() for t in rows.sinks] == [[9], [15]]  # into slot 3, from the first kept one
-    rows = chunk(table, 3, 218, 70, [1, 2, 6, 7, 8])
-    assert rows.sinks is None and rows.chunks[0].whole
+    rows = chunk(table, 3, 128, 90, [1, 2, 6, 7], new=True)
+    assert [t.tolist() for t in rows.sinks] == [[9], [15]] and rows.chunks[0].own == 128  # into slot 3, from the first kept one
     for block in range(20, 24):
         chunk(table, 1, 0, 70, [block, 30])
-    rows = chunk(table, 3, 320, 70, [1, 2, 6, 7, 8, 9, 9])  # at a block's end nothing is sure; the slot has the sink of block 1
-    assert [t.tolist() for t in rows.sinks] == [[9], [9]] and not rows.chunks[0].whole
-    chunk(table, 2, 128, 90, [1, 2, 6, 7])  # no longer kept
+    for start in (218, 320):  # later chunks need none, even at a block's end, and know what is their own
+        rows = chunk(table, 3, start, 70, [1, 2, 6, 7, 8, 9, 9])
+        assert rows.sinks is None and rows.chunks[0].own == 128
+    rows = chunk(table, 1, 64, 70, [23, 30, 31])
+    assert rows.sinks is None and rows.chunks[0].own == 0
+    assert chunk(table, 1, 64, 70, [23, 30, 31], new=True).chunks[0].own == 64  # the same numbers, and another request
+    chunk(table, 2, 128, 90, [1, 2, 6, 7], new=True)  # no longer kept
     with pytest.raises(InputError, match="64 tokens of another one that are no longer in BF16"):
         chunk(table, 2, 218, 1, [1, 2, 6, 7])
 
 
-def test_blocks_that_the_engine_exchanges():
-    """SGLang's radix tree may give a request that goes on others' blocks with the same tokens. Its sink stays."""
+def test_what_is_no_request():
+    """Passes that an engine makes up for a trial, in slots that no request has had, and rows of padding."""
     table = table_of()
-    for slot, block in ((0, 1), (1, 5)):
-        chunk(table, slot, 0, 128, [block, block + 1, 9, 9])
-    rows = chunk(table, 0, 128, 128, [5, 6, 3, 4])
-    assert [t.tolist() for t in rows.sinks] == [[0], [16]]  # equal tokens, so either would do
-    for block in range(20, 24):
-        chunk(table, 2, 0, 70, [block, 30])
-    rows = chunk(table, 0, 256, 64, [7, 6, 3, 4, 8])
-    assert [t.tolist() for t in rows.sinks] == [[0], [0]]
-    chunk(table, 0, 320, 1, [7, 6, 3, 4, 8, 8])  # refuses nothing
-
-
-def test_a_first_pass_without_a_window_is_refused():
-    table = table_of()
-    chunk(table, 0, 0, 200, [1, 2, 3, 4])
-    for count in (1, 39):
-        with pytest.raises(InputError, match=f"began with 128 tokens of others computes {count} in its first step, and its window has 40"):
-            chunk(table, 1, 128, count, [1, 2, 6], prefilling=[True])
-    chunk(table, 1, 128, 40, [1, 2, 6], prefilling=[True])
-    chunk(table, 1, 168, 1, [1, 2, 6], prefilling=[True])
-    chunk(table, 1, 190, 1, [1, 2, 6], prefilling=[False])  # the host knows an upper bound
+    table.requests.clear()
+    rows = table.rows([0, 1, -1], [300, 0, 0], [1, 1, 1], torch.tensor([301, 1, 1], dtype=torch.int32), torch.zeros(3, 6, dtype=torch.int32),
+                      torch.arange(3))
+    assert rows.sinks is None and table._known == {} and not table.holds(torch.tensor(0))
+    with pytest.raises(InputError, match="does not tell the slots of prompts on the host"):
+        table.rows(torch.tensor([0]), [0], [70], torch.tensor([70], dtype=torch.int32), torch.zeros(1, 6, dtype=torch.int32), torch.arange(70))
 
 
 def test_blocks_of_another_request_in_the_same_step_are_refused():
@@ -166,6 +164,7 @@ def test_blocks_of_another_request_in_the_same_step_are_refused():
         chunk(table, 0, 0, 64, [1, 2, 3, 4, 5])
         lengths = torch.tensor([n + c for n, c in zip(starts, counts)], dtype=torch.int32)
         blocks = torch.tensor([[1, 2, 3, 4, 5], [1, 2, 6, 7, 8]], dtype=torch.int32)
+        table.requests[1] = 2 * (counts[1] > 1)
         table.rows([0, 1], starts, counts, lengths, blocks, torch.arange(sum(counts)))
         return table
 

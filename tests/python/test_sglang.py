@@ -351,7 +351,7 @@ def test_two_engines_in_a_process(serve, monkeypatch):
 def test_prefixes_of_the_radix_tree(serve):
     """A request takes what its windows do not need, and only with a sink in BF16: else it begins anew, under a key of its own."""
     serving = serve(random_bundle(1, d=64, sink=64, recent=256), memory__disable_radix_cache=False)
-    backend, _ = backend_of(serving, 6400)
+    backend, rows = backend_of(serving, 6400)
     tree = space(token_to_kv_pool_allocator=space(get_kvcache=lambda: space(serving=serving)))
     cached = {None: torch.arange(640, 1600)}  # by key: where the tree has a prefix
 
@@ -366,6 +366,7 @@ def test_prefixes_of_the_radix_tree(serve):
         return len(request.prefix_indices), request.extra_key
 
     assert asked(1200)[0] == 0 and "oscar-kv" in asked(1200)[1]  # nobody has written it in this engine
+    rows.req_generation[1] += 1
     backend.table.rows([0], [0], [64], torch.tensor([64], dtype=torch.int32), torch.tensor([[10, 11]], dtype=torch.int32), torch.arange(64))
     assert asked(1200) == ((1200 - 513) // 64 * 64, None) and asked(570) == (0, None) and asked(10 ** 4) == (960, None)
 
@@ -396,6 +397,7 @@ class ThroughSglang:
 
     def admit(self, request):
         super().admit(request)
+        self.rows.req_generation[request.slot + 1] += 1
         self.fresh.add(request.slot)
 
     def forward(self, work, *arguments):
@@ -459,7 +461,7 @@ def test_requests_that_share_blocks(serve, monkeypatch):
     bundle = random_bundle(1, d=64, key=(4, 2, 1, 1), value=(4, 2, 1, 1), sink=64, recent=40)
     engine = SglangPrefixEngine(bundle, 0, serve(bundle, memory__disable_radix_cache=False), 24, 3)
     engine.run(families(6, 330, 20))
-    assert engine.preempted > 1 and engine.compared > 60 and engine.hits > 6 and engine.lost > 0 and engine.coded > 2
+    assert engine.preempted > 1 and engine.compared > 60 and engine.hits > 6 and engine.lost > 0 and engine.coded > 0
 
 
 def test_graphs_read_tables_at_one_address(serve):
@@ -506,14 +508,15 @@ def test_blocks_that_the_radix_tree_exchanges(serve):
     layer, oracle, request = backend.serving.attention[0], Oracle(LayerCode(bundle, bundle.layers[0]), 2), Request(300, 1, 290)
     query, key, value = oracle.tokens(request)
 
-    def forward(slot, start, count, blocks, mode):
+    def forward(slot, start, count, blocks, mode, own=0):
+        rows.req_generation[slot + 1] += start == own
         place = torch.arange(start + count)
         rows.write((slot + 1, slice(0, len(place))), (torch.tensor(blocks)[place // 64] * 64 + place % 64).int())
         span = slice(start, start + count)
         batch = batch_of(mode, [slot], [start], [count], torch.tensor([start + count]), torch.zeros(count, dtype=torch.int64))
         backend.init_forward_metadata(batch)
         found = backend.forward(query[span].reshape(count, -1), key[span], value[span], layer, batch).view(count, -1, 64)
-        assert float((found - oracle.attention(request, start, count, count == 1)).abs().max()) < 2e-4
+        assert float((found - oracle.attention(request, start, count, own)).abs().max()) < 2e-4
 
     forward(0, 0, 140, [1, 2, 3], ForwardMode.EXTEND)
     forward(1, 0, 140, [4, 5, 6], ForwardMode.EXTEND)
@@ -523,6 +526,7 @@ def test_blocks_that_the_radix_tree_exchanges(serve):
         forward(3, 0, 64, [block], ForwardMode.EXTEND)
     forward(2, 128, 64, [1, 2, 9], ForwardMode.EXTEND)  # whose sink is no longer kept; its own is
     forward(2, 192, 1, [1, 2, 9, 10], ForwardMode.DECODE)
+    forward(0, 64, 70, [12 + backend.table.kept - 1, 2, 3], ForwardMode.EXTEND, own=64)  # a request that begins with another's
 
 
 def test_commands_of_the_card_are_sglangs(fit, tmp_path):

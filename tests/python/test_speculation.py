@@ -41,7 +41,7 @@ class Plain:
         self.code, sink_pages = code, -(-code.sink // 64)
         if shares:
             self.kv = PrefixKV(code, 2, 512, 2, 4, most_new)
-            self.table = PrefixTable(2, sink_pages, self.kv.tiers.layout.ring_pages, "cpu", 4, code.recent, most_new)
+            self.table = PrefixTable(2, sink_pages, self.kv.tiers.layout.ring_pages, "cpu", 4, code.recent, lambda slot: 1, most_new)
         else:
             self.kv = SlotKV(code, 2, 512, 2, most_new=most_new)
             self.table = SlotTable(2, self.kv.window_pages, "cpu", most_new)

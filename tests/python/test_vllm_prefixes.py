@@ -1,6 +1,9 @@
 """vLLM's cache manager, with what this package adds to its scheduler, beside the table of a worker: whatever prefix the one offers, the other has
 the sink of."""
+import collections
+import inspect
 import random
+import types
 
 import pytest
 
@@ -9,7 +12,7 @@ torch = pytest.importorskip("torch")
 from test_vllm import serve, vllm_planning  # noqa: F401, I001  (skips this file, too, with another release)
 from test_vllm_layers import build, cache_manager, planned  # noqa: F401
 from oscar_kv.cache.prefix_table import PrefixTable  # noqa: E402
-from oscar_kv.engines.vllm import prefixes  # noqa: E402
+from oscar_kv.engines.vllm import backend, prefixes, requests  # noqa: E402
 from oscar_kv.files.errors import InputError  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
 
@@ -20,8 +23,9 @@ class Server:
     """Steps of a scheduler and of a worker. Requests begin as one of three others or as nobody, in chunks of any size; some are taken off."""
 
     def __init__(self, manager, admit, kept, seed):
-        self.manager, self.offer, self.random, self.table = manager, admit, random.Random(seed), PrefixTable(SLOTS, 1, 5, "cpu", kept, 256)
-        self.running, self.free, self.count, self.hits, self.anew, self.waited, self.ends = [], list(range(SLOTS)), 0, 0, 0, 0, 0
+        self.manager, self.offer, self.random, self.requests = manager, admit, random.Random(seed), collections.Counter()
+        self.table = PrefixTable(SLOTS, 1, 5, "cpu", kept, 256, self.requests.__getitem__)
+        self.running, self.free, self.count, self.hits, self.anew, self.waited = [], list(range(SLOTS)), 0, 0, 0, 0
 
     def prompt(self):
         self.count += 1
@@ -54,6 +58,7 @@ class Server:
                 break
             self.offer.requests["waits"] = None
             slot = self.free.pop(self.random.randrange(len(self.free)))
+            self.requests[slot] += 1
             self.hits, self.anew = self.hits + (hit > 0), self.anew + (hit == 0)
             rows.append((request, slot, hit, count))
             self.running.append((request, slot))
@@ -69,7 +74,7 @@ class Server:
             request.num_computed_tokens = start + count
         _, slots, starts, counts = zip(*rows)
         lengths = torch.tensor([s + c for s, c in zip(starts, counts)], dtype=torch.int32)
-        self.table.rows(slots, starts, counts, lengths, table, torch.arange(sum(counts)), [True] * len(rows))
+        self.table.rows(slots, starts, counts, lengths, table, torch.arange(sum(counts)))
 
 
 @pytest.fixture
@@ -103,3 +108,21 @@ def test_a_scheduler_that_believes_too_much_is_seen(server):
             one = server(2, seed, believed=6)
             for _ in range(250):
                 one.step()
+
+
+def test_a_worker_counts_the_requests_of_its_slots(build, monkeypatch):  # noqa: F811
+    """vLLM's own method, which gives slots to requests that are new or come back: with the 2-bit cache and prefix caching it counts."""
+    from vllm.v1.worker.gpu.model_runner import GPUModelRunner
+    from vllm.v1.worker.gpu.states import RequestState
+    assert "add_request" in vars(RequestState) and "req_id_to_index" in inspect.getsource(RequestState)
+    index, given = {"a": 0, "b": 1, "c": 0}, []
+    monkeypatch.setattr(GPUModelRunner, "add_requests", lambda self, output: given.append(output))
+    made, _ = build(random_bundle(1, d=64, sink=64), [{}], cache_config__enable_prefix_caching=True)
+    requests.install(backend.SERVING)
+    serving, space = backend.serving_of(made), types.SimpleNamespace
+    runner = space(vllm_config=made, req_states=space(req_id_to_index=index))
+    for names in (["a", "b"], ["c"], []):
+        GPUModelRunner.add_requests(runner, space(scheduled_new_reqs=[space(req_id=name) for name in names]))
+    assert [serving.request_of(slot) for slot in range(3)] == [2, 1, 0] and len(given) == 3
+    other = space(vllm_config=space(compilation_config=space()), req_states=None)
+    GPUModelRunner.add_requests(other, space(scheduled_new_reqs=[space(req_id="d")]))  # without the 2-bit cache

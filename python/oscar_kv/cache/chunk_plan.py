@@ -19,10 +19,9 @@ class Chunk:
     first: int   # its first token among the batch's tokens
     start: int   # earlier tokens
     count: int   # new tokens
-    # Of prefix_table.PrefixTable, where requests may begin with others' tokens:
-    goes_on: bool = False  # probably its slot has seen all earlier tokens
-    whole: bool = False    # its slot has the whole window of the earlier tokens
-    kept: int = -1         # first window page of the sink's copy, which its new tokens fill, too
+    # Where requests may begin with others' tokens (prefix_table.PrefixTable):
+    own: int = 0     # the first token that its request computes itself; earlier ones are read as codes
+    kept: int = -1   # first window page of the sink's copy, which its new tokens fill, too
 
 
 @dataclasses.dataclass
@@ -58,8 +57,7 @@ def _cut(begin: int, end: int, origin: int) -> Iterator[tuple[int, int]]:
 def past_tiles(policy: Policy, chunk: Chunk, begin: int, end: int, out_row: int) -> list[tuple[int, ...]]:
     """Stored tokens [begin, end) of a chunk's request: (kind, out row, count, row of the batch, place, slot,
     position). place is a column of the page table or the window table."""
-    in_windows = chunk.start > policy.sink and (chunk.whole or not policy.write_through)
-    coded = policy.quantized_end(chunk.start) if in_windows else chunk.start
+    coded = min(max(policy.quantized_end(chunk.start), chunk.own), chunk.start)
     made: list[tuple[int, ...]] = []
     for first, last, kind, origin in ((0, policy.sink, WINDOW, 0), (policy.sink, coded, CODES, policy.sink),
                                       (max(coded, policy.sink), chunk.start, WINDOW, 0)):

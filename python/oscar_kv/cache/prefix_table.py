@@ -4,9 +4,9 @@ others. It reads these as codes, but for the sink, which must be in BF16: codes 
 So the sinks of the last requests that began without others' blocks are kept, in turn (first in, first out). A kept sink
 has a tag on the device: the request's first block. Such a request takes its sink from there, once, and a request that
 finds none is refused. The engine's adapter offers only prefixes whose sinks are kept. It makes a request compute its
-last tokens itself (computed_tokens), at least a window of them in its first pass, so that windows hold only tokens of
-their own request. Nothing here waits for the device."""
-from collections.abc import Sequence
+last tokens itself (computed_tokens), at least a window of them in its first pass, so that steps of single tokens find a
+complete window of their own request. Nothing here waits for the device, but holds()."""
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -22,50 +22,50 @@ NONE = -1  # no block
 
 
 class PrefixTable(SlotTable):
-    """kept: sinks that are kept; recent: the window in tokens; the others as in SlotTable. Tables of engines have the
-    blocks of the sink; Rows.table begins after them."""
+    """kept: sinks that are kept; recent: the window in tokens; request_of(slot): a number that changes whenever the slot
+    gets another request, 0 before the first; the others as in SlotTable. Tables of engines have the blocks of the sink;
+    Rows.table begins after them."""
 
     def __init__(self, slots: int, sink_pages: int, ring_pages: int, device: torch.device | str, kept: int, recent: int,
-                 most_new: int = 1) -> None:
+                 request_of: Callable[[int], int], most_new: int = 1) -> None:
         super().__init__(slots, sink_pages + ring_pages, device, most_new)
-        self.sink_pages, self.kept, self.recent = sink_pages, kept, recent
+        self.sink_pages, self.kept, self.recent, self._request_of = sink_pages, kept, recent, request_of
         device = self._lengths.device
-        # first blocks of kept sinks, and then of the sinks in the slots; the last of each receives what is discarded
-        self._marks = torch.full((kept + slots + 2,), NONE, dtype=torch.int32, device=device)
-        self._tags, self._own = self._marks[:kept], self._marks[kept + 1:]
+        self._tags = torch.full((kept + 1,), NONE, dtype=torch.int32, device=device)  # the last one: discarded
         self._sink_of_slot = self._pages[:, :sink_pages].long()
         self._sink_kept = (slots + 1) * self.window_pages + torch.arange(kept * sink_pages, device=device).view(
             kept, sink_pages)
         self._faults = torch.zeros(2, dtype=torch.bool, device=device)  # a sink is lost; a block is not written yet
         self._noted: Later | None = None
         self._unread = False  # faults may have come after what is noted
-        self._marked: torch.cuda.Event | None = None  # after the last change of marks by requests that begin
+        self._tagged: torch.cuda.Event | None = None  # after the last change of tags
         self._next = 0        # the kept sink that goes next
-        self._ends: dict[int, int] = {}  # {slot: tokens after its last pass}
+        # {slot: (its request, the first token that this request computes itself)}
+        self._known: dict[int, tuple[int, int]] = {}
 
     def holds(self, block: torch.Tensor) -> bool:
         """Whether the sink that begins with this block of the engine is kept. Waits for the tables of the last pass,
         which an engine may prepare on another stream than it asks here."""
-        if self._marked is not None:
-            self._marked.synchronize()
-        return bool((self._tags == block).any())
+        if self._tagged is not None:
+            self._tagged.synchronize()
+        return bool((self._tags[:self.kept] == block).any())
 
     def rows(self, slots: Sequence[int] | torch.Tensor, starts: Sequence[int], counts: Sequence[int],
-             lengths: torch.Tensor, table: torch.Tensor, slot_mapping: torch.Tensor,
-             prefilling: Sequence[bool] | None = None) -> Rows:
+             lengths: torch.Tensor, table: torch.Tensor, slot_mapping: torch.Tensor) -> Rows:
+        """As in SlotTable; slots are on the device only in passes without new requests, and starts of all new ones are
+        read."""
         self._check()
         if table.shape[1] <= self.sink_pages:
             raise InputError(f"block tables of {table.shape[1]} blocks have no room after the {self.sink_pages} of the "
                              "sink; start the engine with a larger maximum length")
         made = super().rows(slots, starts, counts, lengths, table[:, self.sink_pages:], slot_mapping)
-        if self.sink_pages > 0:
-            begins = [b for b in range(len(slots)) if counts[b] > 0 and starts[b] == 0]
-            if made.chunks or begins or not isinstance(slots, torch.Tensor):
-                named = slots.tolist() if isinstance(slots, torch.Tensor) else slots
-                named = [s if 0 <= s < self.slots else self.slots for s in named]
-                self._follow(made.chunks, named, starts, counts, prefilling)
-                self._find(made, named, table)
-                self._begin(made.chunks, begins, named, table)
+        if not isinstance(slots, torch.Tensor):
+            new = self._follow(made.chunks, slots, starts, counts)
+            self._find(made, [c for c in made.chunks if c.row in new and c.start > 0], slots, table)
+            self._begin(made.chunks, [b for b in new if starts[b] == 0], table)
+        elif made.chunks:
+            raise InputError("the engine does not tell the slots of prompts on the host; this release is not one that "
+                             "oscar-kv was written for")
         return made
 
     def _check(self) -> None:
@@ -84,35 +84,37 @@ class PrefixTable(SlotTable):
                              "does not follow; switch prefix caching off")
 
     def _follow(self, chunks: Sequence[Chunk], slots: Sequence[int], starts: Sequence[int],
-                counts: Sequence[int], prefilling: Sequence[bool] | None) -> None:
-        """Marks the chunks that go on in their slot. Hits end at complete blocks, so that a chunk which begins inside
-        one, where its slot ended, surely does. Elsewhere this is only likely."""
-        for chunk in chunks:
-            chunk.goes_on = chunk.start > 0 and self._ends.get(slots[chunk.row]) == chunk.start
-            chunk.whole = chunk.goes_on and chunk.start % PAGE_TOKENS != 0
+                counts: Sequence[int]) -> list[int]:
+        """The rows with new requests. Tells chunks which earlier tokens their requests have in their windows, and
+        refuses a step of single tokens without a complete window."""
+        new = []
         for b, slot in enumerate(slots):
-            if counts[b] > 0:
-                if (prefilling is not None and prefilling[b] and 0 < starts[b] != self._ends.get(slot)
-                        and counts[b] < self.recent):
-                    raise InputError(f"a request that began with {starts[b]} tokens of others computes {counts[b]} in "
-                                     f"its first step, and its window has {self.recent}; this release of the engine is "
-                                     "not one that oscar-kv was written for; switch prefix caching off")
-                self._ends[slot] = starts[b] + counts[b]
+            if counts[b] == 0 or not 0 <= slot < self.slots:
+                continue
+            request = self._request_of(slot)
+            if request == 0:
+                continue
+            if slot not in self._known or self._known[slot][0] != request:
+                self._known[slot] = request, starts[b]
+                new.append(b)
+            own = self._known[slot][1]
+            if counts[b] <= self._steps.most_new and 0 < own <= starts[b] < own + self.recent - 1:
+                raise InputError(f"a request that began with {own} tokens of others has computed {starts[b] - own} "
+                                 f"when its first step of single tokens comes, and its window has {self.recent}; this "
+                                 "is a fault of oscar-kv, please report it, and switch prefix caching off")
+        for chunk in chunks:
+            chunk.own = self._known.get(slots[chunk.row], (0, 0))[1]
+        return new
 
-    def _find(self, made: Rows, slots: Sequence[int], table: torch.Tensor) -> None:
-        """Sets made.sinks: the sinks of requests that may begin with others' blocks, on their way to the slots."""
-        found = [c for c in made.chunks if c.start >= self.sink_pages * PAGE_TOKENS and not c.whole]
-        if not found:
+    def _find(self, made: Rows, found: Sequence[Chunk], slots: Sequence[int], table: torch.Tensor) -> None:
+        """Sets made.sinks: the sinks of requests that begin with others' blocks, on their way to the slots."""
+        if not found or self.sink_pages == 0:
             return
-        row, slot, likely, start = sent([[c.row for c in found], [slots[c.row] for c in found],
-                                         [int(c.goes_on) for c in found], [c.start for c in found]], table.device)
-        block = table[:, 0][row]
-        same = self._tags == block[:, None]
-        known = same.any(1)
-        self._faults[0] |= (~(known | (self._own[slot] == block) | (likely > 0))).any()
-        own, kept = self._sink_of_slot[slot], self._sink_kept[same.int().argmax(1)]
-        made.sinks = own.flatten(), torch.where(known[:, None], kept, own).flatten()
-        self._own[slot] = block
+        row, slot, start = sent([[c.row for c in found], [slots[c.row] for c in found], [c.start for c in found]],
+                                table.device)
+        same = self._tags[:self.kept] == table[:, 0][row][:, None]
+        self._faults[0] |= (~same.any(1)).any()
+        made.sinks = self._sink_of_slot[slot].flatten(), self._sink_kept[same.int().argmax(1)].flatten()
         self._check_written(made.chunks, row, start, table)
         self._unread = True
 
@@ -128,10 +130,10 @@ class PrefixTable(SlotTable):
         both = (table[row][:, None] == table[writer]) & read[:, None] & written
         self._faults[1] |= (both & (row[:, None] != writer)[:, :, None]).any()
 
-    def _begin(self, chunks: Sequence[Chunk], rows: Sequence[int], slots: Sequence[int], table: torch.Tensor) -> None:
+    def _begin(self, chunks: Sequence[Chunk], rows: Sequence[int], table: torch.Tensor) -> None:
         """Requests that begin without others' blocks: their first blocks are new. A chunk with the whole sink writes it
         to a kept one, too."""
-        if not rows:
+        if not rows or self.sink_pages == 0:
             return
         kept = [c for c in chunks if c.start == 0 and c.count >= self.sink_pages * PAGE_TOKENS][:self.kept]
         places = dict.fromkeys(rows, self.kept)
@@ -139,14 +141,13 @@ class PrefixTable(SlotTable):
             places[chunk.row] = self._next
             chunk.kept = (self.slots + 1) * self.window_pages + self._next * self.sink_pages
             self._next = (self._next + 1) % self.kept
-        row, *marks = sent([rows, [places[b] for b in rows], [self.kept + 1 + slots[b] for b in rows]], table.device)
+        row, place = sent([rows, [places[b] for b in rows]], table.device)
         block = table[:, 0][row]
-        self._marks.masked_fill_((self._marks == block[:, None]).any(0), NONE)
-        for place in marks:
-            self._marks[place] = block
+        self._tags.masked_fill_((self._tags == block[:, None]).any(0), NONE)
+        self._tags[place] = block
         if self.on_cuda:
-            self._marked = self._marked or torch.cuda.Event()
-            self._marked.record()
+            self._tagged = self._tagged or torch.cuda.Event()
+            self._tagged.record()
 
 
 def computed_tokens(recent: int, most_new: int = 1) -> int:

@@ -47,14 +47,12 @@ class SlotTable:
         return self._lengths.is_cuda
 
     def rows(self, slots: Sequence[int] | torch.Tensor, starts: Sequence[int], counts: Sequence[int],
-             lengths: torch.Tensor, table: torch.Tensor, slot_mapping: torch.Tensor,
-             prefilling: Sequence[bool] | None = None) -> Rows:
+             lengths: torch.Tensor, table: torch.Tensor, slot_mapping: torch.Tensor) -> Rows:
         """The batch whose row b is the request in slot slots[b], with counts[b] new tokens after starts[b]; tokens
         of the rows are consecutive. Padding: rows beyond `slots`, slots of -1, counts of 0 and rows whose last
         token has slot_mapping -1.
-        slots, starts, counts: sequences on the host; starts of steps need only tell whether they are 0. lengths [R],
-        table [R, P] and slot_mapping [tokens]: on the device, without waiting for it. slots may also be a tensor [R] on
-        the device. prefilling: requests whose prompts are not yet complete, if known, for checks."""
+        slots, starts, counts: sequences on the host; starts is read only for chunks. lengths [R], table [R, P] and
+        slot_mapping [tokens]: on the device, without waiting for it. slots may also be a tensor [R] on the device."""
         made, batch = self._requests(slots, starts, counts, lengths, table, slot_mapping)
         return self._with_steps(made, batch, slot_mapping)
 

@@ -49,10 +49,8 @@ class Table(typing.Protocol):
         """Whether its tensors are on a GPU."""
 
     def rows(self, slots: typing.Any, starts: typing.Sequence[int], counts: typing.Sequence[int], lengths: torch.Tensor,
-             table: torch.Tensor, slot_mapping: torch.Tensor,
-             prefilling: typing.Sequence[bool] | None = None) -> "Rows":
-        """Row b is the request in slot slots[b], with counts[b] new tokens after starts[b]; slot_mapping -1: padding.
-        Starts of steps must tell whether they are 0. prefilling: requests with incomplete prompts, if known."""
+             table: torch.Tensor, slot_mapping: torch.Tensor) -> "Rows":
+        """Row b is the request in slot slots[b] with counts[b] new tokens after starts[b]. slot_mapping -1: padding."""
 
 
 class LayerCache(typing.Protocol):

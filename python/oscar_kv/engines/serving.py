@@ -158,8 +158,12 @@ class EngineServing:
         sinks, recent, new = sink_pages(self.bundle.sink), self.bundle.recent, self.most_new
         ring = ring_pages(recent, new)
         if self.shares:
-            return PrefixTable(self.slots, sinks, ring, device, self.kept, recent, new)
+            return PrefixTable(self.slots, sinks, ring, device, self.kept, recent, self.request_of, new)
         return SlotTable(self.slots, sinks + ring, device, new)
+
+    def request_of(self, slot: int) -> int:
+        """A number that changes whenever this slot gets another request, 0 before the first."""
+        raise NotImplementedError
 
     def flush_of(self, layers: Sequence[int], memory: Mapping[int, torch.Tensor]) -> StepFlush | None:
         """The StepFlush of layers that share block tables, None if kernels do not support them. memory: {layer

@@ -32,6 +32,7 @@ class OscarAttentionBackend(AttentionBackend):
         self.pool, self.serving = pool, pool.serving
         self.serving.check(logging.getLogger("sglang.oscar_kv"), (pool.blocks - 1) * PAGE_TOKENS)
         self.req_to_token = runner.req_to_token_pool.req_to_token
+        self.serving.generations = runner.req_to_token_pool.req_generation
         device, slots = self.req_to_token.device, self.serving.slots
         self.table = self.serving.table = self.serving.new_table(device)
         self._blocks = torch.zeros((slots, -(-self.req_to_token.shape[1] // PAGE_TOKENS)), dtype=torch.int32,

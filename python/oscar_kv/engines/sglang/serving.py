@@ -201,6 +201,10 @@ class Serving(EngineServing):
                              f"--attention-backend oscar and {BUNDLE_VARIABLE} out")
         self._in_bf16 = text
         self.table: Table | None = None  # of the backend
+        self.generations: torch.Tensor | None = None  # of the rows of SGLang's table: how often each was given away
+
+    def request_of(self, slot: int) -> int:
+        return 0 if self.generations is None else int(self.generations[slot + 1])
 
     def allocate(self, device: torch.device | str) -> "Serving":
         """Makes the caches of all layers; returns itself."""

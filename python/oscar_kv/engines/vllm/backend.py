@@ -32,7 +32,7 @@ from ...files.errors import InputError
 from ...format.limits import HEAD_SIZES
 from ...format.page_layout import PAGE_TOKENS
 from ...ops.load import capability_unsupported
-from . import adapters, states
+from . import adapters, requests, states
 from .pages import Places
 from .serving import Serving, layer_refusal
 
@@ -150,11 +150,10 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
         self.serving = serving_of(vllm_config)
         self.serving.check(logging.getLogger("vllm.oscar_kv"), self.serving.tokens(kv_cache_spec.block_size),
                            vllm_config.model_config.max_model_len)
-        hybrid = vllm_config.model_config.is_hybrid
-        if hybrid:
+        if vllm_config.model_config.is_hybrid:
             states.install()
-        # vLLM says of each request whether its prompt is complete; in hybrid models, for its own kernels
-        self._tells_prefilling = not hybrid
+        if self.serving.shares:
+            requests.install(SERVING)
         self.reorder_batch_threshold = self.serving.most_new
         self.table, self.layers = self.serving.table(device), [layer_index(name) for name in layer_names]
         self.names, self.members = dict(zip(self.layers, layer_names)), [self]
@@ -194,9 +193,8 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
         starts = [0] * len(slots) if upper is None else [n - c for n, c in zip(upper[:len(slots)].tolist(), counts)]
         if upper is None and (self.serving.shares or any(c > self.serving.most_new for c in counts)):
             raise InputError("vLLM did not tell the lengths of prompts on the host (seq_lens_cpu_upper_bound)")
-        told = common.is_prefilling if self._tells_prefilling else None
         return self.table.rows(slots, starts, counts, common.seq_lens[:count], common.block_table_tensor[:count],
-                               common.slot_mapping, None if told is None else told.tolist()[:len(slots)])
+                               common.slot_mapping)
 
     def _placed(self, rows: Rows, places: Places, flush: StepFlush | None) -> Rows:
         """The rows with the kernels' page numbers, in tables at fixed addresses."""

@@ -1,5 +1,6 @@
 """State shared by the layers of one vLLM worker: the bundle, or the worker's heads of it, checked against the model
 and vLLM's settings. Implements no interface of vLLM; reads its configuration as in 0.32 and 0.33."""
+import collections
 import functools
 import logging
 import os
@@ -156,6 +157,7 @@ class Serving(EngineServing):
         self.page_tokens = PAGE_TOKENS
         self.pages_of_block: int | None = None
         self._in_bf16: dict[int, str] = {}  # reasons
+        self.requests: collections.Counter[int] = collections.Counter()  # {slot: requests that have had it}
         self.plan: Any = None  # backend.Plan of the pass that is prepared
 
     def keep_in_bf16(self, index: int, reason: str) -> str:
@@ -191,6 +193,9 @@ class Serving(EngineServing):
     def cell(self, index: int | None = None) -> int:
         """Without a layer, the room in blocks that all layers share."""
         return self.nominal_cell if index is None else super().cell(index)
+
+    def request_of(self, slot: int) -> int:
+        return self.requests[slot]
 
     def count_nonfinite(self, rows: int) -> None:
         metrics.count_nonfinite(rows)

@@ -1,0 +1,28 @@
+"""Which requests are new to a worker. vLLM tells a backend the slots of requests and their tokens, but not when a slot
+gets another request, which may begin with blocks of others. So this module wraps the method of vLLM's model runner that
+gives slots to requests, preempted ones included, and counts in the Serving of its configuration."""
+import functools
+from typing import Any
+
+MARK = "_oscar_requests"  # of the wrapped method
+
+
+def install(serving_name: str) -> None:
+    """Wraps vLLM's model runner once. Engines with other cache types work as before. serving_name: of the Serving in a
+    compilation configuration."""
+    from vllm.v1.worker.gpu.model_runner import GPUModelRunner
+    add = GPUModelRunner.add_requests
+    if hasattr(add, MARK):
+        return
+
+    @functools.wraps(add)
+    def add_requests(self: Any, scheduler_output: Any) -> Any:
+        made = add(self, scheduler_output)
+        serving = vars(self.vllm_config.compilation_config).get(serving_name)
+        if serving is not None:
+            for request in scheduler_output.scheduled_new_reqs:
+                serving.requests[self.req_states.req_id_to_index[request.req_id]] += 1
+        return made
+
+    setattr(add_requests, MARK, None)
+    GPUModelRunner.add_requests = add_requests
