@@ -22,7 +22,7 @@ NONE = -1  # no block
 
 
 class PrefixTable(SlotTable):
-    """kept: sinks that are kept; recent: the window in tokens; request_of(slot): a number that changes whenever the slot
+    """kept: sinks that are kept; recent: the window in tokens; request_of(slot): a number that changes whenever a slot
     gets another request, 0 before the first; the others as in SlotTable. Tables of engines have the blocks of the sink;
     Rows.table begins after them."""
 
