@@ -115,14 +115,19 @@ def test_a_worker_counts_the_requests_of_its_slots(build, monkeypatch):  # noqa:
     from vllm.v1.worker.gpu.model_runner import GPUModelRunner
     from vllm.v1.worker.gpu.states import RequestState
     assert "add_request" in vars(RequestState) and "req_id_to_index" in inspect.getsource(RequestState)
-    index, given = {"a": 0, "b": 1, "c": 0}, []
-    monkeypatch.setattr(GPUModelRunner, "add_requests", lambda self, output: given.append(output))
+    index, places, given = {}, {"a": 0, "b": 1, "c": 0}, []
+
+    def add(self, output):
+        given.append(output)
+        index.update({one.req_id: places[one.req_id] for one in output.scheduled_new_reqs})
+
+    monkeypatch.setattr(GPUModelRunner, "add_requests", add)
     made, _ = build(random_bundle(1, d=64, sink=64), [{}], cache_config__enable_prefix_caching=True)
     requests.install(backend.SERVING)
     serving, space = backend.serving_of(made), types.SimpleNamespace
     runner = space(vllm_config=made, req_states=space(req_id_to_index=index))
-    for names in (["a", "b"], ["c"], []):
+    for names in (["a", "b"], ["c"], [], ["b"]):  # the last one is a session with streaming input
         GPUModelRunner.add_requests(runner, space(scheduled_new_reqs=[space(req_id=name) for name in names]))
-    assert [serving.request_of(slot) for slot in range(3)] == [2, 1, 0] and len(given) == 3
+    assert [serving.request_of(slot) for slot in range(3)] == [2, 1, 0] and len(given) == 4
     other = space(vllm_config=space(compilation_config=space()), req_states=None)
-    GPUModelRunner.add_requests(other, space(scheduled_new_reqs=[space(req_id="d")]))  # without the 2-bit cache
+    GPUModelRunner.add_requests(other, space(scheduled_new_reqs=[space(req_id="a")]))  # without the 2-bit cache

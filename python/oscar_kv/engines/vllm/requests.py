@@ -17,11 +17,13 @@ def install(serving_name: str) -> None:
 
     @functools.wraps(add)
     def add_requests(self: Any, scheduler_output: Any) -> Any:
-        made = add(self, scheduler_output)
         serving = vars(self.vllm_config.compilation_config).get(serving_name)
-        if serving is not None:
-            for request in scheduler_output.scheduled_new_reqs:
-                serving.requests[self.req_states.req_id_to_index[request.req_id]] += 1
+        if serving is None:
+            return add(self, scheduler_output)
+        slots, names = self.req_states.req_id_to_index, [one.req_id for one in scheduler_output.scheduled_new_reqs]
+        before = [slots.get(name) for name in names]  # a session with streaming input comes again, and keeps its slot
+        made = add(self, scheduler_output)
+        serving.requests.update(slots[name] for name, slot in zip(names, before) if slots[name] != slot)
         return made
 
     setattr(add_requests, MARK, None)
