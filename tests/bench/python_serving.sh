@@ -9,7 +9,7 @@ python3 -c 'import torch, transformers; print(torch.__version__, transformers.__
 status=0
 if python3 -c 'import pytest' 2>/dev/null; then
   timeout "${OSCAR_TEST_SECONDS:-170}" python3 -m pytest -q -rfE -s --tb=short -p no:cacheprovider -k cuda \
-    tests/python/test_cuda_operators.py tests/python/test_two_gpus.py tests/python/test_kl.py tests/python/test_slot_kv.py tests/python/test_overlay_kv.py || status=$?
+    tests/python/test_cuda_operators.py tests/python/test_two_gpus.py tests/python/test_kl.py tests/python/test_slot_kv.py tests/python/test_prefix_kv.py || status=$?
 else
   echo "pytest is missing: tests were not run" && status=1
 fi

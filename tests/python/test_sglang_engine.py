@@ -120,7 +120,7 @@ def test_mixed_batches(answers):
         compare(f"mixed, windows by slot {by_slot}", rounds[4], [r[0] for r in rounds[:4]], 0.5)
 
 
-def test_windows_by_block(bundle, answers):
+def test_the_radix_cache(bundle, answers):
     """With the radix cache: found prefixes, and requests that write the same blocks at the same time."""
     asked = prompts(shared=True)
     rounds = answers(asked, ONE_BY_ONE + TOGETHER, chunked_prefill_size=1024)

@@ -1,7 +1,7 @@
-"""vLLM's attention backend OSCAR: SlotKV with the interfaces of vLLM 0.33 (v1/attention/backend.py there), which are
-those of 0.32. vLLM owns the pages, in blocks of 64 tokens and the layout LBHNC, in which a layer's block is [Hkv, page
-bytes]. The BF16 windows are in rings by request slot, or with prefix caching in an overlay by block. Only vLLM's
-second model runner gives slots to a backend."""
+"""vLLM's attention backend OSCAR: SlotKV or PrefixKV with the interfaces of vLLM 0.33 (v1/attention/backend.py there),
+which are those of 0.32. vLLM owns the pages, in blocks of 64 tokens and the layout LBHNC, in which a layer's block is
+[Hkv, page bytes]. The BF16 windows are in rings by request slot. Only vLLM's second model runner gives slots to a
+backend."""
 import dataclasses
 import logging
 from collections.abc import Mapping
