@@ -284,6 +284,7 @@ def test_adapters(targets, tmp_path, monkeypatch):
     monkeypatch.setattr("sglang.srt.model_loader.loader.get_model", lambda: space(
         weight_loader_disable_mmap=False, weight_loader_prefetch_checkpoints=False, weight_loader_prefetch_num_threads=1,
         weight_loader_drop_cache_after_load=False))
+    monkeypatch.setattr("sglang.srt.lora.lora_manager.get_available_gpu_memory", lambda *given, **named: 1.0)  # it asks lscpu, which needs /sys
     path = save_adapter(tmp_path / "adapter", targets)
     manager = LoRAManager.__new__(LoRAManager)
     for name, value in dict(base_hf_config=AutoConfig.from_pretrained(SAMPLES / "tiny-qwen3"), load_config=LoadConfig(), lora_backend=None, base_model=Model(),
