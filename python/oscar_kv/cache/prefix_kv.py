@@ -11,7 +11,7 @@ import torch
 
 from ..files.errors import InputError
 from ..format.page_layout import PAGE_TOKENS
-from ..format.windows import Policy, ring_pages
+from ..format.windows import Policy
 from .layer_code import LayerCode
 from .slot_kv import SlotKV
 from .step_flush import StepFlush
@@ -20,9 +20,6 @@ from .tiers import Held, Tiers
 
 class WriteThrough(Tiers):
     """Tiers whose pages hold all tokens after the sink: a new token is coded at once, from its place in the ring."""
-
-    def __init__(self, code: LayerCode, most_new: int = 1) -> None:
-        super().__init__(code, 1, ring_pages(code.recent, most_new))
 
     def flushed_at(self) -> tuple[int, int, int]:
         return self.code.sink, 0, 1
@@ -39,7 +36,7 @@ class PrefixKV(SlotKV):
             raise InputError(f"prefix caching needs a sink of whole blocks of {PAGE_TOKENS} tokens, the bundle has "
                              f"{code.sink}; fit with --windows 64,256, or switch prefix caching off")
         self._kept = kept
-        super().__init__(code, slots, most_tokens, group, WriteThrough(code, most_new), most_new)
+        super().__init__(code, slots, most_tokens, group, WriteThrough, most_new)
 
     def _new_windows(self, slots: int) -> torch.Tensor:
         return self.tiers.new_windows(slots + 1, self._kept)

@@ -52,8 +52,7 @@ class PrefixTable(SlotTable):
 
     def rows(self, slots: Sequence[int] | torch.Tensor, starts: Sequence[int], counts: Sequence[int],
              lengths: torch.Tensor, table: torch.Tensor, slot_mapping: torch.Tensor) -> Rows:
-        """As in SlotTable; slots are on the device only in passes without new requests, and starts of all new ones are
-        read."""
+        """As in SlotTable; in passes with new requests slots are on the host, and starts of these are read."""
         self._check()
         if table.shape[1] <= self.sink_pages:
             raise InputError(f"block tables of {table.shape[1]} blocks have no room after the {self.sink_pages} of the "

@@ -129,12 +129,12 @@ class SlotKV:
     """The cache of one layer. slots: as in SlotTable; most_tokens: per request; group:
     query heads per KV head; most_new: as in SlotTable. Everything that outlives a forward pass is allocated here."""
 
-    def __init__(self, code: LayerCode, slots: int, most_tokens: int, group: int, tiers: Tiers | None = None,
+    def __init__(self, code: LayerCode, slots: int, most_tokens: int, group: int, tiers: type[Tiers] = Tiers,
                  most_new: int = 1) -> None:
         if most_new > max(1, code.recent):
             raise InputError(f"steps of {most_new} tokens do not fit into a recent window of {code.recent} tokens; "
                              "speculate fewer tokens, or fit with a longer window (--windows)")
-        self.code, self.tiers, self.group = code, tiers or Tiers(code, pages=ring_pages(code.recent, most_new)), group
+        self.code, self.tiers, self.group = code, tiers(code, pages=ring_pages(code.recent, most_new)), group
         self.places_of: Callable[[], Places | None] | None = None  # None: the engine's own numbers
         unsupported = self.tiers.step_unsupported or self.tiers.decode_unsupported(group)
         if code.device.type == "cuda" and unsupported is not None:
