@@ -154,8 +154,6 @@ def test_work_of_a_plan(fitted, shared, counts, launches, copies):
     starts = [0 if count > 1 else 318 + i for i, count in enumerate(counts)]
     lengths = torch.tensor([start + count for start, count in zip(starts, counts)], dtype=torch.int32)
     engine.running = [Request(380, 1, 330 if count == 1 else 370, slot=i, done=start) for i, (start, count) in enumerate(zip(starts, counts))]
-    for request in engine.running:
-        request.known = request.prompt
     common = engine.metadata(range(len(counts)), counts, lengths, torch.arange(24, dtype=torch.int32).view(4, 6), torch.arange(64, 64 + sum(counts)))
     [builder.build(0, common) for builder in engine.builders]  # makes the tables at fixed addresses
     engine.builders[0].serving.plan = None

@@ -405,7 +405,7 @@ def test_default_types_of_a_model_being_built_do_not_reach_the_bundle(monkeypatc
     finally:
         torch.set_default_dtype(torch.float32)
     assert kv.code.transform.key_forward.dtype is torch.float32 and kv.code.transform.key_forward.device.type == "cpu"
-    assert serving.table("cpu").window_pages == kv.window_pages == 2 and serving.cache(0, 2, torch.device("cpu")) is kv
+    assert serving.new_table("cpu").window_pages == kv.window_pages == 2 and serving.cache(0, 2, torch.device("cpu")) is kv
 
 
 class ThroughVllm:
@@ -419,19 +419,15 @@ class ThroughVllm:
 
     def admit(self, request):
         super().admit(request)
-        request.known = request.prompt
         self.builder.serving.requests[request.slot] += 1
 
     def metadata(self, slots, counts, lengths, table, mapping):
         """What vLLM tells the metadata builders of a pass."""
-        requests = [next(r for r in self.running if r.slot == slot) for slot in slots]
-        new = [r.done < r.known for r in requests] + [False] * (len(lengths) - len(slots))
         ends = torch.tensor([0, *counts] + [0] * (len(lengths) - len(slots))).cumsum(0).int()
         return CommonAttentionMetadata(
             query_start_loc=ends, query_start_loc_cpu=ends, seq_lens=lengths, num_reqs=len(lengths), num_actual_tokens=int(ends[-1]),
             max_query_len=max(counts), max_seq_len=384, block_table_tensor=table, slot_mapping=mapping,
-            seq_lens_cpu_upper_bound=self.upper(slots, lengths), req_idx=np.array(slots),
-            is_prefilling=torch.tensor(new))
+            seq_lens_cpu_upper_bound=self.upper(slots, lengths), req_idx=np.array(slots))
 
     def compute(self, slots, starts, counts, lengths, table, mapping, query, key, value):
         metadata = self.builder.build(0, self.metadata(slots, counts, lengths, table, mapping))

@@ -155,7 +155,7 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
         if self.serving.shares:
             requests.install(SERVING)
         self.reorder_batch_threshold = self.serving.most_new
-        self.table, self.layers = self.serving.table(device), [layer_index(name) for name in layer_names]
+        self.table, self.layers = self.serving.new_table(device), [layer_index(name) for name in layer_names]
         self.names, self.members = dict(zip(self.layers, layer_names)), [self]
         self._flush: dict[Places | None, tuple[dict[int, int], StepFlush | None]] = {}
         self._tables: dict[tuple[Places, str], torch.Tensor] = {}

@@ -33,7 +33,7 @@ def facts(config: Any) -> Facts:
     return held[MARK]
 
 
-def _ours(config: Any) -> bool:
+def ours(config: Any) -> bool:
     return config.cache_config.cache_dtype == CACHE_DTYPE
 
 
@@ -55,7 +55,7 @@ def install() -> None:
     @functools.wraps(count)
     def make_stats(self: Any, *arguments: Any, **named: Any) -> Any:
         stats = count(self, *arguments, **named)
-        if stats is not None and _ours(self.vllm_config):
+        if stats is not None and ours(self.vllm_config):
             known = facts(self.vllm_config)
             stats.waiting_lora_adapters.update(counts(self.running, known.sink + known.recent))
         return stats
@@ -63,7 +63,7 @@ def install() -> None:
     @functools.wraps(make)
     def __init__(self: Any, vllm_config: Any, *arguments: Any, **named: Any) -> None:
         make(self, vllm_config, *arguments, **named)
-        if not _ours(vllm_config):
+        if not ours(vllm_config):
             return
         labels = ["model_name", "engine"]
         held = {name: self._gauge_cls(name=f"vllm:oscar_kv_{name}", documentation=text, labelnames=labels,

@@ -19,8 +19,9 @@ from typing import Any
 
 from ...cache.prefix_table import computed_tokens, kept_sinks
 from ...format.windows import sink_pages
-from ..names import CACHE_DTYPE
-from .gauges import facts
+from .gauges import facts, ours
+from .serving import proposed_tokens
+from .wraps import wrap_once
 
 MARK = "_oscar_prefixes"  # of the scheduler's wrapped constructor
 PATIENCE = 16             # steps that a request waits for room, before it begins without a prefix
@@ -118,11 +119,10 @@ def prompt_room(scheduling: Any, most_new: int) -> int:
 
 def watch(scheduler: Any, config: Any) -> None:
     """With a 2-bit cache and prefix caching, this scheduler offers what the cache can read."""
-    if config.cache_config.cache_dtype != CACHE_DTYPE or not config.cache_config.enable_prefix_caching:
+    if not ours(config) or not config.cache_config.enable_prefix_caching:
         return
     from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
-    speculative, scheduling, known = config.speculative_config, config.scheduler_config, facts(config)
-    most_new = 1 + (speculative.num_speculative_tokens if speculative is not None else 0)
+    scheduling, known, most_new = config.scheduler_config, facts(config), 1 + proposed_tokens(config)
     room = prompt_room(scheduling, most_new)
     if room < known.recent:
         logging.getLogger("vllm.oscar_kv").warning(
@@ -135,17 +135,12 @@ def watch(scheduler: Any, config: Any) -> None:
                      room)
 
 
+def _constructor(original: Callable[..., None], self: Any, vllm_config: Any, *arguments: Any, **named: Any) -> None:
+    original(self, vllm_config, *arguments, **named)
+    watch(self, vllm_config)
+
+
 def install() -> None:
     """Wraps the constructor of vLLM's scheduler once. Engines with other cache types work as before."""
     from vllm.v1.core.sched.scheduler import Scheduler
-    make = Scheduler.__init__
-    if hasattr(make, MARK):
-        return
-
-    @functools.wraps(make)
-    def __init__(self: Any, vllm_config: Any, *arguments: Any, **named: Any) -> None:
-        make(self, vllm_config, *arguments, **named)
-        watch(self, vllm_config)
-
-    setattr(__init__, MARK, None)
-    Scheduler.__init__ = __init__
+    wrap_once(Scheduler, "__init__", MARK, _constructor)

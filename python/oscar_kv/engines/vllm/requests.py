@@ -2,29 +2,27 @@
 gets another request, which may begin with blocks of others. So this module wraps the method of vLLM's model runner that
 gives slots to requests, preempted ones included, and counts in the Serving of its configuration."""
 import functools
+from collections.abc import Callable
 from typing import Any
 
+from .wraps import wrap_once
+
 MARK = "_oscar_requests"  # of the wrapped method
+
+
+def _add_requests(serving_name: str, original: Callable[..., Any], self: Any, scheduler_output: Any) -> Any:
+    serving = vars(self.vllm_config.compilation_config).get(serving_name)
+    if serving is None:
+        return original(self, scheduler_output)
+    slots, names = self.req_states.req_id_to_index, [one.req_id for one in scheduler_output.scheduled_new_reqs]
+    before = [slots.get(name) for name in names]  # a session with streaming input comes again, and keeps its slot
+    made = original(self, scheduler_output)
+    serving.requests.update(slots[name] for name, slot in zip(names, before) if slots[name] != slot)
+    return made
 
 
 def install(serving_name: str) -> None:
     """Wraps vLLM's model runner once. Engines with other cache types work as before. serving_name: of the Serving in a
     compilation configuration."""
     from vllm.v1.worker.gpu.model_runner import GPUModelRunner
-    add = GPUModelRunner.add_requests
-    if hasattr(add, MARK):
-        return
-
-    @functools.wraps(add)
-    def add_requests(self: Any, scheduler_output: Any) -> Any:
-        serving = vars(self.vllm_config.compilation_config).get(serving_name)
-        if serving is None:
-            return add(self, scheduler_output)
-        slots, names = self.req_states.req_id_to_index, [one.req_id for one in scheduler_output.scheduled_new_reqs]
-        before = [slots.get(name) for name in names]  # a session with streaming input comes again, and keeps its slot
-        made = add(self, scheduler_output)
-        serving.requests.update(slots[name] for name, slot in zip(names, before) if slots[name] != slot)
-        return made
-
-    setattr(add_requests, MARK, None)
-    GPUModelRunner.add_requests = add_requests
+    wrap_once(GPUModelRunner, "add_requests", MARK, functools.partial(_add_requests, serving_name))

@@ -18,7 +18,7 @@ from ...format.limits import HEAD_SIZES, MOST_GROUP
 from ...format.page_layout import PAGE_TOKENS
 from .. import bundles
 from ..names import BUNDLE_VARIABLE, existing_folder, folder_name, known_names
-from ..port import Settings, Table
+from ..port import Settings
 from ..serving import EngineServing, is_set, layers_by_reason, plain_torch, unserved
 from . import metrics
 from .limits import IN_BF16, LAYERS, MODEL
@@ -46,6 +46,11 @@ def bundle_path(config: Any) -> pathlib.Path:
     if name:
         return bundles.named(name)
     return bundles.of_checkpoint(_checkpoint(config), f"--additional-config '{{\"{BUNDLE_OPTION}\": \"DIR\"}}'")
+
+
+def proposed_tokens(config: Any) -> int:
+    """Tokens that speculative decoding proposes to a request in a step."""
+    return config.speculative_config.num_speculative_tokens if config.speculative_config is not None else 0
 
 
 def refusals(config: Any) -> list[str]:
@@ -137,7 +142,7 @@ class Serving(EngineServing):
     def __init__(self, config: Any, rank: int = 0, ranks: int = 1) -> None:
         for sentence in refusals(config):
             raise InputError(sentence)
-        model, speculative = config.model_config, config.speculative_config
+        model = config.model_config
         with plain_torch():
             bundle = load_bundle(bundle_path(config))
         if reason := model_refusal(model.hf_text_config):
@@ -150,7 +155,7 @@ class Serving(EngineServing):
             length_option="--max-model-len", rank_option="--tensor-parallel-size",
             no_sharing_option="--no-enable-prefix-caching",
             plain=functools.partial(_plain, model), override_option="--hf-overrides",
-            proposed=speculative.num_speculative_tokens if speculative is not None else 0, rank=rank, ranks=ranks,
+            proposed=proposed_tokens(config), rank=rank, ranks=ranks,
             flash=flash_attention() if torch.cuda.is_available() else None))
         self.nominal_cell = nominal_cell(self.cells.values())
         # the latter if layers of other kinds share the blocks
@@ -185,10 +190,6 @@ class Serving(EngineServing):
     def tokens(self, block_tokens: int) -> int:
         """That fit into vLLM's memory, if layers of other kinds took none of it. block_tokens: in a block."""
         return (self._config.num_gpu_blocks or 0) * block_tokens
-
-    def table(self, device: torch.device) -> Table:
-        """Converts vLLM's batches to rows."""
-        return self.new_table(device)
 
     def cell(self, index: int | None = None) -> int:
         """Without a layer, the room in blocks that all layers share."""

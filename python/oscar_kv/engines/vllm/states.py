@@ -2,8 +2,10 @@
 prepares attention by a method of its own, which leaves out the slots of the requests (req_idx). So this module wraps
 that method and keeps the slots for the metadata builders that it calls."""
 import contextvars
-import functools
+from collections.abc import Callable
 from typing import Any
+
+from .wraps import wrap_once
 
 MARK = "_oscar_slots"  # of the wrapped method
 # of the batch that is being prepared: request -> slot, as in req_idx
@@ -15,20 +17,15 @@ def slots() -> Any:
     return _slots.get()
 
 
+def _prepare_attn(original: Callable[..., Any], self: Any, input_batch: Any, *arguments: Any, **named: Any) -> Any:
+    token = _slots.set(input_batch.idx_mapping_np)
+    try:
+        return original(self, input_batch, *arguments, **named)
+    finally:
+        _slots.reset(token)
+
+
 def install() -> None:
     """Wraps vLLM's model state once."""
     from vllm.v1.worker.gpu.model_states.mamba_hybrid import MambaHybridModelState
-    prepare = MambaHybridModelState.prepare_attn
-    if hasattr(prepare, MARK):
-        return
-
-    @functools.wraps(prepare)
-    def prepare_attn(self: Any, input_batch: Any, *arguments: Any, **named: Any) -> Any:
-        token = _slots.set(input_batch.idx_mapping_np)
-        try:
-            return prepare(self, input_batch, *arguments, **named)
-        finally:
-            _slots.reset(token)
-
-    setattr(prepare_attn, MARK, None)
-    MambaHybridModelState.prepare_attn = prepare_attn
+    wrap_once(MambaHybridModelState, "prepare_attn", MARK, _prepare_attn)
