@@ -24,7 +24,8 @@ enum class TableFault : std::int32_t {
   kSlots,       // slots of a page
   kPosition,    // a position below 0
   kTileKind,    // of a tile
-  kOutRows      // rows that are written
+  kOutRows,     // rows that are written
+  kSharedPage   // a page that an earlier run writes: they run at once, and tokens of a page share words
 };
 
 // The first fault of a sequence, run or tile.
@@ -40,6 +41,14 @@ OSCAR_HOST_DEVICE constexpr bool outside(std::int32_t id, std::int32_t count) { 
 // Whether `count` things from `first` on leave [0, limit).
 OSCAR_HOST_DEVICE constexpr bool leaves(std::int32_t first, std::int32_t count, std::int64_t limit) {
   return first < 0 || count < 0 || std::int64_t{first} + count > limit;
+}
+
+// The first of runs [0, i) that writes the page of run i, or i.
+template <class Run>
+OSCAR_HOST_DEVICE constexpr std::int32_t writer_before(const Run* runs, std::int32_t i) {
+  std::int32_t j = 0;
+  while (j < i && (runs[j].count == 0 || runs[j].page != runs[i].page)) ++j;
+  return j;
 }
 
 // Tables of a decode step. Checks only window pages that hold a token that is read or written, and table entries of
@@ -112,6 +121,9 @@ struct RunTables {
     }
     if (outside(run.page, pages)) return {TableFault::kPage, i, 0, run.page, pages};
     if (run.first_position < 0) return {TableFault::kPosition, i, 0, run.first_position, 0};
+    if (rows >= 0 && writer_before(runs, i) < i) {
+      return {TableFault::kSharedPage, i, writer_before(runs, i), run.page, 0};
+    }
     const std::int32_t ring = ring_pages * kPageTokens;
     for (std::int32_t t = 0; window_table != nullptr && t < run.count; ++t) {
       const std::int32_t column = sink_pages + (run.first_row % ring + t) % ring / kPageTokens;
@@ -140,6 +152,9 @@ struct NewRunTables {
     if (run.page != -1 && outside(run.page, pages)) return {TableFault::kPage, i, 0, run.page, pages};
     if (run.page != -1 && leaves(run.first_slot, run.count, kPageTokens)) {
       return {TableFault::kSlots, i, run.first_slot, run.count, kPageTokens};
+    }
+    if (run.page != -1 && writer_before(runs, i) < i) {
+      return {TableFault::kSharedPage, i, writer_before(runs, i), run.page, 0};
     }
     if (run.window_page == -1) return {};
     if (outside(run.window_page, window_pages)) return {TableFault::kWindowPage, i, 0, run.window_page, window_pages};

@@ -120,6 +120,18 @@ TEST(TableRules, RunsAndTiles) {
   EXPECT_EQ(fresh({60, 64, -1, 0, 64, 5}), "run 0 reads 64 rows from 60 on, and there are 100");
   EXPECT_EQ(fresh({0, 64, -1, 0, 64, 5}, 100), "run 0 has positions up to 128, and phases have 100");
 
+  // Two runs of a launch in one page would write its words at once.
+  const std::vector<NewRun> shared{
+      {0, 8, 3, 0, 64, -1}, {8, 0, 3, 8, 72, -1}, {8, 8, -1, 0, 0, 5}, {8, 8, -1, 0, 0, 5}, {16, 8, 3, 8, 72, 5}};
+  for (std::int32_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(oscar_kv::fault_text(NewRunTables{shared.data(), 100, 8, 6, 0}(i), "run"),
+              i < 4 ? "" : "run 4 writes page 3, which run 0 writes");
+  }
+  const std::vector<PageRun> twice{{0, 8, 3, 0, 0}, {8, 8, 3, 8, 8}};
+  EXPECT_EQ(oscar_kv::fault_text(RunTables{twice.data(), 100, 8, nullptr, 0, 0, 0}(1), "run"),
+            "run 1 writes page 3, which run 0 writes");
+  EXPECT_EQ(oscar_kv::fault_text(RunTables{twice.data(), -1, 8, nullptr, 0, 0, 0}(1), "run"), "") << "reads may";
+
   const auto tile = [](PastTile t) { return oscar_kv::fault_text(TileTables{&t, 50, 100, 8, 6, 0}(0), "tile"); };
   EXPECT_EQ(tile({0, 0, 64, 7, 0, 16}), "");
   EXPECT_EQ(tile({1, 0, 64, 5, 0, 0}), "");

@@ -121,7 +121,7 @@ def test_every_new_token_is_stored_once(policy):
         assert all(copies[c.kept + p // 64, p] == c.first - base + p - p % 64 for c in copied for p in range(policy.sink))
 
 
-@pytest.mark.parametrize("policy", [p for p in POLICIES if not p.write_through])
+@pytest.mark.parametrize("policy", POLICIES)
 def test_runs_of_a_launch_share_no_page(policy):
     for seed in range(40):
         for runs in (chunk_plan.new_runs(policy, batches(seed)), chunk_plan.leaving_runs(policy, batches(seed))):

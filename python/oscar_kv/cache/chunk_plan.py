@@ -141,14 +141,18 @@ def leaving_runs(policy: Policy, chunks: Sequence[Chunk]) -> list[tuple[int, ...
 
 def new_runs(policy: Policy, chunks: Sequence[Chunk]) -> list[tuple[int, ...]]:
     """New tokens: (first row, count, row of the batch, page of the sequence or -1, first slot, position, column of
-    its windows or -1). Rows count from the first chunk's first token."""
+    its windows or -1). Rows count from the first chunk's first token. Two runs never share a page, because they are
+    written at once and tokens of a page share words."""
     made: list[tuple[int, ...]] = []
     base = chunks[0].first
     for c in chunks:
         end = c.start + c.count
         coded = policy.quantized_end(end)
-        for first, last, paged, recent in ((0, policy.sink, False, True), (policy.sink, coded, True, False),
-                                           (coded, end, policy.write_through, True)):
+        both = coded  # the first token whose run goes to a page and to the windows
+        if policy.write_through and coded > c.start:
+            both = min(end, coded + (policy.sink - coded) % PAGE_TOKENS)
+        for first, last, paged, recent in ((0, policy.sink, False, True), (policy.sink, both, True, False),
+                                           (coded, both, False, True), (both, end, policy.write_through, True)):
             origin = policy.sink if paged else 0
             for at, until in _cut(max(first, c.start), min(last, end), origin):
                 body = at - origin

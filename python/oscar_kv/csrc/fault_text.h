@@ -37,6 +37,8 @@ inline std::string fault_text(const oscar::kernels::FoundFault& fault, const std
       return "the kind of " + of + ids;
     case TableFault::kOutRows:
       return of + " writes " + value + " rows from " + place + " on, and there are " + limit;
+    case TableFault::kSharedPage:
+      return of + " writes page " + value + ", which run " + place + " writes";
   }
   return "";
 }

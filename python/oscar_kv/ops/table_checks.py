@@ -151,6 +151,12 @@ def _positions(held: torch.Tensor, item: str, position: torch.Tensor, count: tor
     return faults
 
 
+def _shared(writes: torch.Tensor, page: torch.Tensor) -> Fault:
+    """Runs of a launch write at once, and tokens of a page share words."""
+    same = ((page[:, None] == page) & writes[:, None] & writes).tril(-1)
+    return same.any(dim=1), lambda i: f"run {i} writes page {int(page[i])}, which run {int(same[i].nonzero()[0])} writes"
+
+
 def check_runs(op: str, runs: torch.Tensor, rows: int | None, pages: int) -> None:
     """Runs [R, 5] (tables.RUN) of `rows` rows into a pool of pages; rows None: whole pages that are read."""
     first, count, page, slot, position = runs.long().unbind(1)
@@ -159,7 +165,7 @@ def check_runs(op: str, runs: torch.Tensor, rows: int | None, pages: int) -> Non
     if rows is not None:
         faults.append(_rows(held, "run", first, count, rows))
     faults += [_page(held, "run", page, pages), *_positions(held, "run", position, count, 0)]
-    _first_fault(op, faults)
+    _first_fault(op, faults if rows is None else [*faults, _shared(held, page)])
 
 
 def check_window_runs(op: str, runs: torch.Tensor, window_table: torch.Tensor, pages: int, window_pages: int,
@@ -174,7 +180,8 @@ def check_window_runs(op: str, runs: torch.Tensor, window_table: torch.Tensor, p
     ring, held = ring_pages * PAGE_TOKENS, count != 0
     rows = len(window_table) * ring
     check_runs(op, torch.stack([torch.zeros_like(first), count, page, slot, position], dim=1), None, pages)
-    _first_fault(op, [(held & ((first < 0) | (first >= rows)), _rows(held, "run", first, count, rows)[1])])
+    _first_fault(op, [(held & ((first < 0) | (first >= rows)), _rows(held, "run", first, count, rows)[1]),
+                      _shared(held, page)])
     # A run of at most 64 tokens lies in one page of the ring, or in two.
     sequence, at = first.clamp(0, max(rows - 1, 0)) // ring, first % ring
     columns = torch.stack([at, (at + count - 1) % ring], dim=1) // PAGE_TOKENS + first_pages
@@ -193,7 +200,7 @@ def check_new_runs(op: str, runs: torch.Tensor, rows: int, pages: int, window_pa
     held = count != 0
     paged, kept = held & (page != -1), held & (window != -1)
     _first_fault(op, [_rows(held, "run", first, count, rows), *_positions(held, "run", position, count, positions),
-                      _page(paged, "run", page, pages), _slots(paged, "run", slot, count),
+                      _page(paged, "run", page, pages), _slots(paged, "run", slot, count), _shared(paged, page),
                       _page(kept, "run", window, window_pages, "window page"),
                       _slots(kept, "run", position % PAGE_TOKENS, count)])
 
