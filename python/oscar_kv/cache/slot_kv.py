@@ -76,8 +76,11 @@ class SlotTable:
             held &= on_device < self.slots
         torch.mul(lengths, held, out=self._lengths[:count])
         if not table.is_contiguous() or table.dtype != torch.int32:
-            if self._table is None or self._table.shape[1] != table.shape[1]:
+            if self._table is None:
                 self._table = torch.zeros((self.slots, table.shape[1]), dtype=torch.int32, device=device)
+            if self._table.shape[1] != table.shape[1]:  # recorded graphs read the old ones
+                raise InputError(f"block tables came with {table.shape[1]} columns after {self._table.shape[1]}; this "
+                                 "engine is not one that oscar-kv was written for")
             self._table[:count] = table
             table = self._table[:count]
         made = Rows(self._lengths[:count], table, self._window_table[:count])
