@@ -1,4 +1,4 @@
-// Decodes only the last tokens of a long sequence. A prefill pass fills the paged cache with the tokens before them.
+// Decodes only the last tokens of a long sequence. An exact pass fills the paged cache with the tokens before them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,7 +12,7 @@
 
 namespace oscar {
 
-// Forwards a prefill pass to `inner`, and appends the first `tokens` keys and values of each layer to the cache as
+// Forwards an exact pass to `inner`, and appends the first `tokens` keys and values of each layer to the cache as
 // sequence 0. Each call holds one sequence from position 0 on. inner and cache must outlive the object.
 class CacheFiller : public Attention {
  public:

@@ -53,7 +53,7 @@ class Runner {
       result_.scored.push_back({m, "decode"});
       ++paged_;
     }
-    paths_ = options.prefill && options.decode ? paged_ : 0;
+    paths_ = options.prefill && options.decode && !only_last() ? paged_ : 0;
     const at::Device device = decoder.options().device;
     const std::size_t threads = options.background_checks || device.is_cuda() ? kCheckThreads : 0;
     for (std::size_t i = 0; i < threads; ++i) checks_.emplace_back(device, kMostWaiting);
@@ -92,7 +92,7 @@ class Runner {
     std::uint64_t passes = 1, decoded = 0;
     for (const KvMethod* m : methods_) {
       decoded += options_.decode && m->paged() ? 1 : 0;
-      passes += (options_.prefill && m->quantized) || (only_last() && m->paged()) ? 1 : 0;
+      passes += (options_.prefill && m->quantized ? 1 : 0) + (only_last() && m->paged() ? 1 : 0);
     }
     const std::uint64_t decoded_tokens =
         only_last() ? own_sequences() * static_cast<std::uint64_t>(set_.context - tail_begin()) : tokens;
@@ -223,11 +223,10 @@ class Runner {
         plan_baseline(s, baseline[i], passes);
       }
       for (std::size_t r = 0; r < hidden.size(); ++r) {
-        if (result_.scored[r].path != "prefill") continue;
-        // With both paths, the decode row of a method follows its prefill row.
-        const bool fills = only_last() && result_.scored[r].method->paged();
-        if (result_.scored[r].method->quantized || fills) {
-          plan_prefill(s, r, hidden[r][i], fills ? &hidden[r + 1][i] : nullptr, passes);
+        if (result_.scored[r].path == "prefill") {
+          if (result_.scored[r].method->quantized) plan_prefill(s, r, hidden[r][i], passes);
+        } else if (only_last()) {
+          plan_tail(s, r, hidden[r][i], passes);
         }
       }
     }
@@ -327,41 +326,44 @@ class Runner {
     passes.push_back(std::move(again));
   }
 
-  // decoded: null, or the destination for hidden states of the decode path, whose cache the pass fills.
-  void plan_prefill(std::size_t s, std::size_t row, at::Tensor& hidden, at::Tensor* decoded,
-                    std::vector<Pass>& passes) {
+  void plan_prefill(std::size_t s, std::size_t row, at::Tensor& hidden, std::vector<Pass>& passes) {
     const KvMethod& method = *result_.scored[row].method;
     hidden = saved_hidden(s, std::to_string(row), false);
-    if (decoded != nullptr) *decoded = saved_hidden(s, std::to_string(row + 1), false);
-    if (hidden.defined() && (decoded == nullptr || decoded->defined())) {
+    if (hidden.defined()) {
       progress_.advance(set_.sequences[s].size());
       return;
     }
     Pass pass{s, verify_phase::forward_of(method), false, {}, {}, {}};
     pass.attention.push_back(std::make_unique<SimulatedPrefillAttention>(method, options_.timeline));
-    if (decoded != nullptr) {
-      pass.cache = std::make_shared<PagedAttention>(method, decoder_.config(), decoder_.options().device);
-      pass.attention.push_back(std::make_unique<CacheFiller>(*pass.attention.back(), *pass.cache, tail_begin()));
-    }
-    pass.done = [this, s, row, &hidden, decoded, cache = pass.cache](const at::Tensor& states) {
+    pass.done = [this, s, row, &hidden](const at::Tensor& states) {
       hidden = states;
       saved_.save(s, std::to_string(row), states, {});
-      if (decoded != nullptr) run_tail(s, row + 1, states, *cache, *decoded);
     };
     passes.push_back(std::move(pass));
   }
 
-  // Decodes the last tokens of a sequence after the filled cache. For earlier tokens, `hidden` has the states of the
-  // prefill pass, which are not scored.
-  void run_tail(std::size_t s, std::size_t row, const at::Tensor& states, PagedAttention& cache, at::Tensor& hidden) {
-    {
-      const Timeline::Phase decoding(options_.timeline, verify_phase::decode_of(*result_.scored[row].method));
+  // The last tokens of a sequence, decoded after an exact pass has filled the cache with the others: engines attend to
+  // a prompt's own tokens in BF16. For earlier tokens, `hidden` has the states of that pass, which are not scored.
+  void plan_tail(std::size_t s, std::size_t row, at::Tensor& hidden, std::vector<Pass>& passes) {
+    const KvMethod& method = *result_.scored[row].method;
+    hidden = saved_hidden(s, std::to_string(row), false);
+    if (hidden.defined()) {
+      progress_.advance(static_cast<std::uint64_t>(2 * set_.context - tail_begin()));
+      return;
+    }
+    Pass pass{s, verify_phase::forward_of(baseline_), false, {}, {}, {}};
+    pass.cache = std::make_shared<PagedAttention>(method, decoder_.config(), decoder_.options().device);
+    pass.attention.push_back(std::make_unique<SimulatedPrefillAttention>(baseline_));
+    pass.attention.push_back(std::make_unique<CacheFiller>(*pass.attention.back(), *pass.cache, tail_begin()));
+    pass.done = [this, s, row, &method, &hidden, cache = pass.cache](const at::Tensor& states) {
+      const Timeline::Phase decoding(options_.timeline, verify_phase::decode_of(method));
       const at::Tensor tail =
-          decode_tail(decoder_, set_.sequences[s], tail_begin(), cache,
+          decode_tail(decoder_, set_.sequences[s], tail_begin(), *cache,
                       [this](std::int64_t tokens) { progress_.advance(static_cast<std::uint64_t>(tokens)); });
       hidden = at::cat({states.narrow(0, 0, tail_begin()), tail});
-    }
-    saved_.save(s, std::to_string(row), hidden, {});
+      saved_.save(s, std::to_string(row), hidden, {});
+    };
+    passes.push_back(std::move(pass));
   }
 
   void run_decode(std::size_t begin, std::size_t end, std::vector<std::vector<at::Tensor>>& hidden) {

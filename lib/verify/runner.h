@@ -29,8 +29,8 @@ struct RunnerOptions {
   CacheWindows tiers;                 // whose sink and recent windows define the masses in layer errors
   std::int64_t layer_sequences = 1;   // sequences with layer errors
   std::int64_t decode_batch = 8;      // sequences decoded together
-  // Tokens of each sequence on the decode path, after a cache that the prefill pass fills (decode_tail.h); 0: all.
-  // Needs both paths and can_fill_cache().
+  // Tokens of each sequence on the decode path, after a cache that an exact pass fills (decode_tail.h), as in an engine
+  // whose prompts come in one chunk; 0: all. Needs both paths and can_fill_cache().
   std::int64_t decode_last = 0;
   std::int64_t streamed_batch = 8;   // sequences that pass through streamed layers together
   const VerifyWork* work = nullptr;  // null: saves nothing
@@ -52,8 +52,8 @@ struct RunnerResult {
   ScoreStore scores;                            // row r belongs to scored[r]
   std::vector<std::vector<LayerError>> layers;  // [methods]; empty for bf16
   std::vector<CacheCheck> caches;               // [methods], first sequence; empty for methods without pages
-  std::vector<KlMetrics> path_difference;       // [methods with pages], KL(prefill || decode); empty unless both ran
-  double null_kl = 0;                           // largest KL between two baseline runs of the first sequence
+  std::vector<KlMetrics> path_difference;  // [methods with pages], KL(prefill || decode); empty unless both ran whole
+  double null_kl = 0;                      // largest KL between two baseline runs of the first sequence
   std::int64_t null_tokens = 0;
   std::int64_t tokens = 0;  // scored
 };

@@ -101,7 +101,7 @@ SelfCheck writer_reader(const VerifyReport& report, const RunnerResult& run, boo
 SelfCheck prefill_decode(const RunnerResult& run, bool reduced) {
   SelfCheck check{"prefill_decode", "", std::nullopt, std::nullopt, std::nullopt};
   if (run.path_difference.empty()) {
-    check.detail = "one path ran; --path both compares them";
+    check.detail = "one path ran whole; --path both without --decode-last compares them";
     return check;
   }
   double worst = -1;

@@ -156,7 +156,7 @@ TEST(Runner, TwoRunsAreEqualToTheBit) {
   }
 }
 
-TEST(Runner, TheLastTokensAreDecodedBehindACacheThatThePrefillFilled) {
+TEST(Runner, TheLastTokensAreDecodedAfterACacheThatAnExactPassFilled) {
   const std::vector<KvMethod> methods = {plain().method("bf16"), plain().method("naive2"), plain().method("hadamard2")};
   const SequenceSet set = sequences(200, 2);
   RunnerOptions options = both_paths();
@@ -171,11 +171,15 @@ TEST(Runner, TheLastTokensAreDecodedBehindACacheThatThePrefillFilled) {
       EXPECT_EQ(tail.scores.row(2 * m)[s].kl, whole.scores.row(2 * m)[s].kl) << methods[m].id << ", prefill";
       EXPECT_EQ(tail.scores.row(2 * m + 1)[s].kl.size(), 39u);
     }
-    const double own = std::max(mean_kl(whole, 2 * m), 1e-4);
-    EXPECT_LT(std::abs(mean_kl(tail, 2 * m + 1) - mean_kl(whole, 2 * m + 1)), 0.05 * own) << methods[m].id;
-    EXPECT_LT(tail.path_difference[m].mean, 0.05 * own) << methods[m].id;
-    EXPECT_GT(tail.path_difference[m].mean, 0.0) << methods[m].id << ": nothing was decoded";
+    const double all = mean_kl(whole, 2 * m + 1), last = mean_kl(tail, 2 * m + 1);
+    EXPECT_GT(last, 0.0) << methods[m].id << ": nothing was decoded";
+    if (methods[m].quantized) {  // its prompt attends in BF16
+      EXPECT_LT(last, 0.9 * all) << methods[m].id;
+    } else {
+      EXPECT_LT(last, 1e-4);
+    }
   }
+  EXPECT_TRUE(tail.path_difference.empty()) << "the prefill path reads codes where the other one has read none";
 }
 
 TEST(Runner, DecodingTheLastTokensGoesOnFromEveryRecord) {

@@ -154,7 +154,8 @@ def _positions(held: torch.Tensor, item: str, position: torch.Tensor, count: tor
 def _shared(writes: torch.Tensor, page: torch.Tensor) -> Fault:
     """Runs of a launch write at once, and tokens of a page share words."""
     same = ((page[:, None] == page) & writes[:, None] & writes).tril(-1)
-    return same.any(dim=1), lambda i: f"run {i} writes page {int(page[i])}, which run {int(same[i].nonzero()[0])} writes"
+    return same.any(dim=1), lambda i: (f"run {i} writes page {int(page[i])}, which run {int(same[i].nonzero()[0])} "
+                                       "writes")
 
 
 def check_runs(op: str, runs: torch.Tensor, rows: int | None, pages: int) -> None:
