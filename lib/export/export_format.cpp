@@ -58,7 +58,6 @@ std::vector<ExportFormat> build() {
            .summary = "the bundle, and a generate() of its own that loads it",
            .has_card = true,
            .note = "README.md there says how a model takes it along.",
-           .unsupported = transformers_unsupported,
            .plan = transformers_plan,
            .write = write_transformers},
           engine_format("vllm", vllm_engine),
@@ -67,7 +66,6 @@ std::vector<ExportFormat> build() {
            .summary = "the folder to upload to the Hugging Face Hub, which --bundle hf:ORG/NAME reads",
            .has_card = true,
            .note = "Upload it with: hf upload ORG/NAME FOLDER",
-           .unsupported = transformers_unsupported,
            .plan = hub_plan,
            .write = write_hub},
           {.id = "absorbed",
@@ -75,7 +73,6 @@ std::vector<ExportFormat> build() {
            .note = "oscar_bundle there goes with the new checkpoint: its values need no transform.",
            .model_use = "the checkpoint to rewrite",
            .rewrites_model = true,
-           .unsupported = transformers_unsupported,
            .check_model = check_absorb,
            .plan = absorbed_plan,
            .write = write_absorbed}};

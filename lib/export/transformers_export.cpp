@@ -8,7 +8,6 @@
 #include "export/bundle_copy.h"
 #include "export/checksums.h"
 #include "export/export_card.h"
-#include "layout/left_out.h"
 
 namespace oscar {
 namespace {
@@ -61,17 +60,6 @@ std::string card(const ServedForm& form, const ExportOptions& options) {
 }
 
 }  // namespace
-
-std::optional<std::string> transformers_unsupported(const ExportFormat& format, const Bundle& bundle) {
-  const std::int64_t layers = bundle.model.value("layers", std::int64_t{0});
-  std::vector<LeftOutLayer> others = read_left_out(bundle.model, layers, "the bundle");
-  std::erase_if(others, [](const LeftOutLayer& other) { return !other.reads; });
-  if (others.empty()) return std::nullopt;
-  return "what format " + format.id +
-         " makes is served by oscar_kv, which does not compute layers that read the cache of another one, but the " +
-         "bundle leaves out " + left_out_text(others) +
-         ": export it as sglang-branch, or evaluate it with oscar-verify";
-}
 
 std::string transformers_plan(const ServedForm& form, const ExportOptions&) {
   return "a bundle of " + std::to_string(form.bundle.layers.size()) + " layers with a generate() of its own";

@@ -11,9 +11,7 @@
 
 namespace oscar {
 
-// The functions of the row `transformers` of export_formats(). The row `absorbed` also uses the first one, because
-// oscar_kv serves its bundle too.
-std::optional<std::string> transformers_unsupported(const ExportFormat& format, const Bundle& bundle);
+// The functions of the row `transformers` of export_formats().
 std::string transformers_plan(const ServedForm& form, const ExportOptions& options);
 
 // Writes the directory atomically and returns its file names.

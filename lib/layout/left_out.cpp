@@ -1,8 +1,5 @@
 #include "layout/left_out.h"
 
-#include <charconv>
-#include <string_view>
-
 #include "base/errors.h"
 #include "base/foreign_text.h"
 #include "base/json_range.h"
@@ -11,23 +8,11 @@ namespace oscar {
 namespace {
 
 constexpr std::size_t kShownReason = 80;  // bytes
-// Start of the reason of a layer that reads another's cache. It is the only such sign in files without "reads".
-constexpr std::string_view kReads = "reads the keys and values of layer ";
-
-std::optional<std::int64_t> layer_read(const Json& entry, std::int64_t layer, const std::string& reason,
-                                       const std::string& where) {
-  if (entry.contains("reads")) return json_int_within(entry, "reads", where, 0, layer - 1);
-  if (!reason.starts_with(kReads)) return std::nullopt;
-  std::int64_t source = 0;
-  const char* const begin = reason.data() + kReads.size();
-  const auto [end, error] = std::from_chars(begin, reason.data() + reason.size(), source);
-  return error == std::errc() && source >= 0 && source < layer ? std::optional(source) : std::nullopt;
-}
 
 }  // namespace
 
 LeftOutLayer reads_another(std::int64_t layer, std::int64_t source) {
-  return {layer, std::string(kReads) + std::to_string(source) + ", no cache of its own", source};
+  return {layer, "reads the keys and values of layer " + std::to_string(source) + ", no cache of its own", source};
 }
 
 Json left_out_json(const std::vector<LeftOutLayer>& layers) {
@@ -49,7 +34,9 @@ std::vector<LeftOutLayer> read_left_out(const Json& model, std::int64_t layers, 
     if (reason.empty()) {
       throw InputError(where + ": layer " + std::to_string(layer) + " is left out without a reason, expected one");
     }
-    others.push_back({layer, reason, layer_read(entry, layer, reason, where + ", left_out")});
+    others.push_back({layer, reason, {}});
+    if (entry.contains("reads"))
+      others.back().reads = json_int_within(entry, "reads", where + ", left_out", 0, layer - 1);
   }
   if (static_cast<std::int64_t>(others.size()) >= layers) {
     throw InputError(where + ": 'left_out' has all " + std::to_string(layers) + " layers, expected fewer");

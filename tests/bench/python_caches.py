@@ -86,8 +86,8 @@ def ours(model, batch, context):
 
 
 def held_bytes(cache):
-    if hasattr(cache, "allocated_bytes"):
-        return cache.allocated_bytes()
+    if hasattr(cache, "attached"):
+        return cache.nbytes
     found = 0
     for layer in cache.layers:
         for name in ("keys", "values", "_quantized_keys", "_quantized_values"):

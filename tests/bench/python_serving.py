@@ -131,7 +131,7 @@ def generate(contexts, model, tokens=24):
             model.generate(ids, past_key_values=cache, max_new_tokens=tokens, do_sample=False, logits_processor=[clock], pad_token_id=0)
             steps = [b - a for a, b in zip(clock.times, clock.times[1:])]
             if name in bundles:
-                held = cache.allocated_bytes()
+                held = cache.nbytes
                 oscar_kv.detach(model)
             else:
                 held = sum(t.numel() * t.element_size() for layer in cache.layers for t in (layer.keys, layer.values))

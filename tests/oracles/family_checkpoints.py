@@ -126,9 +126,6 @@ CASES = {
     "gemma4-shared-wrapped": ("gemma4", GEMMA4_SHARED | dict(global_head_dim=24), dict(wrapper=True)),
 }
 
-
-SHARED_CASES = {"gemma4-shared", "gemma4-shared-wrapped"}  # layers that read the cache of another one
-
 # Frequencies by the length of the sequence: the same for both sides of 96 tokens.
 _HALVES = 18  # pairs that turn: three quarters of 48 channels
 BY_LENGTH = {

@@ -35,6 +35,13 @@ def card_commands(bundle, model, form, folder):
     return [shlex.split(block.replace("\\\n", " ")) for block in blocks]
 
 
+def window_rows(kv, sequence, positions):
+    """Keys and values [N, Hkv, d] of tokens in the windows of one sequence of a PagedKV."""
+    import torch
+    position = torch.as_tensor(positions, device=kv.code.device)
+    return kv.tiers.layout.rows(kv.windows, kv.window_table, torch.full_like(position, sequence), position)
+
+
 @pytest.fixture(scope="session")
 def fit(tmp_path_factory):
     """fit("tiny-qwen3", "--method", "waterfill"): the folder of a bundle for a sample model, windows of 16 and 48 tokens."""

@@ -232,7 +232,7 @@ def test_cache(layout, d, group, flush, rotated_mean):
     key, value = LAYOUTS[layout]
     cpu, cuda = caches(flush, 2, d=d, key=key, value=value, recent=48, sink=16, rotated_mean=rotated_mean)
     assert cuda.step_unsupported is None
-    assert (cuda.decode_unsupported(group) is None) == (not rotated_mean or layout != "uniform")
+    assert (cuda.tiers.decode_unsupported(group) is None) == (not rotated_mean or layout != "uniform")
     for round_, counts in enumerate(([150, 90], [40, 70])):
         k, v = randn(sum(counts), 2, d, seed=20 + round_), randn(sum(counts), 2, d, seed=30 + round_)
         cpu.append(k, v, counts), cuda.append(k.cuda(), v.cuda(), counts)
@@ -283,7 +283,7 @@ def test_large_means_of_keys(sequences):
     (dict(d=24), 1), (dict(d=128), 20), (dict(d=128, group=32), 2)])
 def test_what_kernels_do_not_serve_goes_to_the_reference(bundle, group):
     cpu, cuda = caches(1, 1, sink=16, recent=48, **bundle)
-    assert cuda.decode_unsupported(group) is not None
+    assert cuda.tiers.decode_unsupported(group) is not None
     d = bundle["d"]
     k, v = randn(200, 2, d, seed=1), randn(200, 2, d, seed=2)
     cpu.append(k, v, [200]), cuda.append(k.cuda(), v.cuda(), [200])
@@ -303,7 +303,7 @@ def test_rules():
              "everything": Rule(100, 70, 3.0, torch.tensor([1.0, 4.0, -2.0, 0.5]))}
     for name, rule in rules.items():
         cpu, cuda = caches(sink=16, recent=48, key=(4, 2, 1, 1), value=(4, 2, 1, 1))
-        assert (cuda.decode_unsupported(2, rule) is None) == (name in ("window", "sinks")), name
+        assert (cuda.tiers.decode_unsupported(2, rule) is None) == (name in ("window", "sinks")), name
         on_gpu = dataclasses.replace(rule, sinks=None if rule.sinks is None else rule.sinks.cuda())
         k, v = randn(240, 2, 128, seed=1), randn(240, 2, 128, seed=2)
         cpu.append(k, v, [150, 90]), cuda.append(k.cuda(), v.cuda(), [150, 90])

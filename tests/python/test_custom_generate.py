@@ -225,7 +225,7 @@ class TestRefusals:
             model.generate(ids, trust_remote_code=False, custom_generate=str(exported), **GREEDY)
 
 
-@pytest.mark.parametrize("name, windows", [("gpt-oss", (8, 24)), ("qwen3-next", (8, 16)), ("gemma4", (8, 16))])
+@pytest.mark.parametrize("name, windows", [("gpt-oss", (8, 24)), ("qwen3-next", (8, 16)), ("gemma4", (8, 16)), ("gemma4-shared", (8, 16))])
 def test_layers_that_the_bundle_leaves_out(name, windows, tmp_path):
     """Windows that stay in BF16, delta nets, windows in heads of another size: generate() is what attach() gives."""
     from test_families import bundle_for, family_checkpoints

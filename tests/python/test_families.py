@@ -16,7 +16,7 @@ import family_checkpoints  # noqa: E402
 
 torch.set_num_threads(1)
 LINEAR = {"qwen3-next", "qwen3-5", "qwen3-5-wrapped", "qwen3-5-moe", "qwen3-5-moe-wrapped"}  # layers of linear attention among others
-APART = {"gemma4", "gemma4-moe-wrapped", "gemma4-unified-wrapped"}  # layers with a window in heads of another size
+APART = {"gemma4", "gemma4-moe-wrapped", "gemma4-unified-wrapped", "gemma4-shared"}  # layers with a window in heads of another size
 TEXT, CONTEXT, WINDOWS = 2000, 90, (8, 16)  # characters; tokens of each sequence; where most of them are coded
 # Windows that hold all that sliding layers see, which the bundle then leaves out.
 WINDOWS_OF = {"gemma3": (8, 24), "cohere2": (8, 17), "gemma4-alike": (8, 24)}
@@ -49,7 +49,7 @@ def decode_kl(model, bundle, folder):
     return next(m["kl"]["mean"] for m in report["methods"] if m["id"] == "oscar")
 
 
-SERVED = sorted(set(family_checkpoints.CASES) - family_checkpoints.SHARED_CASES)
+SERVED = sorted(family_checkpoints.CASES)
 
 
 @pytest.mark.parametrize("name", [*SERVED, "phi3-longrope"])
@@ -90,14 +90,7 @@ def test_attach(name, tmp_path):
     kinds = getattr(model.config.get_text_config(), "layer_types", None) or ()
     linear = [i for i, kind in enumerate(kinds) if kind == "linear_attention"]
     sliding = [i for i, kind in enumerate(kinds) if kind == "sliding_attention"]
-    assert left_out == (sliding if name in {*WINDOWS_OF, *APART} else linear) and bool(linear) == (name in LINEAR)
+    readers = [*range(len(kinds) - getattr(model.config.get_text_config(), "num_kv_shared_layers", 0), len(kinds))] if "shared" in name else []
+    assert left_out == sorted({*(sliding if name in {*WINDOWS_OF, *APART} else linear), *readers}) and bool(linear) == (name in LINEAR)
     oscar_kv.detach(model)
     assert model.generate(input_ids=ids[:, :20], max_new_tokens=2, do_sample=False, pad_token_id=0).shape == (1, 22)
-
-
-def test_shared_caches_are_refused(tmp_path):
-    folder = family_checkpoints.make("gemma4-shared", tmp_path / "model", tokenizer=SAMPLES / "tiny-qwen3")
-    bundle = bundle_for(folder, tmp_path)
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    with pytest.raises(oscar_kv.InputError, match="layers that read the cache of another layer"):
-        oscar_kv.attach(model, bundle)

@@ -51,7 +51,7 @@ def found(name, folder, device, graphs=None):
         for i in range(CONTEXT):
             parts.append(model(input_ids=ids[:, i:i + 1], past_key_values=cache, use_cache=True).logits.cpu())
         group = model.config.num_attention_heads // model.config.num_key_value_heads
-        assert device == "cpu" or all(layer.kv.decode_unsupported(group) is None and layer.kv.step_unsupported is None for layer in cache.layers)
+        assert device == "cpu" or all(layer.kv.tiers.decode_unsupported(group) is None and layer.kv.step_unsupported is None for layer in cache.layers)
         assert graphs is not True or cache.steps.recorded is not None, "no step was recorded"
     logits = torch.cat(parts, dim=1)
     assert divergence(logits, base)[:, :FIRST].max() < 1e-3  # nothing is quantized yet, only rounded

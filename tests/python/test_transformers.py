@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import oscar_kv  # noqa: E402
-from conftest import SAMPLES  # noqa: E402
+from conftest import SAMPLES, window_rows  # noqa: E402
 from oscar_kv.files.errors import InputError  # noqa: E402
 from oscar_kv.hf.cache import CACHE_NAME  # noqa: E402
 
@@ -203,7 +203,7 @@ def test_a_chunk_is_dense_attention(name):
     config = types.SimpleNamespace(layer_types=["chunked_attention" if kind[1] else "full_attention"], attention_chunk_size=kind[1])
     bundle, module = oscar_kv.load_bundle(GOLDEN / "bundle"), types.SimpleNamespace(config=config, layer_idx=0)
     code = LayerCode(bundle, bundle.layers[0])
-    cache = OscarCache(types.SimpleNamespace(codes=[code], modules=[module], max_tokens=None, most_pages=None, flush=1))
+    cache = OscarCache(types.SimpleNamespace(codes=[code], modules=[module], sources={}, max_tokens=None, most_pages=None, flush=1))
     layer, generator = cache.layers[0], torch.Generator().manual_seed(1)
 
     def step(tokens, mask):
@@ -219,7 +219,7 @@ def test_a_chunk_is_dense_attention(name):
     without = attention(module, q, k, v, mask, scaling=0.3, **given)[0].transpose(1, 2)  # and without any cache
     assert torch.allclose(without[0], output[0], atol=1e-5) and torch.allclose(without[1, :, 30:], output[1, :, 30:], atol=1e-5)
     held = [100, 70]
-    window = [layer.kv.window_rows(b, [*range(4), *range(n - 8, n)]) for b, n in enumerate(held)]  # recent 8
+    window = [window_rows(layer.kv, b, [*range(4), *range(n - 8, n)]) for b, n in enumerate(held)]  # recent 8
     rows = layer.kv.rows(0, 2)
     mask = torch.cat([mask, torch.ones(2, 9, dtype=torch.bool)], dim=1)
     q, k, v, output = step(9, mask)

@@ -95,12 +95,6 @@ TEST(Statistics, LayersThatReadAnothersCacheNameIt) {
   const auto read = [](const Json& list) { return read_left_out({{"left_out", list}}, 5, "s"); };
   EXPECT_EQ(read(written)[1].reads, 1);
   EXPECT_FALSE(read(written)[0].reads.has_value());
-  // Files from before the field was written say it by the reason alone.
-  Json older = written;
-  older[1].erase("reads");
-  EXPECT_EQ(read(older)[1].reads, 1);
-  older[1]["reason"] = "reads the keys and values of layer 7";
-  EXPECT_FALSE(read(older)[1].reads.has_value());
 }
 
 TEST(Statistics, LayersInsideTheRecentWindowAreLeftOutByTheirNumbers) {

@@ -123,6 +123,16 @@ class PagedKV:
         self.lengths, self.oldest = list(lengths), [min(o, n) for o, n in zip(self.oldest, lengths)]
         self.device_lengths.copy_(torch.tensor(self.lengths, dtype=torch.int32))
 
+    def state(self) -> tuple[list[int], list[int], torch.Tensor]:
+        """For rewind(). Pages need no copy: earlier codes stay, later ones are written anew."""
+        return self.lengths, list(self.oldest), self.windows.clone()
+
+    def rewind(self, state: tuple[list[int], list[int], torch.Tensor]) -> None:
+        """Takes back all tokens since state()."""
+        self.lengths, self.oldest, windows = state
+        self.windows.copy_(windows)
+        self.device_lengths.copy_(torch.tensor(self.lengths, dtype=torch.int32))
+
     def _grow_to(self, lengths: list[int]) -> None:
         """The host's part of new tokens. Of a chunk, the ring gets the tokens that are not quantized at once."""
         ring = PAGE_TOKENS * self.tiers.layout.ring_pages
@@ -134,9 +144,6 @@ class PagedKV:
     def held(self) -> Held:
         table = self.table.tensor(self.code.device)
         return Held(self.pool, table, self.windows, self.window_table, self.device_lengths)
-
-    def decode_unsupported(self, group: int, rule: Rule = ALL) -> str | None:
-        return self.tiers.decode_unsupported(group, rule)
 
     def quantized_end(self, tokens: int) -> int:
         return self.tiers.quantized_end(tokens)
@@ -161,7 +168,6 @@ class PagedKV:
         """The plan of a pass with counts[b] new tokens per sequence, and pages for them."""
         lengths = [n + c for n, c in zip(self.lengths, counts)]
         self._reserve_pages(lengths)
-        self.code.transform.reserve(max(lengths), self.code.device)
         layer = self.code.layer
         room = chunk_pass.room(layer.kv_heads, layer.head_dim, sum(lengths))
         return self.table.work(self.tiers.policy(), self._chunks(counts), room, self.window_table), room
@@ -196,7 +202,6 @@ class PagedKV:
                 self.check_finite()
         else:
             self._reserve_pages(lengths)
-            self.code.transform.reserve(max(lengths), self.code.device)
             plan = self.tiers.plan(self.lengths, counts)
             self.tiers.append(self.held(), plan, key, value, self.bad)
             if plan.runs and self.code.encode_unsupported is None:
@@ -218,6 +223,7 @@ class PagedKV:
         for b, n in enumerate(lengths):
             self.table.reserve(b, self.tiers.pages_of(n))
         self._grow(self.table.used)
+        self.code.transform.reserve(max(lengths), self.code.device)
 
     def _grow(self, pages: int) -> None:
         """Makes room for this many pages, plus an eighth to keep copies rare."""
@@ -232,14 +238,11 @@ class PagedKV:
         captured."""
         self._reserve_pages([tokens] * self.batch)
         self.table.tensor(self.code.device)
-        self.code.transform.reserve(tokens, self.code.device)
 
     def reserve_more(self, tokens: int) -> None:
         """reserve() for this many more tokens of every sequence."""
-        lengths = [n + tokens for n in self.lengths]
-        self._reserve_pages(lengths)
+        self._reserve_pages([n + tokens for n in self.lengths])
         self.table.tensor(self.code.device)
-        self.code.transform.reserve(max(lengths), self.code.device)
 
     def tensors(self) -> list[torch.Tensor]:
         """The tensors that step_on_device() reads and writes; a captured graph is valid while their addresses do not
@@ -268,7 +271,6 @@ class PagedKV:
         updates the host's lengths to the device's."""
         self._grow_to([n + tokens for n in self.lengths])
         self._reserve_pages(self.lengths)
-        self.code.transform.reserve(max(self.lengths), self.code.device)
 
     @torch.no_grad()
     def step_on_device(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float,
@@ -295,11 +297,6 @@ class PagedKV:
         runs = operators.page_runs(self.table.tensor(self.code.device)[:, begin:end], self.pool.shape[0])
         rows = reference.dequantize(self.pool, runs, self.code.key.sigma, self.code.value.sigma, *self.code.numbers)
         return tuple(r.unflatten(0, (self.batch, -1)).transpose(1, 2) for r in rows)
-
-    def window_rows(self, sequence: int, positions: Sequence[int] | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values [N, Hkv, d] of tokens in the windows of one sequence."""
-        position = torch.as_tensor(positions, device=self.code.device)
-        return self.tiers.layout.rows(self.windows, self.window_table, torch.full_like(position, sequence), position)
 
     def allocated_bytes(self) -> int:
         return sum(t.numel() * t.element_size() for t in (self.windows, self.pool))

@@ -42,9 +42,6 @@ class RowCode:
         widths = list(self.widths) or [0] * 4
         return [int(self.layout == "blocks"), self.head_dim, self.group, int(self.params == "bfloat16"), *widths]
 
-    def bits_per_element(self) -> float:
-        return 8.0 * (self.code_bytes() + self.param_bytes()) / self.head_dim
-
 
 def code_of(numbers: Sequence[int]) -> RowCode:
     blocks, head_dim, group, bfloat16, *widths = numbers

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig, PreTrainedModel
-from transformers.masking_utils import flash_attention_mask
 
 from ..cache.layer_code import LayerCode
 from ..cache.shared import Shared
@@ -29,7 +28,7 @@ from ..format.page_layout import PAGE_TOKENS
 from . import cache_use
 from .adapters import check_adapters, warn_of_adapters
 from .attached import Attached
-from .attention import attention
+from .attention import attention, padding_mask
 from .cache import CACHE_NAME, OscarCache
 from .graphs import Recorder, recorder_of, wrapped
 from .offload import held, is_offloaded
@@ -39,9 +38,8 @@ from .weights import COMPUTED_IN, check_weights, computed_in, device_of_keys, ke
 NAME, ATTRIBUTE, ASSISTED = "oscar", "_oscar_attached", "assisted_generation"
 MOST_TOKENS = 2 ** 31 - 1  # positions in tables are int32
 GEMMA4 = ("gemma4_text", "gemma4_unified_text")
-# A flash attention mask function returns None or [B, keys], which is sufficient for padding here.
 AttentionInterface.register(NAME, attention)
-AttentionMaskInterface.register(NAME, flash_attention_mask)
+AttentionMaskInterface.register(NAME, padding_mask)
 
 
 def _attention_modules(model: Any) -> dict[int, nn.Module]:
@@ -61,11 +59,6 @@ def _phases(model: Any) -> Phases:
         raise InputError("the bundle needs the rotary embedding of the model (keys centered before RoPE), which has "
                          "none that is known; fit with --center mean")
     return Phases(held(rotary, "inv_freq"), rotary.attention_scaling)
-
-
-def _window(module: nn.Module, config: PreTrainedConfig) -> int:
-    """Tokens that the queries of an attention module see; 0: all."""
-    return getattr(module, "sliding_window", getattr(config, "sliding_window", None)) or 0
 
 
 def _exact_layer(bundle: Bundle, index: int) -> Layer:
@@ -106,11 +99,6 @@ def _asks_the_interface(modules: Mapping[int, nn.Module]) -> bool:
                                  for m in modules.values())
 
 
-def _linear_layers(config: PreTrainedConfig) -> set[int]:
-    """Which layers of a decoder have linear attention: they hold fixed-size states and no keys."""
-    return {i for i, kind in enumerate(getattr(config, "layer_types", None) or ()) if kind == "linear_attention"}
-
-
 def _windows_apart(config: PreTrainedConfig) -> set[int]:
     """Which layers of a decoder have a window, and heads that differ in size or number from the global layers (Gemma
     4)."""
@@ -121,16 +109,26 @@ def _windows_apart(config: PreTrainedConfig) -> set[int]:
     return {i for i, kind in enumerate(kinds) if kind == "sliding_attention"} if len(sizes) > 1 else set()
 
 
+def _sources(config: PreTrainedConfig) -> dict[int, int]:
+    """For each layer that reads the cache of another one (Gemma 4 E2B and E4B), that layer: the last one of its kind
+    that has a cache."""
+    holding = config.num_hidden_layers - (getattr(config, "num_kv_shared_layers", None) or 0)
+    kinds = getattr(config, "layer_types", None) or ()
+    return {i: max(j for j in range(holding) if kinds[j] == kinds[i])
+            for i in range(holding, config.num_hidden_layers)}
+
+
 def kept_layers(config: PreTrainedConfig) -> set[int]:
-    """The layers that stay with transformers' own cache."""
-    return _linear_layers(config) | _windows_apart(config)
+    """The layers that have no cache here: they stay with transformers' own, or read another layer's."""
+    linear = {i for i, kind in enumerate(getattr(config, "layer_types", None) or ()) if kind == "linear_attention"}
+    return linear | _windows_apart(config) | _sources(config).keys()
 
 
 def _check_model(model: Any, bundle: Bundle, modules: Mapping[int, nn.Module]) -> None:
     config = model.config.get_text_config(decoder=True)
-    if getattr(config, "num_kv_shared_layers", 0):
+    if getattr(config, "num_kv_shared_layers", 0) and config.model_type not in GEMMA4:
         raise InputError(f"{type(model).__name__} has layers that read the cache of another layer, which oscar-kv "
-                         "does not compute")
+                         "computes for Gemma 4 only")
     kept = kept_layers(config)
     for index, reason in left_out_layers(bundle.model).items():
         if index in kept:
@@ -138,7 +136,7 @@ def _check_model(model: Any, bundle: Bundle, modules: Mapping[int, nn.Module]) -
         if index not in modules:
             raise InputError(f"the bundle leaves out layer {index} ({reason}); oscar-kv serves models whose layers "
                              "all hold a KV cache or linear attention, so export the bundle for an engine instead")
-        window = _window(modules[index], config)
+        window = getattr(modules[index], "sliding_window", getattr(config, "sliding_window", None)) or 0  # 0: all
         if not 0 < window <= bundle.recent:
             raise InputError(f"the bundle leaves out layer {index} ({reason}), whose queries see {window or 'all'} "
                              f"tokens: more than its recent window of {bundle.recent} holds in BF16; fit the bundle "
@@ -272,12 +270,18 @@ def prepare(model: Any, bundle: Bundle | FileName, *, checkpoint: FileName | Non
     phases = _phases(model) if any(layer.key.rotated_mean for layer in bundle.layers) else None
     kept = kept_layers(model.config.get_text_config(decoder=True))
     exact = [_exact_layer(bundle, index) for index in left_out_layers(bundle.model) if index not in kept]
-    codes: list[LayerCode | None] = [None] * geometry(model)[0]
+    sources = _sources(model.config.get_text_config(decoder=True))
+    codes: list[LayerCode | None] = [None] * (geometry(model)[0] - len(sources))
     shared = Shared()
     for layer in [*bundle.layers, *exact]:
         codes[layer.layer] = LayerCode(bundle, layer, phases, device_of_keys(projection_of(modules[layer.layer])),
                                        shared)
-    attached = Attached(bundle, codes, modules, max_tokens, flush, model.config)
+    for reader, source in sources.items():
+        code, place = codes[source], device_of_keys(projection_of(modules[reader]))
+        if code is not None and place != code.device:
+            raise InputError(f"layer {reader} is on {place} and reads the cache of layer {source} on {code.device}; "
+                             "load the model on one device")
+    attached = Attached(bundle, codes, modules, max_tokens, flush, model.config, sources)
     attached.graphs = _recorder(model, attached, graphs)
     _warn_of_reference(attached, _group(model))
     warn_of_adapters(model)

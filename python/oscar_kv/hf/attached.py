@@ -26,12 +26,12 @@ def rule_of(module: nn.Module, window: int | None = None, cap: float | None = No
 class Attached:
     """The result of attach() for a model and a bundle; oscar_kv.detach(model) undoes it. codes: None
     for layers with linear attention, or with a window in heads of another size; they keep transformers' own
-    states."""
+    states. sources: which earlier layer's cache the last layers read, which have no codes."""
 
     def __init__(self, bundle: Bundle, codes: Sequence[LayerCode | None], modules: Mapping[int, nn.Module],
-                 max_tokens: int | None, flush: int, config: Any = None) -> None:
+                 max_tokens: int | None, flush: int, config: Any = None, sources: Mapping[int, int] = {}) -> None:
         """modules: attention modules by layer."""
-        self.bundle, self.codes, self.config = bundle, list(codes), config
+        self.bundle, self.codes, self.config, self.sources = bundle, list(codes), config, sources
         self.modules: weakref.WeakSet[Any] = weakref.WeakSet(modules.values())
         cap = None if config is None else getattr(config.get_text_config(decoder=True), "attn_logit_softcapping", None)
         self.rules = {index: rule_of(module, cap=cap) for index, module in modules.items()}  # without their windows

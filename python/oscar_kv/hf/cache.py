@@ -43,6 +43,7 @@ class OscarLayer(CacheLayerMixin):
     def __init__(self, owner: "OscarCache", index: int, code: LayerCode) -> None:
         super().__init__()
         self.owner, self.index, self.code = owner, index, code
+        self.last_reader = max((i for i, source in owner.attached.sources.items() if source == index), default=index)
         self._kv: PagedKV | None = None        # once the batch size is known (is_initialized)
         self.columns = 0                       # tokens including padding, as attention masks count them
         # [B, first columns] bool on the CPU: not padding; later columns have no padding
@@ -132,6 +133,15 @@ class OscarLayer(CacheLayerMixin):
             between = valid.new_ones(keys.shape[0], self.columns - held.shape[1])
             self.held = torch.cat([held, between, valid], dim=1)
         self.columns, self.pending = self.columns + keys.shape[2], None
+
+    def state(self) -> Any:
+        """For rewind()."""
+        return self.columns, self.held, self.pending, self.kv.state()
+
+    def rewind(self, state: Any) -> None:
+        """Takes back all tokens since state()."""
+        self.columns, self.held, self.pending, held = state
+        self.kv.rewind(held)
 
     def get_seq_length(self) -> int:
         return self.columns
@@ -246,9 +256,6 @@ class OscarCache(Cache):
         """The tensors that a recorded step reads and writes, beside weights."""
         return [t for layer in self.paged for t in layer.kv.tensors()]
 
-    def places(self) -> tuple[int, ...]:
-        return tuple(t.data_ptr() for t in self.tensors())
-
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
         """Inside, attention launches its kernels but does not count."""
@@ -266,13 +273,10 @@ class OscarCache(Cache):
             layer.kv.count(steps)
             layer.columns += steps
 
-    def allocated_bytes(self) -> int:
-        """Bytes of windows and pages in all layers."""
-        return sum(layer.kv.allocated_bytes() for layer in self.paged if layer.is_initialized)
-
     @property
     def nbytes(self) -> int:
-        return self.allocated_bytes()
+        """Bytes of windows and pages in all layers."""
+        return sum(layer.kv.allocated_bytes() for layer in self.paged if layer.is_initialized)
 
     def __repr__(self) -> str:
         """The cache's content, and the size of the same tokens in BF16."""
@@ -313,8 +317,9 @@ class OscarCache(Cache):
             self._table.release()
         for layer in self.paged:
             layer.reset()
-        for i, fresh in enumerate(self._own_layers()):  # their own reset() keeps zeroed tokens in transformers 5.17
-            if self.attached.codes[i] is None:
+        # their own reset() keeps zeroed tokens in transformers 5.17
+        for i, (code, fresh) in enumerate(zip(self.attached.codes, self._own_layers())):
+            if code is None:
                 self.layers[i] = fresh
 
     def activate_past_recording(self) -> None:

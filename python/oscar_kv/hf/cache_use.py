@@ -21,7 +21,7 @@ AROUND = "detach() the bundle to run without it"
 def serve(attached: Attached) -> None:
     """Registers `attached` for its attention modules, except layers that keep a cache of transformers."""
     for module in attached.modules:
-        if attached.codes[module.layer_idx] is not None:
+        if attached.codes[attached.sources.get(module.layer_idx, module.layer_idx)] is not None:
             _serving[module] = weakref.ref(attached)
 
 

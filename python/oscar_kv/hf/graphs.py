@@ -33,6 +33,8 @@ class Recorder:
         codes = [code for code in attached.codes if code is not None]
         if len(codes) < len(attached.codes):
             return f"layer {attached.codes.index(None)} keeps states of its own"
+        if attached.sources:
+            return "layers share a cache"
         devices = {code.device for code in codes}
         if len(devices) != 1 or next(iter(devices)).type != "cuda":
             return "the layers are not on one CUDA device"
@@ -103,7 +105,7 @@ class Steps:
             if self.room == 0:  # the page table is full: the forward reports it
                 return self.forward(**eager)
             key = (ids.shape, ids.dtype, positions.shape, positions.dtype, tuple(sorted(options.items())),
-                   torch.is_inference_mode_enabled(), self.cache.places())
+                   torch.is_inference_mode_enabled(), *(t.data_ptr() for t in self.cache.tensors()))
             if key != self.key:
                 self.key, self.recorded = key, None
                 made = self.recorder.run(lambda: self.forward(**eager))

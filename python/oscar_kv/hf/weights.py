@@ -19,9 +19,9 @@ SAMPLE = 64
 
 
 def key_projection(module: nn.Module) -> tuple[str, nn.Module] | tuple[None, None]:
-    """(name, projection) that makes keys; Phi-3 has one for queries, keys and values. (None, None) if it is not an
-    attention module."""
-    for name in ("k_proj", "qkv_proj"):
+    """(name, projection) that makes keys; Phi-3 has one for queries, keys and values. A layer that reads the cache of
+    another one (Gemma 4) has only that of queries. (None, None) if it is not an attention module."""
+    for name in ("q_proj",) if getattr(module, "is_kv_shared_layer", False) else ("k_proj", "qkv_proj"):
         if hasattr(module, name):
             return name, base_of(getattr(module, name))
     return None, None
