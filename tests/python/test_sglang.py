@@ -3,6 +3,7 @@ forward from SGLang's ForwardBatch and ReqToTokenPool under the simulated block 
 import dataclasses
 import re
 import types
+from array import array
 
 import pytest
 
@@ -31,8 +32,10 @@ from sglang.srt.arg_groups.choices import ATTENTION_BACKEND_CHOICES  # noqa: E40
 from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS  # noqa: E402
 from sglang.srt.layers.radix_attention import AttentionType, RadixAttention  # noqa: E402
 from sglang.srt.managers.schedule_batch import Req  # noqa: E402
+from sglang.srt.mem_cache.base_prefix_cache import InsertParams  # noqa: E402
 from sglang.srt.mem_cache.kv_cache_configurator import KVCacheConfigurator  # noqa: E402
 from sglang.srt.mem_cache.memory_pool import ReqToTokenPool  # noqa: E402
+from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey  # noqa: E402
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch, ForwardMode  # noqa: E402
 from sglang.srt.model_executor.pool_configurator import DefaultPoolConfigurator  # noqa: E402
 from sglang.srt.plugins.hook_registry import HookRegistry  # noqa: E402
@@ -353,18 +356,13 @@ def test_prefixes_of_the_radix_tree(serve):
     """A request takes what its windows do not need, and only with a sink in BF16: else it begins anew, under a key of its own."""
     serving = serve(random_bundle(1, d=64, sink=64, recent=256), memory__disable_radix_cache=False)
     backend, rows = backend_of(serving, 6400)
-    tree = space(token_to_kv_pool_allocator=space(get_kvcache=lambda: space(serving=serving)))
-    cached = {None: torch.arange(640, 1600)}  # by key: where the tree has a prefix
-
-    def match(request, tree_cache):
-        most = Req._compute_max_prefix_len(request, request.tokens)  # SGLang's own, with its hook
-        found = cached.get(request.extra_key, torch.arange(0))
-        request.prefix_indices = found[:most // 64 * 64]
+    tree = RadixCache.create_simulated(mock_allocator=space(get_kvcache=lambda: space(serving=serving), device="cpu"), page_size=64)
+    tree.insert(InsertParams(key=RadixKey(array("q", range(960))), value=torch.arange(640, 1600)))
 
     def asked(tokens):
-        request = space(tokens=tokens, extra_key=None, return_logprob=False, is_dllm=lambda: False, dllm_config=None)
-        sglang_hooks._next_round(match, request, tree)
-        return len(request.prefix_indices), request.extra_key
+        request = Req("x", "", array("q", range(tokens)), SamplingParams())
+        request.init_next_round_input(tree)
+        return request.prefix_len, request.extra_key
 
     assert asked(1200)[0] == 0 and "oscar-kv" in asked(1200)[1]  # nobody has written it in this engine
     rows.req_generation[1] += 1

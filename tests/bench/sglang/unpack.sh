@@ -1,14 +1,19 @@
 #!/usr/bin/env bash
-# unpack.sh PARTS SITE: what make_parts.py wrote (all parts in one folder) into SITE, to be named in PYTHONPATH. Needs python3, pip, cc, xz.
+# unpack.sh PARTS SITE: what make_parts.py wrote (all parts in one folder) into SITE, to be named in PYTHONPATH. Needs python3, cc, xz.
 set -eu
 parts=$1 site=$2
 mkdir -p "$site"
 site=$(cd "$site" && pwd)
 cat "$parts"/part.* | tar x -C "$parts"
-python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target "$site" "$parts"/wheels/*.whl
-for archive in "$parts"/reduced/*.zip; do python3 -m zipfile -e "$archive" "$site" & done
+for archive in "$parts"/*.xz; do
+  name=$(basename "$archive" .xz)
+  case $name in
+    rest.tar) xz -T0 -dc "$archive" | tar x -C "$site" & ;;
+    *) path=$site/${name//__//}; mkdir -p "$(dirname "$path")"; xz -T0 -dc "$archive" >"$path" & ;;
+  esac
+done
 wait
-xz -dc "$parts/flash_ops.xz" > "$site/sgl_kernel/flash_ops.abi3.so"
+python3 -m compileall -qq -j 0 "$site"/{sglang,torch,transformers,triton} &  # else each process of SGLang does it at its first import
 chmod +x "$site"/torch/bin/* "$site"/triton/backends/nvidia/bin/* 2>/dev/null || true
 # A kernel for Blackwell. Its module needs the CUTLASS DSL, two more parts, only to say that other cards do not use it.
 cat >"$site/sglang/kernels/ops/gemm/cutedsl_dual_gemm.py" <<'TEXT'
@@ -27,4 +32,5 @@ names="CommGetUniqueId CommGrow CommMemStats CommResume CommSuspend GetLsaMultim
   WaitSignal WinGetUserPtr"
 { echo '#include <stdlib.h>'; for name in $names; do echo "int nccl$name(void) { abort(); }"; done; } >"$site/nccl_later.c"
 cc -shared -fPIC -o "$site/libnccl_later.so" "$site/nccl_later.c"
+wait
 echo "PYTHONPATH=$site LD_PRELOAD=$site/libnccl_later.so SGLANG_USE_SGL_FA3_KERNEL=1"

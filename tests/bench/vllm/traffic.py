@@ -106,6 +106,13 @@ def profiled(work):
         print(f"{row.self_device_time_total / 1e3:9.1f} ms {row.count:7d} x {row.self_device_time_total / row.count:8.1f} us  {row.key[:90]}")
 
 
+def requests_of(count, given, made, vocabulary):
+    """Prompts of random tokens, and how many tokens answer each."""
+    chosen, generator = random.Random(count), torch.Generator().manual_seed(count)
+    prompts = [torch.randint(100, vocabulary - 1000, (chosen.randint(given // 2, given * 3 // 2),), generator=generator).tolist() for _ in range(count)]
+    return prompts, [chosen.randint(made // 2, made * 3 // 2) for _ in prompts]
+
+
 class Traffic:
     """Requests of random tokens to an engine."""
 
@@ -114,12 +121,10 @@ class Traffic:
 
     def go(self, count, given, made):
         from vllm import SamplingParams
-        chosen, generator = random.Random(count), torch.Generator().manual_seed(count)
-        prompts = [{"prompt_token_ids": torch.randint(100, self.vocabulary - 1000, (chosen.randint(given // 2, given * 3 // 2),),
-                                                      generator=generator).tolist()} for _ in range(count)]
-        limits = [SamplingParams(max_tokens=chosen.randint(made // 2, made * 3 // 2), temperature=0, ignore_eos=True, detokenize=False) for _ in prompts]
+        prompts, limits = requests_of(count, given, made, self.vocabulary)
         begin = time.perf_counter()
-        answers = self.llm.generate(prompts, limits, use_tqdm=False)
+        answers = self.llm.generate([{"prompt_token_ids": p} for p in prompts],
+                                    [SamplingParams(max_tokens=n, temperature=0, ignore_eos=True, detokenize=False) for n in limits], use_tqdm=False)
         return time.perf_counter() - begin, sum(len(a.outputs[0].token_ids) for a in answers)
 
     def row(self, requests, given, made):

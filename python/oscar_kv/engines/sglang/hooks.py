@@ -64,8 +64,8 @@ def _next_round(original: Callable[..., Any], self: Any, tree_cache: Any = None,
     sink = serving.bundle.sink
     setattr(self, OFFERED, (sink, computed_tokens(serving.bundle.recent)))
     made = original(self, tree_cache, *args, **kwargs)
-    found = self.prefix_indices
-    if len(found) > 0 and (len(found) < sink or not serving.holds_sink(found)):
+    found = self.prefix_len
+    if found > 0 and (found < sink or not serving.holds_sink(tree_cache.prefix_device_indices(self))):
         # The tree keeps the old copy, so that the new one, under the same key, would not be found.
         self.extra_key = f"{self.extra_key or ''} oscar-kv {next(_copies)}"
         made = original(self, tree_cache, *args, **kwargs)
