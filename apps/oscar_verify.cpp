@@ -123,6 +123,7 @@ void fill_request(VerifyArguments& a, const std::vector<VerifySource>& sources, 
   VerifyRequest& request = a.request;
   request.texts.assign(a.texts.begin(), a.texts.end());
   request.baseline = a.baseline;
+  if (a.add_checkpoint && !request.gates.any()) request.gates.max_kl = kDefaultMaxKl;  // named: it fails if undecided
   request.work_dir = a.work_dir;
   if (a.work_dir.empty() && !a.report.empty()) request.work_dir = a.report + ".work";
   request.prefill = a.path != "decode";
@@ -173,8 +174,7 @@ void admit_checkpoint(const VerifyArguments& a, const VerifySource& source, cons
   const fs::path bundle = a.bundles.front();
   if (!report.pass) return log_info(bundle.string() + ": the checkpoint was not added, because a gate failed");
   if (source.facts.fingerprint_matches) return log_info(bundle.string() + ": was fitted on this checkpoint");
-  const auto row = std::find_if(report.methods.begin(), report.methods.end(),
-                                [](const MethodReport& method) { return method.candidate(); });
+  const auto row = std::ranges::find_if(report.methods, &MethodReport::candidate);
   add_checkpoint(bundle, {model.fingerprint(), plain_model_name(model.location().name), row->quality.kl.mean});
   log_info("added " + model.location().name + " to " + (bundle / kCheckpointsName).string());
 }
