@@ -1,7 +1,6 @@
 // oscar-verify: measures quality of KV-cache methods against the BF16 cache on the user's model and text.
 #include <algorithm>
 #include <ctime>
-#include <functional>
 #include <string_view>
 
 #include "apps/options/help.h"
@@ -181,7 +180,7 @@ void admit_checkpoint(const VerifyArguments& a, const VerifySource& source, cons
 
 // Measures, writes the reports, and returns the exit code. told: this process prints.
 int measure(VerifyArguments& a, Verification& verification, const OutputFiles& outputs, bool told,
-            const std::function<void(const VerifyReport&)>& then) {
+            const std::vector<VerifySource>& sources, const Checkpoint& model) {
   if (told) outputs.probe();
   VerifyReport report = verification.run();
   report.date = today();
@@ -204,7 +203,7 @@ int measure(VerifyArguments& a, Verification& verification, const OutputFiles& o
   log_device_memory(a.request.decoder.device);
   log_other_timelines(a.request.timeline, a.request.ranks);
   if (!told) return 0;
-  then(report);
+  if (a.add_checkpoint) admit_checkpoint(a, sources.front(), model, report);
   return static_cast<int>(report.pass ? ExitCode::kDone : ExitCode::kGateFailed);
 }
 
@@ -250,11 +249,7 @@ int run_verify(VerifyArguments& a, const CLI::App& app, Ranks* ranks) {
   decoder.gather = gather.get();
   Verification verification(*model, tokenizer, std::move(evaluated), a.request);
   phase.reset();
-  if (!a.common.dry_run) {
-    return measure(a, verification, outputs, told, [&](const VerifyReport& report) {
-      if (a.add_checkpoint) admit_checkpoint(a, sources.front(), *model, report);
-    });
-  }
+  if (!a.common.dry_run) return measure(a, verification, outputs, told, sources, *model);
   if (told) print_result(verification.plan_text());
   return 0;
 }
