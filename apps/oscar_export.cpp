@@ -108,15 +108,11 @@ int run_export(Arguments& a) {
   return 0;
 }
 
-// "sglang-branch (...), ... or absorbed (...)": the writable formats.
+// "sglang-branch (...), ..., absorbed (...)": the writable formats.
 std::string format_help() {
-  std::vector<std::string> parts;
-  for (const ExportFormat& format : export_formats()) {
-    if (format.write != nullptr) parts.push_back(format.id + " (" + format.summary + ")");
-  }
   std::string text;
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    text += (i == 0 ? "" : i + 1 < parts.size() ? ", " : ", or ") + parts[i];
+  for (const ExportFormat& format : export_formats()) {
+    if (format.write != nullptr) text += (text.empty() ? "" : ", ") + format.id + " (" + format.summary + ")";
   }
   return text;
 }

@@ -1,7 +1,6 @@
 // oscar-verify: measures quality of KV-cache methods against the BF16 cache on the user's model and text.
 #include <algorithm>
 #include <ctime>
-#include <functional>
 #include <string_view>
 
 #include "apps/options/help.h"
@@ -123,6 +122,7 @@ void fill_request(VerifyArguments& a, const std::vector<VerifySource>& sources, 
   VerifyRequest& request = a.request;
   request.texts.assign(a.texts.begin(), a.texts.end());
   request.baseline = a.baseline;
+  if (a.add_checkpoint && !request.gates.any()) request.gates.max_kl = kDefaultMaxKl;  // named: it fails if undecided
   request.work_dir = a.work_dir;
   if (a.work_dir.empty() && !a.report.empty()) request.work_dir = a.report + ".work";
   request.prefill = a.path != "decode";
@@ -173,15 +173,14 @@ void admit_checkpoint(const VerifyArguments& a, const VerifySource& source, cons
   const fs::path bundle = a.bundles.front();
   if (!report.pass) return log_info(bundle.string() + ": the checkpoint was not added, because a gate failed");
   if (source.facts.fingerprint_matches) return log_info(bundle.string() + ": was fitted on this checkpoint");
-  const auto row = std::find_if(report.methods.begin(), report.methods.end(),
-                                [](const MethodReport& method) { return method.candidate(); });
+  const auto row = std::ranges::find_if(report.methods, &MethodReport::candidate);
   add_checkpoint(bundle, {model.fingerprint(), plain_model_name(model.location().name), row->quality.kl.mean});
   log_info("added " + model.location().name + " to " + (bundle / kCheckpointsName).string());
 }
 
 // Measures, writes the reports, and returns the exit code. told: this process prints.
 int measure(VerifyArguments& a, Verification& verification, const OutputFiles& outputs, bool told,
-            const std::function<void(const VerifyReport&)>& then) {
+            const std::vector<VerifySource>& sources, const Checkpoint& model) {
   if (told) outputs.probe();
   VerifyReport report = verification.run();
   report.date = today();
@@ -204,7 +203,7 @@ int measure(VerifyArguments& a, Verification& verification, const OutputFiles& o
   log_device_memory(a.request.decoder.device);
   log_other_timelines(a.request.timeline, a.request.ranks);
   if (!told) return 0;
-  then(report);
+  if (a.add_checkpoint) admit_checkpoint(a, sources.front(), model, report);
   return static_cast<int>(report.pass ? ExitCode::kDone : ExitCode::kGateFailed);
 }
 
@@ -250,11 +249,7 @@ int run_verify(VerifyArguments& a, const CLI::App& app, Ranks* ranks) {
   decoder.gather = gather.get();
   Verification verification(*model, tokenizer, std::move(evaluated), a.request);
   phase.reset();
-  if (!a.common.dry_run) {
-    return measure(a, verification, outputs, told, [&](const VerifyReport& report) {
-      if (a.add_checkpoint) admit_checkpoint(a, sources.front(), *model, report);
-    });
-  }
+  if (!a.common.dry_run) return measure(a, verification, outputs, told, sources, *model);
   if (told) print_result(verification.plan_text());
   return 0;
 }

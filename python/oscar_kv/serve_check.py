@@ -3,20 +3,22 @@
 runs one of their commands in a separate process; --dry-run prints the commands. With --url it only feeds the bundle's
 probe through a running vLLM server, which needs no data set."""
 import argparse
-import json
 import os
 import pathlib
 import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from . import probe
 from .engines.names import BUNDLE_VARIABLE, CACHE_DTYPE, VLLM_BACKEND
+from .files.checkpoint import checkpoint_of
 from .files.errors import InputError, escaped, quoted
 from .files.exits import Parser, ended
-from .files.foreign_files import read_file
+from .files.fingerprint import checkpoint_fingerprint
+from .files.strict_json import read_json
+from .format.bundle import MOST_MANIFEST, added_fingerprints
+from .format.manifest import NAME
 
 WORSE_EXIT = 1
 BATCHES = (1, 8, 32)
@@ -80,10 +82,9 @@ def plan(options: argparse.Namespace) -> list[tuple[str, str, list[str], dict[st
             result = folder / cache / f"batch-{batch}.json"
             steps.append((cache, f"batch {batch}", [
                 "vllm", "bench", "throughput", "--model", options.model, *flags, "--dataset-name", "random",
-                                                    "--random-input-len",
-                str(options.input_len), "--random-output-len", str(options.output_len), "--num-prompts", str(4 * batch),
-                                                    "--max-num-seqs",
-                str(batch), "--output-json", str(result)], environment, result))
+                "--random-input-len", str(options.input_len), "--random-output-len", str(options.output_len),
+                "--num-prompts", str(4 * batch), "--max-num-seqs", str(batch), "--output-json", str(result)],
+                environment, result))
     return steps
 
 
@@ -99,14 +100,6 @@ def shown(command: Sequence[str], environment: Mapping[str, str]) -> str:
     return " ".join([*(f"{k}={shell_word(v)}" for k, v in environment.items()), *map(shell_word, command)])
 
 
-def _json(path: pathlib.Path) -> Any:
-    try:
-        return json.loads(read_file(path, MOST_RESULT).decode())
-    except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"{path}: is not the result that was expected ({error}); look at the output of its command") from None
-
-
 def read_result(measurement: str, place: pathlib.Path) -> float:
     """Strict gsm8k in percent, or requests per second."""
     if measurement == "gsm8k":
@@ -117,7 +110,7 @@ def read_result(measurement: str, place: pathlib.Path) -> float:
         path, names = found[-1], ["results", "gsm8k", "exact_match,strict-match"]
     else:
         path, names = place, ["requests_per_second"]  # its tokens per second include prompts
-    value, name = _json(path), names[-1]
+    value, name = read_json(path, MOST_RESULT, strict=False), names[-1]
     for one in names:
         value = value.get(one) if isinstance(value, dict) else None
     if not isinstance(value, (int, float)):
@@ -159,10 +152,24 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def _was_added(model: str, bundle: str) -> bool:
+    """Whether the model's files are here, and it is not the fitted checkpoint but one of the added ones."""
+    numbers = read_json(os.path.join(bundle, NAME), MOST_MANIFEST).get("numbers_sha256")
+    added = added_fingerprints(pathlib.Path(bundle), numbers)
+    try:
+        return bool(added) and checkpoint_fingerprint(checkpoint_of(model)) in added
+    except InputError:
+        return False
+
+
 def check(options: argparse.Namespace) -> int:
-    if not os.path.isfile(os.path.join(options.bundle, "oscar_bundle.json")):
-        raise InputError(f"{options.bundle}: holds no oscar_bundle.json, expected a bundle of oscar-fit")
+    if not os.path.isfile(os.path.join(options.bundle, NAME)):
+        raise InputError(f"{options.bundle}: holds no {NAME}, expected a bundle of oscar-fit")
     if options.url is not None:
+        if _was_added(options.model, options.bundle):
+            raise InputError(f"{options.model}: was added to the bundle, whose probe is of the fitted checkpoint; "
+                             f"evaluate the server with: oscar-verify --served {options.url} --model {options.model} "
+                             "--text TEXT")
         if probe.compare(options.url, options.model, pathlib.Path(options.bundle)):
             return 0
         print("the server's cache is further from BF16 than the bundle's: do not serve it, and report it",

@@ -234,6 +234,8 @@ def test_wheel_names_version_platform_and_torch(wheel, prefix):
     assert name, wheel.name
     versions = [int(v) for path in elf_files(prefix) for v in re.findall(r"\bGLIBC_2\.(\d+)", succeed(["objdump", "-T", path]).out)]
     assert max(versions) <= int(name[1]) <= 36, (max(versions), wheel.name)
+    named = re.search(r"glibc 2\.(\d+) or newer, Python.*oscar_toolchain-\S+manylinux_2_(\d+)_", (SOURCE_DIR / "docs/install.md").read_text(), re.DOTALL)
+    assert int(name[1]) <= int(named[1]) == int(named[2]), (wheel.name, named[0])
     with zipfile.ZipFile(wheel) as archive:
         assert archive.testzip() is None
         info = email.message_from_bytes(archive.read(f"oscar_toolchain-{VERSION}.dist-info/METADATA"))

@@ -162,6 +162,8 @@ def test_a_twin_is_added_if_its_gates_pass(model, bundle, text, tmp_path):
     refuse(USAGE, *line, "--add-checkpoint", "--no-gate", names=["--no-gate"])
     failed = run(*line, "--add-checkpoint", "--max-kl", 1e-9, "--overwrite")
     assert failed.code == GATE_FAILED and "was not added" in failed.err and not added.exists(), str(failed)
+    few = run(*[2 if part == 4 else part for part in line], "--add-checkpoint", "--overwrite")
+    assert few.code == GATE_FAILED and "too few sequences" in " ".join(few.out.split()) and not added.exists(), str(few)
     succeed(*line, "--add-checkpoint", "--max-kl", 100, "--overwrite")
     listed = json.loads(added.read_text())["checkpoints"]
     row = next(m for m in json.loads((tmp_path / "r.json").read_text())["methods"] if m["candidate"])

@@ -7,8 +7,10 @@ import pytest
 
 pytest.importorskip("torch")
 
+from conftest import SAMPLES  # noqa: E402
 from oscar_kv import serve_check  # noqa: E402
 from oscar_kv.files.errors import InputError  # noqa: E402
+from oscar_kv.files.fingerprint import checkpoint_fingerprint  # noqa: E402
 from oscar_kv.probe import read_probe  # noqa: E402
 
 IDS = [7 * i % 901 for i in range(40)]
@@ -67,6 +69,19 @@ def test_a_server_is_compared_with_the_prediction(server, tmp_path, capsys, lost
     assert "measured by oscar-fit | 0.0200 |" in out and "at most | 0.0900 |" in out
     assert all(f"requests at once: {n} | {lost:.4f} |" in out for n in (1, 8, 40)) and ("do not serve" in err) == bool(code)
     assert 2 <= server.most <= 8  # of eight tokens
+
+
+def test_an_added_checkpoint_is_not_compared_with_the_fitted_one(server, tmp_path, capsys):
+    """Quantized weights are further from the fitted BF16 than a right cache."""
+    line, numbers = [str(SAMPLES / "tiny-qwen3"), bundle(tmp_path), "--url", server.url], "1" * 64
+    (tmp_path / "oscar_bundle.json").write_text(json.dumps({"numbers_sha256": numbers}))
+    added = {"format": "oscar-checkpoints", "format_version": 1, "numbers_sha256": numbers,
+             "checkpoints": [{"fingerprint": checkpoint_fingerprint(line[0]), "name": "twin", "kl": 0.01}]}
+    (tmp_path / "checkpoints.json").write_text(json.dumps(added))
+    assert serve_check.main(line) == 3
+    assert f"oscar-verify --served {server.url} --model {line[0]} --text TEXT" in capsys.readouterr().err
+    assert serve_check.main(["org/model", *line[1:]]) == 0  # its files are not here
+    assert serve_check.main([str(SAMPLES / "tiny-qwen2"), *line[1:]]) == 0
 
 
 def test_other_answers_get_a_sentence(server, tmp_path, capsys):

@@ -1,11 +1,14 @@
 """tests/bench/real: grades of answers, texts that are decoded token by token, and the table, on made-up answers. Needs no GPU."""
 import json
+import os
 import pathlib
+import socket
 import subprocess
 import sys
 import types
 
 import pytest
+from conftest import BUILD_DIR, SAMPLES, SOURCE_DIR
 
 torch = pytest.importorskip("torch")
 BENCH = pathlib.Path(__file__).resolve().parents[1] / "bench" / "real"
@@ -79,3 +82,55 @@ def test_table(tmp_path):
         "| bf16 |  |  |  | 0 of 2 | 0 | 2 of 3 |  | 2 of 2 |  |  |  |",
         "| oscar-2.25 | 0.0051 | 0.0050 | 0.0050 | 1 of 3 | 1 | 1 of 3 (lost 1, won 0, p 1.0) |  | 1 of 2 (lost 1, won 0, p 1.0) |  |  |  |"]
     assert [json.loads(line)["cache"] for line in lines.read_text().splitlines()] == ["bf16", "/b/oscar-2.25"]
+
+
+SERVER = """import http.server, json, os, pathlib, sys
+assert sys.argv[1] == "serve" and "--attention-backend OSCAR --max-model-len" in " ".join(sys.argv), sys.argv
+probe = json.loads((pathlib.Path(os.environ["OSCAR_KV_BUNDLE"]) / "probe.json").read_text())
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.answer({})
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        assert asked["model"] == sys.argv[2]
+        if "messages" in asked:
+            return self.answer({"choices": [{"message": {"content": os.environ["ANSWER"]}}]})
+        place = len(asked["prompt"]) + 1 - len(probe["token_ids"])  # from the end
+        found = {f"token_id:{probe['token_ids'][place]}": probe["bundle"][place]}
+        self.answer({"choices": [{"logprobs": {"top_logprobs": [{}, found]}}]})
+    def answer(self, body):
+        text = json.dumps(body).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+http.server.ThreadingHTTPServer.request_queue_size = 64
+http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Handler).serve_forever()
+"""
+
+
+def first_answer(folder, binaries, **environment):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = dict(os.environ, PATH=f"{binaries}:{os.environ['PATH']}", PYTHON=sys.executable, PORT=str(port), PYTHONPATH=str(SOURCE_DIR / "python"),
+                       **environment)
+    done = subprocess.run([BENCH / "first_answer.sh", SAMPLES / "tiny-qwen2", folder / "work"], env=environment, capture_output=True, text=True, timeout=300)
+    with socket.socket() as again:  # the server has ended
+        assert again.connect_ex(("127.0.0.1", port)) != 0
+    return done
+
+
+def test_first_answer(tmp_path):
+    """The script's way through page and card, with a stand-in for vLLM's server, and less text."""
+    for name, arguments in (("fit", '"$@" --tokens 3000 --context 1024 --curve-context 512 --curve-sequences 2'), ("verify", '"${@/#8/4}"'),
+                            ("export", '"$@"')):
+        (tmp_path / f"oscar-{name}").write_text(f"#!/bin/bash\nexec {BUILD_DIR}/bin/oscar-{name} {arguments}\n")
+        (tmp_path / f"oscar-{name}").chmod(0o755)
+    (tmp_path / "server.py").write_text(SERVER)
+    done = first_answer(tmp_path, tmp_path, VLLM=f"{sys.executable} {tmp_path}/server.py", ANSWER="int search(void);")
+    assert done.returncode == 0 and "PASS" in done.stdout and "int search(void);" in done.stdout, done.stdout + done.stderr
+    (tmp_path / "oscar-verify").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "oscar-fit").write_text("#!/bin/sh\nexit 0\n")
+    failed = first_answer(tmp_path, tmp_path)
+    assert failed.returncode == 1 and "failed: oscar-verify" in failed.stderr, failed.stdout + failed.stderr

@@ -1,6 +1,7 @@
 """The wheel in a fresh environment: built by scripts/wheel, installed by pip, run against the torch of the test
 environment, which a .pth file lends instead of a download."""
 import email
+import importlib.metadata
 import os
 import pathlib
 import re
@@ -92,6 +93,15 @@ def test_missing_operators(tmp_path):
     done = subprocess.run([SOURCE_DIR / "scripts" / "wheel", "--operators", tmp_path / "none.so", tmp_path], capture_output=True,
                           text=True, env=os.environ | {"OSCAR_ENV": sys.prefix})
     assert done.returncode == 4 and "none.so does not exist; build the target oscar_kv_operators" in done.stderr
+
+
+def test_setup_installs_what_the_wheel_needs():
+    """scripts/setup without --tests, as scripts/package runs it; packages are installed without dependencies."""
+    listed = {Requirement(line).name.lower() for line in (SOURCE_DIR / "scripts/requirements-build.txt").read_text().splitlines()
+              if not line.startswith("#")}
+    needed = ["scikit_build_core", *importlib.metadata.requires("scikit_build_core")]
+    needed = {r.name for r in map(Requirement, needed) if r.marker is None or r.marker.evaluate({"extra": ""})}
+    assert needed <= listed, needed - listed
 
 
 def test_wheel_usage():
