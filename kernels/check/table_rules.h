@@ -43,12 +43,12 @@ OSCAR_HOST_DEVICE constexpr bool leaves(std::int32_t first, std::int32_t count, 
   return first < 0 || count < 0 || std::int64_t{first} + count > limit;
 }
 
-// The first of runs [0, i) that writes the page of run i, or i.
 template <class Run>
-OSCAR_HOST_DEVICE constexpr std::int32_t writer_before(const Run* runs, std::int32_t i) {
-  std::int32_t j = 0;
-  while (j < i && (runs[j].count == 0 || runs[j].page != runs[i].page)) ++j;
-  return j;
+OSCAR_HOST_DEVICE constexpr FoundFault shared_page(const Run* runs, std::int32_t i) {
+  for (std::int32_t j = 0; j < i; ++j) {
+    if (runs[j].count != 0 && runs[j].page == runs[i].page) return {TableFault::kSharedPage, i, j, runs[i].page, 0};
+  }
+  return {};
 }
 
 // Tables of a decode step. Checks only window pages that hold a token that is read or written, and table entries of
@@ -121,9 +121,8 @@ struct RunTables {
     }
     if (outside(run.page, pages)) return {TableFault::kPage, i, 0, run.page, pages};
     if (run.first_position < 0) return {TableFault::kPosition, i, 0, run.first_position, 0};
-    if (rows >= 0 && writer_before(runs, i) < i) {
-      return {TableFault::kSharedPage, i, writer_before(runs, i), run.page, 0};
-    }
+    const FoundFault shared = shared_page(runs, i);
+    if (rows >= 0 && shared.kind != TableFault::kNone) return shared;
     const std::int32_t ring = ring_pages * kPageTokens;
     for (std::int32_t t = 0; window_table != nullptr && t < run.count; ++t) {
       const std::int32_t column = sink_pages + (run.first_row % ring + t) % ring / kPageTokens;
@@ -153,9 +152,8 @@ struct NewRunTables {
     if (run.page != -1 && leaves(run.first_slot, run.count, kPageTokens)) {
       return {TableFault::kSlots, i, run.first_slot, run.count, kPageTokens};
     }
-    if (run.page != -1 && writer_before(runs, i) < i) {
-      return {TableFault::kSharedPage, i, writer_before(runs, i), run.page, 0};
-    }
+    const FoundFault shared = shared_page(runs, i);
+    if (run.page != -1 && shared.kind != TableFault::kNone) return shared;
     if (run.window_page == -1) return {};
     if (outside(run.window_page, window_pages)) return {TableFault::kWindowPage, i, 0, run.window_page, window_pages};
     if (leaves(run.first_position % kPageTokens, run.count, kPageTokens)) {

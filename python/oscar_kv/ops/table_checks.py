@@ -152,10 +152,9 @@ def _positions(held: torch.Tensor, item: str, position: torch.Tensor, count: tor
 
 
 def _shared(writes: torch.Tensor, page: torch.Tensor) -> Fault:
-    """Runs of a launch write at once, and tokens of a page share words."""
     same = ((page[:, None] == page) & writes[:, None] & writes).tril(-1)
-    return same.any(dim=1), lambda i: (f"run {i} writes page {int(page[i])}, which run {int(same[i].nonzero()[0])} "
-                                       "writes")
+    first = same.int().argmax(dim=1)
+    return same.any(dim=1), lambda i: f"run {i} writes page {int(page[i])}, which run {int(first[i])} writes"
 
 
 def check_runs(op: str, runs: torch.Tensor, rows: int | None, pages: int) -> None:
