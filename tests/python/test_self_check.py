@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 from safetensors.torch import save_file  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
 from oscar_kv.cache.paged_kv import LayerCode  # noqa: E402
+from oscar_kv.cache.prefix_kv import PrefixKV  # noqa: E402
 from oscar_kv.cache.slot_kv import SlotKV  # noqa: E402
 from oscar_kv.cache.transform import Phases  # noqa: E402
 from oscar_kv.engines import check_rows, self_check  # noqa: E402
@@ -19,12 +20,12 @@ from oscar_kv.ops import operators  # noqa: E402
 LOG = logging.getLogger("oscar_kv.test")
 
 
-def serving_of(*bundles, slots=20, device="cpu", d=64):
+def serving_of(*bundles, slots=20, device="cpu", d=64, shares=False):
     """What self_check reads of an EngineServing with one layer of each bundle."""
     caches = {}
     for index, bundle in enumerate(bundles):
         code = LayerCode(bundle, bundle.layers[0], Phases(10000.0 ** -(torch.arange(0, d, 2) / d)), device)
-        caches[index] = SlotKV(code, slots, 900, 3)
+        caches[index] = PrefixKV(code, slots, 900, 3, 4) if shares else SlotKV(code, slots, 900, 3)
     return types.SimpleNamespace(bundle=bundles[0], slots=slots, caches=lambda: caches, room=lambda: 900)
 
 
@@ -120,6 +121,24 @@ def test_a_broken_chunk_stops_the_start(monkeypatch, tmp_path, name):
 
 def test_right_kernels_pass():
     assert "self-check of 4 layers on made rows passed" in self_check.passed(serving_of(*bundles()), LOG)
+
+
+def test_pages_of_prefix_caching_are_checked(monkeypatch):
+    """There, tokens of the windows have codes, too, which later steps read. Broken here: such tokens of a prompt get none."""
+    whole = operators.new_rows
+    place = operators._arguments[whole].index("runs")
+
+    def broken(*given):
+        given = list(given)
+        runs = given[place] = given[place].clone()
+        runs[runs[:, 5] >= 0, 2] = -1
+        whole(*given)
+
+    assert "passed" in self_check.passed(serving_of(*bundles(), shares=True), LOG)
+    replace(monkeypatch, "new_rows", broken)
+    assert "passed" in self_check.passed(serving_of(bundles()[0]), LOG)
+    with pytest.raises(InputError, match="layer 0 .*expected at most 0.1"):
+        self_check.passed(serving_of(bundles()[0], shares=True), LOG)
 
 
 def test_rounding_of_large_means_is_no_fault(monkeypatch):

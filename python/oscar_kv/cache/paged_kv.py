@@ -72,14 +72,13 @@ class PageTable:
 class PagedKV:
     """The cache of B sequences in one layer. flush: number of tokens that leave the recent window together."""
 
-    def __init__(self, code: LayerCode, table: PageTable, flush: int = 1) -> None:
+    def __init__(self, code: LayerCode, table: PageTable, flush: int = 1, tiers: type[Tiers] = Tiers) -> None:
         self.code, self.table, self.flush = code, table, flush
-        self.tiers = Tiers(code, flush)
+        self.tiers = tiers(code, flush)
         self.batch = len(table.pages)
         self.lengths = [0] * self.batch
         self.oldest = [0] * self.batch  # the ring has BF16 rows of all tokens from here on
-        heads, device = code.layer.kv_heads, code.device
-        pages = self.tiers.layout.pages
+        heads, device, pages = code.layer.kv_heads, code.device, self.tiers.layout.pages
         self.windows = self.tiers.new_windows(self.batch)
         self.window_table = torch.arange(self.batch * pages, dtype=torch.int32, device=device).view(self.batch, pages)
         self.pool = torch.zeros((0, heads, code.page_bytes), dtype=torch.uint8, device=device)

@@ -24,6 +24,9 @@ class WriteThrough(Tiers):
     def flushed_at(self) -> tuple[int, int, int]:
         return self.code.sink, 0, 1
 
+    def pages_of(self, tokens: int) -> int:
+        return -(-max(0, tokens - self.code.sink) // PAGE_TOKENS)
+
     def policy(self) -> Policy:
         return dataclasses.replace(super().policy(), write_through=True)
 

@@ -104,9 +104,8 @@ class SlotTable:
         and `last`, a list of as many integers, on the device, if given."""
         device = self._lengths.device
         if isinstance(slots, torch.Tensor):
-            known = [c > 0 for c in counts]
-            on_device = torch.where((slots >= 0) & (slots < self.slots), slots.long(), self.slots)
-            return on_device, known, None if last is None else sent(last, device)
+            return (torch.where((slots >= 0) & (slots < self.slots), slots.long(), self.slots), [c > 0 for c in counts],
+                    None if last is None else sent(last, device))
         named = [s if 0 <= s < self.slots and c > 0 else self.slots for s, c in zip(slots, counts)]
         named += [self.slots] * (len(counts) - len(named))
         known = [n < self.slots for n in named]
@@ -216,9 +215,8 @@ class SlotKV:
         """Rows of steps: append, then attention that writes the engine's output. Sinks need the log-sum-exp, so they
         take more launches."""
         self._flush(held, steps.after, flush)
-        made = output
-        if self.buffer is not None and sinks is None and output.dtype != torch.bfloat16:
-            made = torch.empty(output.shape, dtype=torch.bfloat16, device=output.device)
+        other = self.buffer is not None and sinks is None and output.dtype != torch.bfloat16
+        made = torch.empty(output.shape, dtype=torch.bfloat16, device=output.device) if other else output
         most, count = max(1, MOST_ITEMS // self.code.layer.kv_heads), steps.lengths.shape[0]
         if 0 < count <= most:
             stored = Held(held.pool, steps.table, self.windows, steps.window_table, steps.lengths)

@@ -79,8 +79,8 @@ def errors_of(kv: SlotKV, slots: int, most_tokens: int, source: Source = made_ro
     code.transform.reserve(tokens + 1, code.device)
     rows = source(code, kv.group, tokens + 1)
     scale, made = d ** -0.5, []
-    ours = PagedKV(code, PageTable(1), 1)
-    theirs = PagedKV(code, PageTable(1), 1) if own else ours
+    ours = PagedKV(code, PageTable(1), 1, type(kv.tiers))  # with prefix caching, pages get all tokens
+    theirs = PagedKV(code, PageTable(1), 1, type(kv.tiers)) if own else ours
     chunk = _by_chunk(ours, theirs, rows, tokens, scale)
     if chunk is not None:
         difference, rounding = _error(chunk[0], chunk[1]), _error(chunk[2], chunk[1])
