@@ -134,3 +134,21 @@ def test_first_answer(tmp_path):
     (tmp_path / "oscar-fit").write_text("#!/bin/sh\nexit 0\n")
     failed = first_answer(tmp_path, tmp_path)
     assert failed.returncode == 1 and "failed: oscar-verify" in failed.stderr, failed.stdout + failed.stderr
+
+
+def test_vllm_reads_the_options(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(BENCH.parent / "vllm")
+    import bench_serve
+    from vllm.benchmarks import serve
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+    monkeypatch.setattr("vllm.platforms.current_platform.device_type", "cpu", raising=False)
+    parser = FlexibleArgumentParser()
+    serve.add_cli_args(parser)
+    found = parser.parse_args(bench_serve.client_options("a model", 3.5, str(tmp_path)))
+    assert (found.request_rate, found.random_input_len, found.random_output_len, found.percentile_metrics) == (3.5, 512, 256, "ttft,tpot,itl")
+    for cache in ("bf16", "fp8", str(tmp_path)):
+        model, *options = bench_serve.serve_options("a model", cache)
+        options = [o for o in options if o not in ("--port", "8000")]  # the server's own
+        found = EngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args(["--model", model, *options])
+        assert found.max_num_seqs == 64 and found.enable_prefix_caching is False

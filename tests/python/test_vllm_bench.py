@@ -120,3 +120,31 @@ def test_the_hook_follows_one_sequence():
     hook.begin(5)
     with pytest.raises(RuntimeError, match="expected 0"):
         hook(None, (), {"positions": torch.tensor([7])}, torch.zeros(1, 1))
+
+
+STAND_IN = """import http.server, json, os, sys
+if sys.argv[1] == "serve":
+    class Health(http.server.BaseHTTPRequestHandler):
+        def do_GET(self): self.send_response(200); self.end_headers()
+        def log_message(self, *given): pass
+    if "nonsense" in sys.argv: sys.exit("no such cache")
+    http.server.HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Health).serve_forever()
+at = lambda name: sys.argv[sys.argv.index(name) + 1]
+rate = 10.0 if at("--request-rate") == "inf" else float(at("--request-rate"))
+found = {key: rate for key in KEPT} | {"completed": int(at("--num-prompts"))}
+json.dump(found, open(os.path.join(at("--result-dir"), at("--result-filename")), "w"))
+"""
+
+
+def test_every_cache_is_asked_at_a_share_of_the_first_ones_best(tmp_path):
+    import bench_serve
+    from vllm_requests import free_port
+    (tmp_path / "program.py").write_text(f"KEPT = {bench_serve.KEPT}\n" + STAND_IN)
+    out, environment = tmp_path / "lines.jsonl", dict(os.environ, VLLM=f"{sys.executable} {tmp_path / 'program.py'}", PORT=str(free_port()), REQUESTS="7")
+    call = [sys.executable, BENCH / "bench_serve.py", tmp_path, out]
+    done = subprocess.run([*call, "bf16", "fp8"], capture_output=True, text=True, env=environment, timeout=60)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(row) for row in out.read_text().splitlines()]
+    assert [(r["cache"], r["rate"], r["p99_itl_ms"], r["completed"]) for r in rows] == [("bf16", "inf", 10.0, 7), ("bf16", 7.0, 7.0, 7), ("fp8", 7.0, 7.0, 7)]
+    failed = subprocess.run([*call, "nonsense"], capture_output=True, text=True, env=environment, timeout=60)
+    assert failed.returncode == 1 and "the server of nonsense does not answer" in failed.stderr and "no such cache" in failed.stderr

@@ -1,0 +1,100 @@
+"""bench_serve.py MODEL LINES.jsonl CACHE ...: what clients of a server see, by vLLM's own `vllm bench serve` over HTTP: time to the first token, time
+of an output token and the 99th percentile between two tokens. Each CACHE (bf16, fp8, another name that vLLM knows, or a bundle's folder) is served
+by a process of its own. The first one is asked as fast as it answers, once; then every cache gets requests at SHARE of that rate.
+
+Environment: SHARE (.7), REQUESTS (256), INPUT (512) and OUTPUT (256) tokens, which vary by half, SLOTS (64), PREFIX=1 (prefix caching on), PORT
+(8000), RATE (requests a second of a run before), VLLM (the program), SERVE (more options of the server; the default leaves torch.compile out), START (seconds that a start may take, 180)."""
+import json
+import os
+import pathlib
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+KEPT = ("request_throughput", "output_throughput", "median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms", "median_itl_ms", "p99_itl_ms")
+PLAIN = "--compilation-config '{\"mode\": 0, \"cudagraph_mode\": \"FULL_DECODE_ONLY\"}'"
+
+
+def asked(name, default):
+    return type(default)(os.environ.get(name, default))
+
+
+def program():
+    return shlex.split(os.environ.get("VLLM", "vllm"))
+
+
+def serve_options(model, cache):
+    options = [str(model), "--dtype", "bfloat16", "--port", str(asked("PORT", 8000)), "--max-num-seqs", str(asked("SLOTS", 64)), "--max-model-len",
+               str(4 * (asked("INPUT", 512) + asked("OUTPUT", 256))), "--enable-prefix-caching" if os.environ.get("PREFIX") else
+               "--no-enable-prefix-caching", *shlex.split(os.environ.get("SERVE", PLAIN))]
+    if os.path.isdir(cache):
+        return options + ["--kv-cache-dtype", "oscar", "--attention-backend", "OSCAR", "--additional-config", json.dumps({"oscar_bundle": cache})]
+    return options if cache == "bf16" else options + ["--kv-cache-dtype", cache]
+
+
+def client_options(model, rate, folder):
+    return ["--backend", "openai", "--port", str(asked("PORT", 8000)), "--model", str(model), "--dataset-name", "random", "--random-input-len",
+            str(asked("INPUT", 512)), "--random-output-len", str(asked("OUTPUT", 256)), "--random-range-ratio", "0.5", "--num-prompts",
+            str(asked("REQUESTS", 256)), "--request-rate", str(rate), "--seed", "1", "--ignore-eos", "--disable-tqdm", "--percentile-metrics",
+            "ttft,tpot,itl", "--metric-percentiles", "99", "--save-result", "--result-dir", folder, "--result-filename", "found.json"]
+
+
+def answers():
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{asked('PORT', 8000)}/health", timeout=2):
+            return True
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def served(model, cache, rate):
+    """Asks one server at `rate`, 0: as fast as it answers, and then at SHARE of what it answered. Yields a line for each."""
+    log = pathlib.Path(tempfile.mkdtemp()) / "server.log"
+    with log.open("w") as out:
+        server = subprocess.Popen([*program(), "serve", *serve_options(model, cache)], stdout=out, stderr=out, start_new_session=True)
+    try:
+        deadline = time.time() + asked("START", 180)
+        while not answers():
+            if server.poll() is not None or time.time() > deadline:
+                raise SystemExit(f"bench_serve.py: the server of {cache} does not answer:\n" + "\n".join(log.read_text().splitlines()[-20:]))
+            time.sleep(1)
+        if not rate:
+            best = line(model, cache, "inf")
+            yield best
+            rate = round(asked("SHARE", .7) * best["request_throughput"], 2)
+        yield line(model, cache, rate)
+    finally:
+        if server.poll() is None:
+            os.killpg(server.pid, signal.SIGTERM)
+        try:
+            server.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(server.pid, signal.SIGKILL)
+
+
+def line(model, cache, rate):
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([*program(), "bench", "serve", *client_options(model, rate, folder)], check=True, stdout=sys.stderr)
+        found = json.loads((pathlib.Path(folder) / "found.json").read_text())
+    return dict(model=pathlib.Path(model).name, engine="vllm", cache=cache, prefix_caching=bool(os.environ.get("PREFIX")), slots=asked("SLOTS", 64),
+                requests=asked("REQUESTS", 256), inp=asked("INPUT", 512), out=asked("OUTPUT", 256), rate=rate, completed=found["completed"],
+                **{key: round(found[key], 2) for key in KEPT})
+
+
+def main():
+    model, lines, rate = sys.argv[1], pathlib.Path(sys.argv[2]), float(os.environ.get("RATE", 0))  # of a run before
+    for cache in sys.argv[3:]:
+        for row in served(model, cache, rate):
+            print(json.dumps(row), flush=True)
+            with lines.open("a") as out:
+                out.write(json.dumps(row) + "\n")
+        rate = rate or row["rate"]
+
+
+if __name__ == "__main__":
+    main()
