@@ -121,8 +121,8 @@ struct RunTables {
     }
     if (outside(run.page, pages)) return {TableFault::kPage, i, 0, run.page, pages};
     if (run.first_position < 0) return {TableFault::kPosition, i, 0, run.first_position, 0};
-    const FoundFault shared = shared_page(runs, i);
-    if (rows >= 0 && shared.kind != TableFault::kNone) return shared;
+    const FoundFault shared = rows >= 0 ? shared_page(runs, i) : FoundFault{};
+    if (shared.kind != TableFault::kNone) return shared;
     const std::int32_t ring = ring_pages * kPageTokens;
     for (std::int32_t t = 0; window_table != nullptr && t < run.count; ++t) {
       const std::int32_t column = sink_pages + (run.first_row % ring + t) % ring / kPageTokens;
@@ -152,8 +152,8 @@ struct NewRunTables {
     if (run.page != -1 && leaves(run.first_slot, run.count, kPageTokens)) {
       return {TableFault::kSlots, i, run.first_slot, run.count, kPageTokens};
     }
-    const FoundFault shared = shared_page(runs, i);
-    if (run.page != -1 && shared.kind != TableFault::kNone) return shared;
+    const FoundFault shared = run.page != -1 ? shared_page(runs, i) : FoundFault{};
+    if (shared.kind != TableFault::kNone) return shared;
     if (run.window_page == -1) return {};
     if (outside(run.window_page, window_pages)) return {TableFault::kWindowPage, i, 0, run.window_page, window_pages};
     if (leaves(run.first_position % kPageTokens, run.count, kPageTokens)) {

@@ -13,9 +13,9 @@ import forced  # noqa: E402
 import served  # noqa: E402
 
 
-def started(model, cache, longest, slots):
+def started(model, cache, longest):
     options = dict(model=model, dtype="bfloat16", max_model_len=longest, enable_prefix_caching=served.PREFIX,
-                   max_num_seqs=slots, max_num_batched_tokens=16384,
+                   max_num_seqs=served.SLOTS, max_num_batched_tokens=16384,
                    kv_cache_memory_bytes=int(float(os.environ.get("MEMORY", 20e9))), gpu_memory_utilization=.2,
                    compilation_config={"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"})
     if os.environ.get("EAGER"):
@@ -38,8 +38,7 @@ class Vllm:
     name = "vllm"
 
     def __init__(self, model, cache, longest):
-        self.slots = int(os.environ.get("SLOTS", 96))
-        self.llm = started(model, cache, longest, self.slots)
+        self.llm = started(model, cache, longest)
         import vllm
         self.versions = f"vllm {vllm.__version__}"
 

@@ -18,15 +18,15 @@ if os.environ.get("DEVICE") == "cpu":  # without SGLang's compiled kernels, as i
 import served  # noqa: E402
 
 
-def started(model, cache, longest, slots):
-    options = dict(model_path=model, dtype="bfloat16", context_length=longest, page_size=64, max_running_requests=slots,
+def started(model, cache, longest):
+    options = dict(model_path=model, dtype="bfloat16", context_length=longest, page_size=64, max_running_requests=served.SLOTS,
                    max_total_tokens=int(float(os.environ.get("TOKENS", 4e5))), mem_fraction_static=float(os.environ.get("SHARE", .9)),
                    chunked_prefill_size=int(os.environ.get("CHUNK", 8192)), disable_radix_cache=not served.PREFIX, sampling_backend="pytorch",
                    disable_prefill_cuda_graph=True, disable_cuda_graph=bool(os.environ.get("EAGER")), enable_custom_logit_processor=True,
                    device=os.environ.get("DEVICE", "cuda"), log_level="info",
                    port=20000 + os.getpid() % 4000 * 10)  # processes that start at once
     if not options["disable_cuda_graph"]:
-        options["cuda_graph_bs_decode"] = sorted({1, 2, 4, 8, 16, 32, 40, 64} & set(range(slots)) | {slots})
+        options["cuda_graph_bs_decode"] = sorted({1, 2, 4, 8, 16, 32, 40, 64} & set(range(served.SLOTS)) | {served.SLOTS})
     if os.path.isdir(cache):
         os.environ["OSCAR_KV_BUNDLE"] = cache
         options["attention_backend"] = "oscar"
@@ -41,8 +41,7 @@ class Sglang:
     name = "sglang"
 
     def __init__(self, model, cache, longest):
-        self.slots = int(os.environ.get("SLOTS", 96))
-        self.engine = started(model, cache, longest, self.slots)
+        self.engine = started(model, cache, longest)
         import sglang
         self.versions = f"sglang {sglang.__version__}"
 

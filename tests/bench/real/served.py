@@ -17,6 +17,7 @@ REQUESTS = (1, 8, 40)
 LENGTHS = [int(n) for n in os.environ.get("LENGTHS", "2112,8192").split(",")]
 TASKS = (("he", 512), ("he_behind", 512), ("needles", 24), ("variables", 48), ("quotes", 256), ("calls", 512))  # sets, and the longest answers
 AT_ONE = int(os.environ.get("AT_ONE", 40))  # texts and answers that are made one at a time
+SLOTS = int(os.environ.get("SLOTS", 96))
 PREFIX = bool(os.environ.get("PREFIX"))
 
 
@@ -55,7 +56,7 @@ def score(engine, measured, work, length, ids):
 
 
 def main(make):
-    """make(model, cache, longest): the engine. It has name, slots, versions, ask(prompts, most), record(texts, folder),
+    """make(model, cache, longest): the engine. It has name, versions, ask(prompts, most), record(texts, folder),
     compare(texts, chosen, requests at once, folder, file for what is found) and row(vocabulary), which gives traffic.py's rows."""
     model, cache, work = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3])
     name = pathlib.Path(cache).name + "".join(f"-{v.lower()}" for v in ("PREFIX", "NGRAM", "EAGER") if os.environ.get(v))
@@ -95,7 +96,7 @@ def main(make):
 
     def traffic():
         row, given = engine.row(config["vocab_size"]), list(map(int, os.environ["TRAFFIC"].split(":")))
-        rows = [about | {"slots": engine.slots} | row(*given) | {"round": number} for number in Turns(os.environ.get("TURNS", ""))]
+        rows = [about | {"slots": SLOTS} | row(*given) | {"round": number} for number in Turns(os.environ.get("TURNS", ""))]
         measured("traffic", lambda: rows)
 
     parts = [scores, answers] + [tasks_solved] * (os.environ.get("TASKS") != "0")

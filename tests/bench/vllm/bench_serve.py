@@ -54,14 +54,14 @@ def answers():
 
 def served(model, cache, rate):
     """Asks one server at `rate`, 0: as fast as it answers, and then at SHARE of what it answered. Yields a line for each."""
-    log = pathlib.Path(tempfile.mkdtemp()) / "server.log"
-    with log.open("w") as out:
-        server = subprocess.Popen([*program(), "serve", *serve_options(model, cache)], stdout=out, stderr=out, start_new_session=True)
+    log = tempfile.TemporaryFile("w+")
+    server = subprocess.Popen([*program(), "serve", *serve_options(model, cache)], stdout=log, stderr=log, start_new_session=True)
     try:
         deadline = time.time() + asked("START", 180)
         while not answers():
             if server.poll() is not None or time.time() > deadline:
-                raise SystemExit(f"bench_serve.py: the server of {cache} does not answer:\n" + "\n".join(log.read_text().splitlines()[-20:]))
+                log.seek(0)
+                raise SystemExit(f"bench_serve.py: the server of {cache} does not answer:\n" + "\n".join(log.read().splitlines()[-20:]))
             time.sleep(1)
         if not rate:
             best = line(model, cache, "inf")
