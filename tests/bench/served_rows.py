@@ -17,7 +17,11 @@ CONFIG = dict(architectures=["Qwen3ForCausalLM"], model_type="qwen3", vocab_size
               num_hidden_layers=LAYERS, num_attention_heads=32, num_key_value_heads=KV_HEADS, head_dim=HEAD_DIM, hidden_act="silu",
               max_position_embeddings=131072, initializer_range=0.02, rms_norm_eps=1e-6, use_cache=True, tie_word_embeddings=False,
               rope_theta=1e6, attention_bias=False, torch_dtype="bfloat16", bos_token_id=1, eos_token_id=2)
-WIDTHS = {"uniform": None, "blocks": (4, 2, 1, 1)}  # of our caches
+WIDTHS = {"uniform": None, "blocks": (4, 2, 1, 1), "mixed": "mixed"}  # of our caches
+# Keys and values of the layers that `oscar-fit` chose for Qwen2.5-Coder-1.5B at 2.25 bits: what a bundle looks like. They repeat in longer models.
+MIXED = ("4210/2100 2000/2100 4200/4221 4100/2210 4100/2211 4420/4211 4420/4221 4210/2100 4220/4221 4220/4210 4210/4221 4220/4211 "
+         "4420/4422 4220/2210 4420/4422 4200/2211 4420/4422 4200/4221 4220/4210 4420/4422 4200/4222 4220/4221 4200/4220 4410/4422 "
+         "4420/4422 4220/4221 4420/4442 4420/4442")
 
 
 def jobs_of(texts):
@@ -41,7 +45,10 @@ def model_folder():
 def bundle_of(cache):
     sys.path.insert(0, str(TESTS))
     from random_bundles import random_bundle
-    return random_bundle(LAYERS, KV_HEADS, HEAD_DIM, WIDTHS[cache], WIDTHS[cache], centered=False)
+    if cache != "mixed":
+        return random_bundle(LAYERS, KV_HEADS, HEAD_DIM, WIDTHS[cache], WIDTHS[cache], centered=False)
+    chosen = [[tuple(map(int, side)) for side in layer.split("/")] for layer in MIXED.split()]
+    return random_bundle(LAYERS, KV_HEADS, HEAD_DIM, *zip(*(chosen[i % len(chosen)] for i in range(LAYERS))), rotated_mean=True)
 
 
 def prompts_of(length, count, generator, phrase=None):

@@ -18,15 +18,19 @@ def _side(heads, kv_heads, d, widths, clip, centered, rotated_mean, generator):
                 sigma=0.5 + torch.rand(kv_heads, 4, generator=generator) if widths is not None else None)
 
 
+def _of(widths, index):
+    return widths[index] if widths and isinstance(widths[0], tuple) else widths
+
+
 @plain_torch()  # vLLM's processes make bundles while a model is built, where the default device is the GPU
 def random_bundle(layers=1, kv_heads=2, d=128, key=None, value=None, sink=64, recent=256, encoder="search", group=0, clip=0.96,
                   heads=None, centered=True, rotated_mean=False, seed=1):
-    """key, value: widths of the four blocks, None for layout uniform. heads: matrices of a side, 1 or kv_heads."""
+    """key, value: widths of the four blocks, of all layers or a list of one for each; None for layout uniform. heads: matrices of a side, 1 or kv_heads."""
     generator = torch.Generator().manual_seed(seed)
     heads = kv_heads if heads is None else heads
     held = []
     for index in range(layers):
         sides = [_side(heads, kv_heads, d, widths, clip, centered, rotated, generator)
-                 for widths, rotated in ((key, rotated_mean), (value, False))]
+                 for widths, rotated in ((_of(key, index), rotated_mean), (_of(value, index), False))]
         held.append(Layer(index, d, kv_heads, *sides))
     return Bundle(pathlib.Path("random"), "random", "layer", "", {}, sink, recent, encoder, group, held)

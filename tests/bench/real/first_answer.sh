@@ -3,7 +3,7 @@
 # and without network. MODEL is the folder of a checkpoint, in place of the model that the page names; WORK gets all files. The four commands are
 # in PATH, and vLLM with oscar_kv is installed. Prints each command with its seconds, and the answer; another exit code than 0: something failed.
 # Environment: VLLM, the program (default vllm; or "python3 -m vllm.entrypoints.cli.main"), PYTHON (python3), PORT (8000, as in the page), and
-# START, the seconds that the server may take to start (300).
+# START, the seconds that the server may take to start (300), and SERVE, more options of the server, such as its share of a GPU that others use too.
 set -euo pipefail
 usage="usage: first_answer.sh MODEL WORK"
 model=$(realpath "${1:?$usage}") work=${2:?$usage} named=Qwen/Qwen2.5-Coder-1.5B-Instruct
@@ -41,6 +41,7 @@ for command in "${commands[@]}"; do timed "$command"; done
 cd serving
 serve=$(block README.md console "vllm serve") begin=$SECONDS
 [ -n "$serve" ] || fail "$work/serving/README.md has no serve command"
+serve+=${SERVE:+ $SERVE}
 printf '$ %s\n' "$serve"
 setsid bash -c "$serve${PORT:+ --port $PORT}" >"$work/server.log" 2>&1 &
 server=$!

@@ -1,7 +1,7 @@
 """throughput.py CACHE JOB ...: the geometry of Qwen3-8B with random weights in SGLang 0.5.23, one engine for a cache. Each line of JSON that
 it prints is a measurement.
 
-CACHE: bf16, fp8 (fp8_e4m3), or ours with random rotations: uniform, blocks (widths 4-2-1-1).
+CACHE: bf16, fp8 (fp8_e4m3), or ours with random rotations: uniform, blocks (widths 4-2-1-1), mixed (each layer and side its own).
 JOB: INPUT:OUTPUT:REQUESTS or INPUT:OUTPUT:fill (../served_rows.py).
 
 Environment: BACKEND (of bf16 and fp8, default fa3), CHUNK (tokens of a chunk, default 8192), SLOTS (requests at a time, default the most

@@ -1,7 +1,8 @@
 """throughput.py CACHE JOB ...: the geometry of Qwen3-8B with random weights in vLLM, one process for a cache. Each line of JSON that it
 prints is a measurement.
 
-CACHE: bf16, fp8, another name that vLLM knows (turboquant_3bit_nc), or ours with random rotations: uniform, blocks (widths 4-2-1-1).
+CACHE: bf16, fp8, another name that vLLM knows (turboquant_3bit_nc), or ours with random rotations: uniform, blocks (widths 4-2-1-1), mixed (each layer
+and side its own, as fitted).
 JOB: INPUT:OUTPUT:REQUESTS or INPUT:OUTPUT:fill (../served_rows.py).
 
 Environment: BATCHED (tokens of a step, default 8192, vLLM's own for this GPU), SLOTS (requests at a time, default the most asked for),
@@ -40,6 +41,14 @@ def keep_flash_attention_3():
     EngineArgs.create_engine_config = create_with_3
 
 
+def ours(cache, model):
+    """vLLM's options for a bundle with random rotations."""
+    import oscar_kv.engines.vllm.serving as serving
+    bundle = bundle_of(cache)
+    serving.load_bundle = lambda path: bundle
+    return dict(kv_cache_dtype="oscar", attention_backend="OSCAR", additional_config={"oscar_bundle": str(model)})
+
+
 def engine_of(cache, jobs):
     model = model_folder()
     options = dict(model=str(model), load_format="dummy", skip_tokenizer_init=True, dtype="bfloat16",
@@ -52,10 +61,7 @@ def engine_of(cache, jobs):
     if os.environ.get("EAGER_COMPILE"):
         options["compilation_config"] = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
     if cache in WIDTHS:
-        import oscar_kv.engines.vllm.serving as serving
-        bundle = bundle_of(cache)
-        serving.load_bundle = lambda path: bundle
-        options.update(kv_cache_dtype="oscar", attention_backend="OSCAR", additional_config={"oscar_bundle": str(model)})
+        options.update(ours(cache, model))
     elif cache != "bf16":
         options["kv_cache_dtype"] = cache
         if cache.startswith("turboquant"):
@@ -128,4 +134,5 @@ def main():
         profile_of(lambda: seconds(asked_of, 66))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -2,8 +2,8 @@
 tokens and OUT/2 to OUT*3/2 answers wait at once for SLOTS places (64 256:512:256), so that many steps hold prompts beside single tokens.
 Prints a line of JSON a row: tokens per second, and the median time of steps with and without prompts.
 
-MODEL: a checkpoint, or a folder with its config.json alone, for made-up weights. CACHE: bf16, fp8, another name that vLLM knows, or a bundle's
-folder. Environment: PREFIX=1 (prefix caching on), MEMORY (bytes of the KV cache), PROFILE=1 (kernels of the last row, by time), TURNS=FOLDER:N:R
+MODEL: a checkpoint, a folder with its config.json alone, for made-up weights, or random: the model of throughput.py. CACHE: bf16, fp8, another name
+that vLLM knows, a bundle's folder, or with random one of throughput.py. Environment: PREFIX=1 (prefix caching on), MEMORY (bytes of the KV cache), PROFILE=1 (kernels of the last row, by time), TURNS=FOLDER:N:R
 (N processes share a card: they start together and measure one after another, R rounds; hosts differ by a factor of two from minute to minute)."""
 import fcntl
 import json
@@ -18,7 +18,10 @@ os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(__file__).resolve().parents[1])]
+import throughput  # noqa: E402
 import torch  # noqa: E402
+from served_rows import WIDTHS, model_folder  # noqa: E402
 
 
 def engine_of(model, cache, slots, tokens):
@@ -31,7 +34,9 @@ def engine_of(model, cache, slots, tokens):
         options.update(load_format="dummy", skip_tokenizer_init=True)
         import oscar_kv.engines.serving as serving
         serving.check_geometry = serving.checkpoint_fingerprint = lambda *given: None  # weights that were made up have none
-    if os.path.isdir(cache):
+    if cache in WIDTHS:
+        options.update(throughput.ours(cache, model))
+    elif os.path.isdir(cache):
         options.update(kv_cache_dtype="oscar", attention_backend="OSCAR", additional_config={"oscar_bundle": cache})
     elif cache != "bf16":
         options["kv_cache_dtype"] = cache
@@ -138,12 +143,13 @@ class Traffic:
 
 
 def main():
-    model, cache = pathlib.Path(sys.argv[1]), sys.argv[2]
+    random_weights, cache = sys.argv[1] == "random", sys.argv[2]
+    model = model_folder() if random_weights else pathlib.Path(sys.argv[1])
     slots = int((sys.argv[3:4] or [64])[0])
     rows = [tuple(map(int, row.split(":"))) for row in sys.argv[4:] or ["256:512:256"]]
     llm = engine_of(model, cache, slots, max(2 * given + 2 * made + 64 for _, given, made in rows))
     traffic = Traffic(llm, json.loads((model / "config.json").read_text())["vocab_size"])
-    about = dict(model=model.name, engine="vllm", cache=cache, prefix_caching=bool(os.environ.get("PREFIX")), slots=slots,
+    about = dict(model="qwen3-8b geometry" if random_weights else model.name, engine="vllm", cache=cache, prefix_caching=bool(os.environ.get("PREFIX")), slots=slots,
                  gpu=torch.cuda.get_device_name())
     for number in Turns(os.environ.get("TURNS", "")):
         for row in rows:
