@@ -1,5 +1,6 @@
-// One block per (run, KV head). Rows minus their mean become two BF16 terms in shared memory, and tensor cores bring
-// them into the cache basis. Then a warp encodes one token at a time, and each thread assembles words of the page.
+// One block per (run, KV head, side). Rows minus their mean become two BF16 terms in shared memory, and tensor cores
+// bring them into the cache basis. Then a warp encodes one token at a time, and each thread assembles words of the
+// page.
 #include "kernels/chunks/new_rows.h"
 #include "kernels/chunks/tile_product.cuh"
 #include "kernels/common/launch_kernel.cuh"
@@ -67,11 +68,8 @@ __device__ void round_rows(const NewRowsParams& p, const NewRun& run, int head, 
 }
 
 template <int D>
-__global__ void __launch_bounds__(TileProduct<D>::kThreads, D == 256 ? 2 : 3)
-    new_rows_kernel(const __grid_constant__ NewRowsParams p) {
+__device__ __forceinline__ void write_run(const NewRowsParams& p, Shared<D>& s) {
   using Product = TileProduct<D>;
-  extern __shared__ __align__(128) std::uint8_t memory[];
-  Shared<D>& s = *reinterpret_cast<Shared<D>*>(memory);
   const NewRun run = p.runs[blockIdx.x];
   const int head = blockIdx.y, warp = static_cast<int>(threadIdx.x) / 32;
   if (run.count <= 0) return;
@@ -93,18 +91,34 @@ __global__ void __launch_bounds__(TileProduct<D>::kThreads, D == 256 ? 2 : 3)
   write_codes<D>(p.side.layout, p.side.value_side, run.first_slot, run.count, s.codes, page);
 }
 
+// A copy of the code for each side, so that parameters stay in constant memory.
+template <int D>
+__global__ void __launch_bounds__(TileProduct<D>::kThreads, D == 256 ? 2 : 3)
+    new_rows_kernel(const __grid_constant__ NewRowsParams key, const __grid_constant__ NewRowsParams value) {
+  extern __shared__ __align__(128) std::uint8_t memory[];
+  Shared<D>& s = *reinterpret_cast<Shared<D>*>(memory);
+  if (blockIdx.z == 0) {
+    write_run<D>(key, s);
+  } else {
+    write_run<D>(value, s);
+  }
+}
+
 }  // namespace
 
-cudaError_t new_rows(const NewRowsParams& p, cudaStream_t stream) {
-  if (p.side.kv_heads < 1 || p.side.page_bytes % 4 != 0 || p.side.layers != 1 ||
-      (p.side.layout.params == ParamKind::kScaleByte && p.side.sigma == nullptr) ||
-      (p.side.rope_phases != nullptr && p.side.mean == nullptr)) {
-    return cudaErrorInvalidValue;
+cudaError_t new_rows(const NewRowsParams& key, const NewRowsParams& value, cudaStream_t stream) {
+  for (const NewRowsParams* p : {&key, &value}) {
+    if (p->side.kv_heads < 1 || p->side.page_bytes % 4 != 0 || p->side.layers != 1 ||
+        (p->side.layout.params == ParamKind::kScaleByte && p->side.sigma == nullptr) ||
+        (p->side.rope_phases != nullptr && p->side.mean == nullptr) || p->run_count != key.run_count ||
+        p->side.kv_heads != key.side.kv_heads || p->side.layout.head_dim != key.side.layout.head_dim) {
+      return cudaErrorInvalidValue;
+    }
   }
-  if (p.run_count == 0) return cudaSuccess;
-  return for_fast_head_dim(p.side.layout.head_dim, [&]<int D>() {
-    return launch_with<new_rows_kernel<D>, Shared<D>>(grid_of(p.run_count, p.side.kv_heads), TileProduct<D>::kThreads,
-                                                      stream, p);
+  if (key.run_count == 0) return cudaSuccess;
+  return for_fast_head_dim(key.side.layout.head_dim, [&]<int D>() {
+    return launch_with<new_rows_kernel<D>, Shared<D>>(grid_of(key.run_count, key.side.kv_heads, 2),
+                                                      TileProduct<D>::kThreads, stream, key, value);
   });
 }
 

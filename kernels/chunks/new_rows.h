@@ -1,6 +1,6 @@
 // Writes the new tokens of prompts into the cache. Tensor cores bring them into the cache basis. Then they go into the
-// BF16 windows, or are clipped, encoded and packed into pages, or both. One launch covers all requests of a layer and
-// side. quantize_pages gives the same codes for the same BF16 rows, bit for bit. CPU reference: new_rows() of
+// BF16 windows, or are clipped, encoded and packed into pages, or both. One launch covers all requests of a layer.
+// quantize_pages gives the same codes for the same BF16 rows, bit for bit. CPU reference: new_rows() of
 // python/oscar_kv/ops/chunk_reference.py.
 #pragma once
 
@@ -34,8 +34,8 @@ struct NewRowsParams {
   bool vectors;                          // side.rows and their stride are aligned to 16 bytes
 };
 
-// cudaErrorInvalidValue for a head_dim other than 64, 128 and 256. Allocates nothing, does
-// not synchronize, may be captured. Equal inputs give equal bytes.
-cudaError_t new_rows(const NewRowsParams& params, cudaStream_t stream);
+// Keys and values of one layer, with the same runs. cudaErrorInvalidValue for a head_dim other than 64, 128 and 256, or
+// sides of different shapes. Allocates nothing, does not synchronize, may be captured. Equal inputs give equal bytes.
+cudaError_t new_rows(const NewRowsParams& key, const NewRowsParams& value, cudaStream_t stream);
 
 }  // namespace oscar::kernels

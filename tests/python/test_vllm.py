@@ -561,7 +561,7 @@ def test_builders_of_all_page_sizes_share_one_plan(serve, monkeypatch):
     specs = specs_of(layers, made)
     builders = [OscarMetadataBuilder(spec, [name], made, torch.device("cpu")) for name, spec in specs.items()]
     flushed = []
-    monkeypatch.setattr(OscarMetadataBuilder, "_step_flush", lambda self, places, names: flushed.append(sorted(names)) or "flush")
+    monkeypatch.setattr(OscarMetadataBuilder, "_bind", lambda self, places, names: flushed.append(sorted(names)) or "flush")
     ends, one = torch.tensor([0, 1]), torch.ones(1, dtype=torch.int32)
     common = CommonAttentionMetadata(ends, ends, one, 1, 1, 1, 1, torch.zeros(1, 6, dtype=torch.int32), torch.zeros(1, dtype=torch.int64),
                                      req_idx=np.array([2]))
@@ -574,6 +574,27 @@ def test_builders_of_all_page_sizes_share_one_plan(serve, monkeypatch):
         common = common.replace(num_reqs=1)
     assert flushed == [[0], [0, 1], [0, 1], [0, 1]]  # the second layer was not known when the first builder planned for the first time
     assert builders[0].build(0, common).rows is not builders[0].build(0, common).rows  # a builder that asks again wants a new plan
+
+
+def test_what_leaves_the_windows_follows_the_memory(serve, monkeypatch):
+    """Its descriptors hold addresses: they are made once, and again when vLLM binds other memory to a layer, as after the graphs of a trial."""
+    made = serve(two_sizes())
+    layers = [attention_layer(i) for i in range(2)]
+    specs = specs_of(layers, made)
+    builders = [OscarMetadataBuilder(spec, [name], made, torch.device("cpu")) for name, spec in specs.items()]
+    builders[0].members = builders
+    context = made.compilation_config.static_forward_context
+    names = list(specs)
+    for name in names:
+        context[name] = types.SimpleNamespace(kv_cache=torch.zeros(1))
+    bound = []
+    monkeypatch.setattr(type(builders[0].table), "on_cuda", True)
+    monkeypatch.setattr(type(builders[0].serving), "flush_of", lambda self, indices, memory: bound.append(memory) or f"flush {len(bound)}")
+    assert [builders[0].shared_flush() for _ in range(3)] == 3 * ["flush 1"] and list(bound[0]) == [0, 1]
+    context[names[1]].kv_cache = torch.zeros(1)
+    assert [builders[0].shared_flush() for _ in range(2)] == 2 * ["flush 2"] and bound[1][1] is context[names[1]].kv_cache
+    builders[0].members = builders[:1]  # other layers share the plan
+    assert builders[0].shared_flush() == "flush 3" and list(bound[2]) == [0]
 
 
 def test_commands_of_the_card_are_vllms(fit, tmp_path, monkeypatch):

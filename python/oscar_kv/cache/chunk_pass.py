@@ -18,7 +18,7 @@ def room(kv_heads: int, head_dim: int, tokens: int) -> int:
 
 def _part(rows: torch.Tensor, one: Pass) -> torch.Tensor:
     """The rows of a pass, mostly all."""
-    return rows if one.end - one.begin == rows.shape[0] else rows[one.begin:one.end]
+    return rows[one.begin:one.end] if one.end > 0 else rows
 
 
 def _rows_of(layer_code: LayerCode, held: Held, one: Pass, key: torch.Tensor, value: torch.Tensor,

@@ -45,6 +45,15 @@ class Pass:
     device_key_ends: torch.Tensor = torch.empty(0)
     device_tiles: torch.Tensor | None = None
 
+    def move(self, base: int) -> None:
+        """Counts rows from the batch's first one, `base` before the first chunk's, and takes the whole batch."""
+        if self.tiles is None:
+            self.key_ends = [base + end for end in self.key_ends]
+        else:
+            self.tiles = [(*tile[:4], tile[4] + base, *tile[5:]) if tile[0] == NEW else tile for tile in self.tiles]
+        self.ends = [base + end for end in self.ends]
+        self.begin = self.end = 0
+
 
 def _cut(begin: int, end: int, origin: int) -> Iterator[tuple[int, int]]:
     """Splits [begin, end) at page boundaries: every 64 tokens from origin."""
@@ -168,7 +177,9 @@ def kept_runs(policy: Policy, chunks: Sequence[Chunk]) -> list[tuple[int, ...]]:
 
 
 class ChunkWork:
-    """The plan of one forward pass on the device. table [R, P], window_table [R, W]."""
+    """The plan of one forward pass on the device. table [R, P], window_table [R, W]. tokens: those of the batch whose
+    rows the plan counts. They are all of them (whole) if one pass covers the chunks, so that layers cut nothing; flash
+    attention then leaves the rows of other requests as they are."""
 
     def __init__(self, policy: Policy, chunks: Sequence[Chunk], room: int, table: torch.Tensor,
                  window_table: torch.Tensor) -> None:
@@ -184,8 +195,11 @@ class ChunkWork:
                 moved.append(dataclasses.replace(c, first=at))
                 at += c.count
             chunks = moved
-        self.count = sum(c.count for c in chunks)
         self.passes = plan_passes(policy, chunks, room)
+        self.whole, base = False, 0
+        if isinstance(self.tokens, slice) and len(self.passes) == 1:
+            base, self.tokens, self.whole = self.tokens.start, slice(None), True
+            self.passes[0].move(base)
         packed = Packed(table, window_table)
         leaving = packed.put([(first, count, packed.at(table, row, index), slot, position)
                               for first, count, row, index, slot, position in leaving_runs(policy, chunks)], (2,))
@@ -193,7 +207,7 @@ class ChunkWork:
             (first, count, packed.at(table, row, index) if index >= 0 else -1, slot, position,
              packed.at(window_table, row, column) if column >= 0 else -1)
             for first, count, row, index, slot, position, column in new_runs(policy, chunks)]
-        new = packed.put(written + kept_runs(policy, chunks), (2, 5))
+        new = packed.put([(base + run[0], *run[1:]) for run in written + kept_runs(policy, chunks)], (2, 5))
         tables = {CODES: table, WINDOW: window_table}
         tiles = [packed.put([(kind, out_row, count, packed.at(tables[kind], row, place) if kind in tables else place,
                               slot, position)

@@ -189,7 +189,6 @@ class SlotKV:
     def _places(self) -> Places | None:
         return None if self.places_of is None else self.places_of()
 
-    @torch.no_grad()
     def forward(self, pool: torch.Tensor, rows: Rows, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
                 scale: float, output: torch.Tensor, sinks: torch.Tensor | None = None) -> None:
         """New tokens attend and enter the cache. query [N, Hq, d], key and value [N, Hkv, d] of the model, after
@@ -266,11 +265,12 @@ class SlotKV:
                     scale: float, output: torch.Tensor, sinks: torch.Tensor | None) -> None:
         """All chunks attend in one call before any is appended."""
         work = rows.work(self.policy, self.room)
-        query, key, value = query[work.tokens], key[work.tokens], value[work.tokens]
+        if not work.whole:
+            query, key, value = query[work.tokens], key[work.tokens], value[work.tokens]
         if self.buffer is not None and query.dtype != torch.bfloat16:
             query, key, value = query.bfloat16(), key.bfloat16(), value.bfloat16()
         direct = isinstance(work.tokens, slice) and output.dtype == query.dtype
-        out = output[work.tokens] if direct else torch.empty_like(query)
+        out = (output if work.whole else output[work.tokens]) if direct else torch.empty_like(query)
         chunk_pass.attend(self.code, held, work, query, key, value, scale, out, self.buffer, sinks)
         if not direct:
             output[work.tokens] = out.to(output.dtype)

@@ -126,9 +126,7 @@ void new_rows(const Tensor& pool, const Tensor& windows, const Tensor& key, cons
       oscar::kernels::NewRunTables{k.runs, std::min(key.size(0), value.size(0)), arguments.int32(pool.size(0), "pages"),
                                    arguments.int32(windows.size(0), "window pages"), positions_of(arguments, phases)},
       k.run_count);
-  const cudaStream_t stream = arguments.stream();
-  arguments.launched(oscar::kernels::new_rows(k, stream), "new_rows of keys");
-  arguments.launched(oscar::kernels::new_rows(v, stream), "new_rows of values");
+  arguments.launched(oscar::kernels::new_rows(k, v, arguments.stream()), "new_rows");
 }
 
 void quantize_windows(const Tensor& pool, const Tensor& windows, const Tensor& window_table, const Tensor& runs,

@@ -11,6 +11,7 @@ import os
 os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_NO_USAGE_STATS="1", VLLM_USE_FLASHINFER_SAMPLER="0", HF_HUB_OFFLINE="1")
 import forced  # noqa: E402
 import served  # noqa: E402
+import throughput  # noqa: E402
 
 
 def started(model, cache, longest):
@@ -28,8 +29,8 @@ def started(model, cache, longest):
         options.update(kv_cache_dtype="oscar", attention_backend="OSCAR", additional_config={"oscar_bundle": cache})
     elif cache != "bf16":
         options["kv_cache_dtype"] = cache
-        if cache.startswith("turboquant"):  # its prompts are FlashAttention's
-            options["attention_config"] = {"flash_attn_version": 3}
+        if cache.startswith("turboquant"):
+            throughput.keep_flash_attention_3()
     from vllm import LLM
     return LLM(**options)
 

@@ -87,6 +87,7 @@ def line(model, cache, rate):
 
 
 def main():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the server in its session must end, too
     model, lines, rate = sys.argv[1], pathlib.Path(sys.argv[2]), float(os.environ.get("RATE", 0))  # of a run before
     for cache in sys.argv[3:]:
         for row in served(model, cache, rate):

@@ -43,9 +43,9 @@ def keep_flash_attention_3():
 
 def ours(cache, model):
     """vLLM's options for a bundle with random rotations."""
-    import oscar_kv.engines.vllm.serving as serving
+    from oscar_kv.engines.vllm import gauges, serving
     bundle = bundle_of(cache)
-    serving.load_bundle = lambda path: bundle
+    serving.load_bundle = gauges.read_manifest = lambda path: bundle
     return dict(kv_cache_dtype="oscar", attention_backend="OSCAR", additional_config={"oscar_bundle": str(model)})
 
 

@@ -4,7 +4,7 @@ which are those of 0.32. vLLM owns the pages, in blocks of 64 tokens and the lay
 backend."""
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -157,24 +157,26 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
         self.reorder_batch_threshold = self.serving.most_new
         self.table, self.layers = self.serving.new_table(device), [layer_index(name) for name in layer_names]
         self.names, self.members = dict(zip(self.layers, layer_names)), [self]
-        self._flush: dict[Places | None, tuple[dict[int, int], StepFlush | None]] = {}
+        self._flush: dict[Places | None, Bound] = {}
         self._tables: dict[tuple[Places, str], torch.Tensor] = {}
-        by_places: dict[Places | None, list[int]] = {}  # layers with the same page numbers; None: vLLM's own
+        self.direct: list[int] = []  # layers with vLLM's page numbers
+        self.by_places: dict[Places, list[int]] = {}  # the others
         for index in self.layers:
             places = self.serving.places(index)
-            by_places.setdefault(None if places.direct else places, []).append(index)
-        self.by_places = by_places
+            (self.direct if places.direct else self.by_places.setdefault(places, [])).append(index)
 
     def build(self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False) -> OscarMetadata:
         plan = self.serving.plan
         if plan is None or plan.common is not common_attn_metadata or self in plan.builders:
-            plan = self.serving.plan = Plan(common_attn_metadata, self._rows(common_attn_metadata), [])
+            made = self._rows(common_attn_metadata)
+            plan = self.serving.plan = Plan(common_attn_metadata, made, [], OscarMetadata(made))
             self.serving.passed()
         rows = plan.join(self)
         self.serving.restore(self.layers, rows)  # before the forward, which may be a graph replay
-        return OscarMetadata(rows, {places: self._placed(rows, places,
-                                                         self._step_flush(places, {i: self.names[i] for i in layers}))
-                                    for places, layers in self.by_places.items() if places is not None})
+        if not self.by_places:
+            return plan.metadata
+        return OscarMetadata(rows, {places: self._placed(rows, places, self._step_flush(places, layers))
+                                    for places, layers in self.by_places.items()})
 
     def _rows(self, common: Any) -> Rows:
         """The batch as SlotTable sees it, for all builders that vLLM gives the same metadata."""
@@ -214,24 +216,40 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
 
     def shared_flush(self) -> StepFlush | None:
         """The StepFlush of all layers with vLLM's page numbers whose builders share this one's rows."""
-        names: dict[int, str] = {}
-        for one in self.members:
-            names.update((i, one.names[i]) for i in one.by_places.get(None, ()))
-        return self._step_flush(None, names)
+        held = self._flush.get(None)
+        if held is not None and len(held.layers) == sum(len(one.direct) for one in self.members) and held.still():
+            return held.flush
+        return self._bind(None, {i: one.names[i] for one in self.members for i in one.direct})
 
-    def _step_flush(self, places: Places | None, names: Mapping[int, str]) -> StepFlush | None:
+    def _step_flush(self, places: Places, indices: Sequence[int]) -> StepFlush | None:
+        held = self._flush.get(places)
+        if held is not None and held.still():
+            return held.flush
+        return self._bind(places, {i: self.names[i] for i in indices})
+
+    def _bind(self, places: Places | None, names: Mapping[int, str]) -> StepFlush | None:
         """Made when vLLM's memory is bound to the layers, and again when the memory changes, because graphs are
         first recorded for a trial. names: {layer index: vLLM's name}."""
         if not self.table.on_cuda or not names:
             return None
-        layers = self.vllm_config.compilation_config.static_forward_context
-        memory = {i: layers[name].kv_cache for i, name in names.items()}
+        context = self.vllm_config.compilation_config.static_forward_context
+        layers = [context[name] for name in names.values()]
+        memory = {i: layer.kv_cache for i, layer in zip(names, layers)}
         if not all(isinstance(m, torch.Tensor) and m.numel() > 0 for m in memory.values()):
             return None
-        known = {i: m.data_ptr() for i, m in memory.items()}
-        if places not in self._flush or self._flush[places][0] != known:
-            self._flush[places] = known, self.serving.flush_of(list(memory), memory)
-        return self._flush[places][1]
+        self._flush[places] = Bound(layers, list(memory.values()), self.serving.flush_of(list(memory), memory))
+        return self._flush[places].flush
+
+
+@dataclasses.dataclass
+class Bound:
+    """A StepFlush, and the memory that it was made for."""
+    layers: list[Any]  # vLLM's
+    memory: list[torch.Tensor]
+    flush: StepFlush | None
+
+    def still(self) -> bool:
+        return all(layer.kv_cache is memory for layer, memory in zip(self.layers, self.memory))
 
 
 @dataclasses.dataclass
@@ -241,6 +259,7 @@ class Plan:
     common: object  # vLLM's CommonAttentionMetadata
     rows: Rows
     builders: list[OscarMetadataBuilder]  # that have asked for the rows, the one that made them first
+    metadata: OscarMetadata  # of builders whose layers all have vLLM's page numbers
 
     def join(self, builder: OscarMetadataBuilder) -> Rows:
         first = self.builders[0] if self.builders else builder
