@@ -18,7 +18,6 @@
 namespace oscar {
 namespace {
 
-constexpr std::int64_t kMaxLayers = 10000, kMaxHeads = 4096, kLargestHeadDim = 4096;
 constexpr const char* kFormatName = "oscar-bundle";
 
 Json side_to_json(const SideTransform& side) {
@@ -99,19 +98,19 @@ void read_side(const Json& json, const std::string& where, LayerTransform& layer
 
 void read_layers(const Json& json, const std::string& where, Manifest& manifest) {
   const Json& layers = json_array(json, "layers", where);
-  if (layers.empty() || layers.size() > kMaxLayers) {
+  if (layers.empty() || layers.size() > kManifestLayers) {
     throw InputError(where + ": 'layers' has " + std::to_string(layers.size()) + " entries, expected 1 to " +
-                     std::to_string(kMaxLayers));
+                     std::to_string(kManifestLayers));
   }
   std::int64_t previous = -1;
   for (const Json& entry : layers) {
     LayerTransform layer;
-    layer.layer = json_int_within(entry, "layer", where, 0, kMaxLayers - 1);
+    layer.layer = json_int_within(entry, "layer", where, 0, kManifestLayers - 1);
     const std::string here = where + ", layer " + std::to_string(layer.layer);
     if (layer.layer <= previous) throw InputError(here + ": layers are not in ascending order");
     previous = layer.layer;
-    layer.head_dim = json_int_within(entry, "head_dim", here, 1, kLargestHeadDim);
-    layer.kv_heads = json_int_within(entry, "kv_heads", here, 1, kMaxHeads);
+    layer.head_dim = json_int_within(entry, "head_dim", here, 1, kManifestHeadDim);
+    layer.kv_heads = json_int_within(entry, "kv_heads", here, 1, kManifestHeads);
     read_side(json_object(entry, "key", here), here + ", key", layer, true, manifest);
     read_side(json_object(entry, "value", here), here + ", value", layer, false, manifest);
     manifest.bundle.layers.push_back(std::move(layer));
@@ -150,7 +149,7 @@ void read_code(const Json& json, const std::string& where, Bundle& bundle) {
   const Json& code = json_object(json, "code", where);
   const std::string layout = json_string(code, "layout", where);
   bundle.encoder = json_string(code, "encoder", where);
-  bundle.quant_group = json_int_within(code, "group", where, 0, kLargestHeadDim);
+  bundle.quant_group = json_int_within(code, "group", where, 0, kManifestHeadDim);
   const std::string expected = layout_of(bundle);
   if (layout != expected) {
     throw InputError(where + ": code layout " + quote_name(layout) +
@@ -296,7 +295,7 @@ Manifest manifest_from_json(const Json& json, const std::string& where) {
   }
   read_layers(json, where, manifest);
   read_code(json, where, bundle);
-  const std::int64_t total = json_int(bundle.model, "layers", where + ", model", kMaxLayers);
+  const std::int64_t total = json_int(bundle.model, "layers", where + ", model", kManifestLayers);
   if (bundle.layers.back().layer >= total) {
     throw InputError(where + ": layer " + std::to_string(bundle.layers.back().layer) + " is beyond the model's " +
                      std::to_string(total) + " layers");
@@ -305,7 +304,7 @@ Manifest manifest_from_json(const Json& json, const std::string& where) {
   const Json& windows = json_object(json, "windows", where);
   bundle.windows.sink = json_int_within(windows, "sink", where + ", windows", 0, std::int64_t{1} << 32);
   bundle.windows.recent = json_int_within(windows, "recent", where + ", windows", 0, std::int64_t{1} << 32);
-  bundle.hadamard_block = json_int_within(json, "hadamard_block", where, 0, kLargestHeadDim);
+  bundle.hadamard_block = json_int_within(json, "hadamard_block", where, 0, kManifestHeadDim);
   const Json& clip = json_object(json, "global_clip", where);
   json_number(clip, "key", where + ", global_clip");
   json_number(clip, "value", where + ", global_clip");

@@ -9,6 +9,9 @@
 
 namespace oscar {
 
+// The most that a manifest may name.
+inline constexpr std::int64_t kManifestLayers = 10000, kManifestHeads = 4096, kManifestHeadDim = 4096;
+
 struct BundleFile {
   std::string sha256;
   std::uint64_t bytes = 0;

@@ -55,12 +55,6 @@ KvCache::KvCache(KvCacheSpec spec) : spec_(std::move(spec)) { pools_.resize(spec
 
 KvCache::~KvCache() = default;
 
-void KvCache::append(std::int64_t layer, std::int64_t id, const std::uint16_t* key, const std::uint16_t* value) {
-  append_rows(layer, {{id, key, value, 1}}, [](std::int64_t parts, const std::function<void(std::int64_t)>& code) {
-    for (std::int64_t i = 0; i < parts; ++i) code(i);
-  });
-}
-
 // Tokens that leave the recent windows are coded first; then the new rows enter the windows and may overwrite them.
 void KvCache::append_rows(std::int64_t layer, const std::vector<NextRows>& rows, const ForEachPart& for_each_part) {
   const auto each = [&](const auto& call) {

@@ -55,12 +55,9 @@ class KvCache {
   explicit KvCache(KvCacheSpec spec);
   ~KvCache();
 
-  // Appends the next token of a sequence; an unknown id starts a new sequence. key, value: [Hkv, d] BF16 bits.
-  // NumericalError naming the place if a token to be coded is not finite.
-  void append(std::int64_t layer, std::int64_t sequence, const std::uint16_t* key, const std::uint16_t* value);
-  // Appends the next tokens of several sequences, each listed once; the bytes equal the bytes of single appends.
-  // for_each_part(n, code) must call code(i) once for each i in [0, n), in any order and on any threads. A part is a
-  // page.
+  // Appends the next tokens of several sequences, each listed once; an unknown id starts a new sequence. The bytes
+  // equal those of one token at a time. for_each_part(n, code) must call code(i) once for each i in [0, n), in any
+  // order and on any threads. A part is a page. NumericalError naming the place if a token to be coded is not finite.
   struct NextRows {
     std::int64_t sequence;
     const std::uint16_t *keys, *values;  // [count, Hkv, d] BF16 bits

@@ -13,33 +13,18 @@
 namespace oscar {
 namespace {
 
-constexpr std::int64_t kRingSlack = 15;
-
 std::string digits(std::int64_t n) { return std::to_string(n); }
 
-std::int64_t window_pages(std::int64_t tokens) { return (tokens + kEnginePage - 1) / kEnginePage; }
+std::int64_t window_pages(std::int64_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens; }
 
 std::optional<std::string> unserved_layer(const LayerTransform& layer, std::int64_t group, const PluginEngine& engine) {
   const std::string name = "layer " + digits(layer.layer) + " of the bundle has ";
   const std::int64_t d = layer.head_dim;
   if (const auto reason = head_limit(engine, d)) return name + *reason;
-  if (layer.key.blocks() != layer.value.blocks()) {
-    return name +
-           "keys and values of two layouts, which the decode kernel does not read; fit both with one layout, or " +
-           "use format transformers";
-  }
-  if (!layer.key.blocks() && group != 0 && group != d) {
-    return name + "scales for groups of " + digits(group) +
-           " channels, and the decode kernel reads one scale a head; " +
-           "fit without --bits, or use format transformers";
-  }
-  if (layer.key.rotated_mean && !layer.key.blocks()) {
-    return name +
-           "the mean of keys before RoPE taken away and keys in one width, which the decode kernel does not read; "
-           "fit " +
-           "with --center mean, or use format transformers";
-  }
-  return std::nullopt;
+  const auto unread = unread_codes(layer.key.code(d, group), layer.value.code(d, group), layer.key.rotated_mean);
+  if (!unread) return std::nullopt;
+  return name + unread->what + ", which the decode kernel does not read; " + unread->fix +
+         ", or use format transformers";
 }
 
 // The command in the card. sharing: requests share prefixes.
@@ -52,7 +37,7 @@ std::string serve_command(const PluginEngine& engine, const Bundle& bundle, cons
 }
 
 std::string serve_section(const PluginEngine& engine, const Bundle& bundle, const std::string& model) {
-  const bool shares = bundle.windows.sink % kEnginePage == 0;
+  const bool shares = bundle.windows.sink % kPageTokens == 0;
   std::ostringstream out;
   out << "## Serve\n\nThe Python package oscar-kv (the wheel that `scripts/wheel` builds; it is on no package index) "
          "is a plugin of "
@@ -96,7 +81,7 @@ std::optional<std::string> engine_unsupported(const ExportFormat& format, const 
     if (auto reason = unserved_layer(layer, bundle.quant_group, format.plugin())) return reason;
   }
   const std::int64_t window =
-      kEnginePage * (window_pages(bundle.windows.sink) + window_pages(bundle.windows.recent + 1 + kRingSlack));
+      kPageTokens * (window_pages(bundle.windows.sink) + window_pages(bundle.windows.recent + 1 + kEngineRingSlack));
   if (window > kEngineMostWindow) {
     return "the bundle has BF16 windows of " + digits(bundle.windows.sink) + " and " + digits(bundle.windows.recent) +
            " tokens, more than the decode kernel holds (" + digits(kEngineMostWindow) +

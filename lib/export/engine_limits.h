@@ -13,8 +13,6 @@
 
 namespace oscar {
 
-inline constexpr std::int64_t kEnginePage = 64;  // tokens
-
 // A kind of layer without a 2-bit cache in an engine.
 struct LayerLimit {
   const char* name;   // in the Python table: an argument of the engine's attention layer, or a fact of the model

@@ -272,7 +272,7 @@ TEST(DecodeChoice, NamesWhatTheFastKernelIsNotBuiltFor) {
   s.method.codes.assign(2, {uniform_code(128, 32), uniform_code(128, 32), {}, {}});
   reason(s, "groups of 32 channels");
   s.method.codes.assign(2, {uniform_code(128, 0, ParamType::kBFloat16), uniform_code(128), {}, {}});
-  reason(s, "not for uniform with BF16");
+  reason(s, "does not read scales in BF16");
   reason(make_scenario(128, 2, 4, Basis::kIdentity, {64, 256, 3}), "not for 3");
   reason(make_scenario(96, 2, 4, Basis::kIdentity, windows), "head sizes 64, 128 and 256, not for 96");
   reason(make_scenario(128, 2, 17, Basis::kIdentity, windows), "not for 17");

@@ -48,9 +48,16 @@ KvCacheSpec spec(const CacheWindows& windows) {
   return s;
 }
 
+void append(KvCache& cache, std::int64_t layer, std::int64_t id, const std::uint16_t* key, const std::uint16_t* value) {
+  cache.append_rows(layer, {{id, key, value, 1}},
+                    [](std::int64_t parts, const std::function<void(std::int64_t)>& code) {
+                      for (std::int64_t i = 0; i < parts; ++i) code(i);
+                    });
+}
+
 void append(KvCache& cache, std::int64_t layer, std::int64_t id, float key, float value) {
   const std::uint16_t k = bfloat16_bits(key), v = bfloat16_bits(value);
-  cache.append(layer, id, &k, &v);
+  append(cache, layer, id, &k, &v);
 }
 
 // Every token in order: of the sink, the pages, the recent window.
@@ -100,7 +107,7 @@ TEST(KvCache, ManyRowsAtOnceAreThoseOneByOne) {
         v.push_back(bfloat16_bits(static_cast<float>(100 + done + i)));
       }
       for (const std::int64_t layer : {0, 1}) {
-        for (std::size_t i = 0; i < k.size(); ++i) single.append(layer, 7, &k[i], &v[i]);
+        for (std::size_t i = 0; i < k.size(); ++i) append(single, layer, 7, &k[i], &v[i]);
         runs.append_rows(layer, {{7, k.data(), v.data(), count}}, backwards);
         for (const Side side : {Side::kKey, Side::kValue}) {
           EXPECT_EQ(all(runs.view(layer, 7, side)), all(single.view(layer, 7, side)));

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "base/files.h"
+#include "bundle/manifest.h"
+#include "kernels/decode/tile_phases.h"
 #include "support/paths.h"
 
 namespace oscar {
@@ -99,8 +101,15 @@ std::string python_head(const std::string& what) {
 
 std::string kernels_table() {
   std::ostringstream out;
-  out << python_head("What the decode kernel serves.") << "HEAD_SIZES, MOST_GROUP, MOST_WINDOW = (" << head_sizes(", ")
-      << "), " << kEngineMostGroup << ", " << kEngineMostWindow << "  # group: query heads on a KV head\n";
+  out << python_head("What the kernels serve, and the most that a manifest may name.")
+      << "HEAD_SIZES, MOST_GROUP, MOST_WINDOW = (" << head_sizes(", ") << "), " << kEngineMostGroup << ", "
+      << kEngineMostWindow << "  # group: query heads on a KV head\n"
+      << "RING_SLACK, MOST_FREQUENCY = " << kEngineRingSlack << ", " << kernels::kMostFrequency
+      << "  # slots that the last tile may read beyond the ring; radians a token\n"
+      << "HEAD_SCALE, ROTATED_MEAN = \"" << to_string(kHeadScaleLayout) << "\", \"" << to_string(kRotatedMeanLayout)
+      << "\"  # layouts: one FP16 scale and zero a head; keys centered before RoPE\n"
+      << "MOST_LAYERS, MOST_HEADS, LARGEST_HEAD_DIM = " << kManifestLayers << ", " << kManifestHeads << ", "
+      << kManifestHeadDim << "\n";
   return out.str();
 }
 

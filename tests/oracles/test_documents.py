@@ -257,6 +257,15 @@ def test_the_product_knows_no_laboratory():
     assert not found, found
 
 
+def test_only_the_commands_print_results():
+    """The library logs what it does; what a command finds, apps/ prints."""
+    printing = re.compile(r"std::cout|\bprintf\(|\bstdout\b|\bprint_(result|summary)\(")
+    assert printing.search('  print_result("x");') and not printing.search('  log_info("x");')
+    found = [name for name in FILES if name.startswith("lib/") and not name.startswith("lib/base/") and name.endswith((".cpp", ".h"))
+             and printing.search(re.sub(r"//.*", "", (SOURCE_DIR / name).read_text()))]
+    assert not found, found
+
+
 def test_functions_are_told_in_steps():
     body = "  if (x) {\n    y();\n  } else {\n    z();\n  }\n" * 17
     assert long_functions("int f(int x) {\n" + body + "}\n") == [(87, "int f(int x) {")]

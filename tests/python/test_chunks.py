@@ -166,7 +166,7 @@ def test_stored_rows_come_back():
         for count in (150, 100):
             engine.forward([(request, count)])
         query, key, value = oracle.tokens(request)
-        table = torch.tensor([request.blocks + [0]], dtype=torch.int32)
+        table = torch.tensor([(request.blocks + [0] * engine.width)[:engine.width]], dtype=torch.int32)
         rows = engine.table.rows([1], [250], [50], torch.tensor([300], dtype=torch.int32), table, torch.arange(50))
         work, code = ChunkWork(engine.kv.policy, rows.chunks, 1000, table, rows.window_table), engine.kv.code
         assert len(work.passes) == 1 and work.passes[0].keys == 300

@@ -2,6 +2,7 @@
 that are found again, preemption, chunks mixed with single tokens, padded rows. Every output is compared with textbook attention over what
 the request should hold: the sink and its own window in BF16, codes elsewhere."""
 import collections
+import functools
 
 import pytest
 
@@ -89,11 +90,11 @@ def table_of(slots=4, kept=4, recent=40):
     return table
 
 
-def chunk(table, slot, start, count, blocks, new=None):
-    """One request in a pass of its own, in these blocks; new: its first pass, which is also one that begins at 0."""
+def chunk(table, slot, start, count, blocks, new=None, columns=0):
+    """One request in a pass of its own, in these blocks; new: its first pass, which is also one that begins at 0. columns: of the engine's tables."""
     table.requests[slot] += (start == 0) if new is None else new
-    return table.rows([slot], [start], [count], torch.tensor([start + count], dtype=torch.int32), torch.tensor([blocks], dtype=torch.int32),
-                      torch.arange(count))
+    blocks = torch.tensor([blocks + [0] * (columns - len(blocks))], dtype=torch.int32)
+    return table.rows([slot], [start], [count], torch.tensor([start + count], dtype=torch.int32), blocks, torch.arange(count))
 
 
 def test_tensors_stay_where_a_captured_graph_has_read_them():
@@ -129,21 +130,21 @@ def test_more_requests_begin_than_sinks_are_kept():
 
 def test_where_a_sink_comes_from():
     """From the kept one, once, when the slot gets a request that begins with others' blocks. Without one, the next pass refuses."""
-    table = table_of()
-    chunk(table, 0, 0, 200, [1, 2, 3, 4])
-    rows = chunk(table, 3, 128, 90, [1, 2, 6, 7], new=True)
+    table, wide = table_of(), functools.partial(chunk, columns=8)
+    wide(table, 0, 0, 200, [1, 2, 3, 4])
+    rows = wide(table, 3, 128, 90, [1, 2, 6, 7], new=True)
     assert [t.tolist() for t in rows.sinks] == [[9], [15]] and rows.chunks[0].own == 128  # into slot 3, from the first kept one
     for block in range(20, 24):
-        chunk(table, 1, 0, 70, [block, 30])
+        wide(table, 1, 0, 70, [block, 30])
     for start in (218, 320):  # later chunks need none, even at a block's end, and know what is their own
-        rows = chunk(table, 3, start, 70, [1, 2, 6, 7, 8, 9, 9])
+        rows = wide(table, 3, start, 70, [1, 2, 6, 7, 8, 9, 9])
         assert rows.sinks is None and rows.chunks[0].own == 128
-    rows = chunk(table, 1, 64, 70, [23, 30, 31])
+    rows = wide(table, 1, 64, 70, [23, 30, 31])
     assert rows.sinks is None and rows.chunks[0].own == 0
-    assert chunk(table, 1, 64, 70, [23, 30, 31], new=True).chunks[0].own == 64  # the same numbers, and another request
-    chunk(table, 2, 128, 90, [1, 2, 6, 7], new=True)  # no longer kept
+    assert wide(table, 1, 64, 70, [23, 30, 31], new=True).chunks[0].own == 64  # the same numbers, and another request
+    wide(table, 2, 128, 90, [1, 2, 6, 7], new=True)  # no longer kept
     with pytest.raises(InputError, match="64 tokens of another one that are no longer in BF16"):
-        chunk(table, 2, 218, 1, [1, 2, 6, 7])
+        wide(table, 2, 218, 1, [1, 2, 6, 7])
 
 
 def test_what_is_no_request():

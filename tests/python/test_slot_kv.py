@@ -88,6 +88,16 @@ def test_tensors_stay_where_a_captured_graph_has_read_them():
     assert len(places) == 1
 
 
+@pytest.mark.parametrize("cut", [slice(None), slice(0, 6)], ids=["the engine's own", "copied"])
+def test_tables_of_another_width_are_refused(cut):
+    """A captured graph would read the addresses and strides of the first ones."""
+    table, batch = SlotTable(2, 3, "cpu"), ([0, 1], [5, 5], [1, 1], torch.ones(2, dtype=torch.int32))
+    wide = torch.zeros(2, 8, dtype=torch.int32)[:, cut]
+    assert (table.rows(*batch, wide, torch.arange(2)).table.data_ptr() == wide.data_ptr()) == wide.is_contiguous()
+    with pytest.raises(InputError, match=f"block tables came with 4 columns after {wide.shape[1]};"):
+        table.rows(*batch, torch.zeros(2, 4, dtype=torch.int32), torch.arange(2))
+
+
 def test_refusals():
     code = LayerCode(GOLDEN_BUNDLE, GOLDEN_BUNDLE.layers[0])
     kv = SlotKV(code, 2, 100, 2)

@@ -147,4 +147,4 @@ def test_every_cache_is_asked_at_a_share_of_the_first_ones_best(tmp_path):
     rows = [json.loads(row) for row in out.read_text().splitlines()]
     assert [(r["cache"], r["rate"], r["p99_itl_ms"], r["completed"]) for r in rows] == [("bf16", "inf", 10.0, 7), ("bf16", 7.0, 7.0, 7), ("fp8", 7.0, 7.0, 7)]
     failed = subprocess.run([*call, "nonsense"], capture_output=True, text=True, env=environment, timeout=60)
-    assert failed.returncode == 1 and "the server of nonsense does not answer" in failed.stderr and "no such cache" in failed.stderr
+    assert failed.returncode == 1 and "nonsense: the server does not answer" in failed.stderr and "no such cache" in failed.stderr

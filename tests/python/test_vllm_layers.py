@@ -643,7 +643,7 @@ def test_metrics(build, monkeypatch):
     from vllm.v1.metrics.stats import FinishedRequestStats, IterationStats, SchedulerStats
     bundle = random_bundle(2, d=64, sink=64, recent=256)
     made, _ = build(bundle, [{}, {}])
-    assert hasattr(PrometheusStatLogger, gauges.MARK)
+    assert hasattr(PrometheusStatLogger.record, gauges.MARK)
     reads = []
     monkeypatch.setattr(gauges, "read_manifest", lambda path: reads.append(path) or bundle)
     assert not hasattr(Scheduler.__init__.__wrapped__, "__wrapped__")  # one wrap, of prefixes.py

@@ -4,11 +4,10 @@ import json
 import os
 import pathlib
 import socket
-import subprocess
 import sys
-import time
-import urllib.error
 import urllib.request
+
+import engine_server
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -103,23 +102,5 @@ def answer_of(choice):
 @contextlib.contextmanager
 def serving(model, log, *options, seconds=240):
     port = free_port()
-    with open(log, "wb") as out:
-        process = subprocess.Popen(serve_command(model, port, *options), stdout=out, stderr=subprocess.STDOUT)
-        server = Server(port, process)
-        try:
-            end = time.monotonic() + seconds
-            while True:
-                with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
-                    server.open("/health", timeout=5).close()
-                    break
-                if process.poll() is not None or time.monotonic() > end:
-                    raise AssertionError(f"vllm serve did not start:\n{pathlib.Path(log).read_text(errors='replace')[-3000:]}")
-                time.sleep(1)
-            yield server
-        finally:
-            process.terminate()
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+    with engine_server.started(serve_command(model, port, *options), port, log, seconds) as process:
+        yield Server(port, process)

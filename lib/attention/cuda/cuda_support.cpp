@@ -22,22 +22,15 @@ std::string code_reason(const KvMethod& method, const ModelConfig& model) {
     return built("flushes of a power of two up to 64 tokens", number(w.flush));
   }
   for (std::int64_t layer = 0; layer < model.kv_layers(); ++layer) {
-    for (const Side side : {Side::kKey, Side::kValue}) {
-      const RowCode& code = method.code(layer, side);
-      if (code.layout != method.code(layer, Side::kKey).layout) return built("keys and values of one layout", "two");
-      const SideTransform* transform = method.transform(layer, side);
-      if (transform != nullptr && transform->rotated_mean && code.layout != Layout::kBlocks) {
-        return built("keys centered before RoPE in layout blocks", to_string(code.layout));
-      }
-      if (transform != nullptr && transform->rotated_mean &&
-          !(method.rope_phases->frequencies().inverse.abs().max().item<float>() <= kernels::kMostFrequency)) {
-        return built("keys centered before RoPE with frequencies of at most one radian a token", "a larger one");
-      }
-      if (code.layout == Layout::kBlocks || code == uniform_code(code.head_dim)) continue;
-      if (code.quant_group != model.head_dim)
-        return built("one scale for a head's row", settings_text(code) + " channels");
-      return built("layout blocks and uniform with scales in FP16",
-                   to_string(code.layout) + (code.params == ParamType::kBFloat16 ? " with BF16" : ""));
+    const SideTransform* key = method.transform(layer, Side::kKey);
+    const bool rotated_mean = key != nullptr && key->rotated_mean;
+    if (const auto unread =
+            unread_codes(method.code(layer, Side::kKey), method.code(layer, Side::kValue), rotated_mean)) {
+      return "the fast kernel does not read " + unread->what;
+    }
+    if (rotated_mean &&
+        !(method.rope_phases->frequencies().inverse.abs().max().item<float>() <= kernels::kMostFrequency)) {
+      return built("keys centered before RoPE with frequencies of at most one radian a token", "a larger one");
     }
   }
   return "";

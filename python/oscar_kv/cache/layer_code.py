@@ -5,9 +5,10 @@ from typing import Any
 import torch
 
 from ..format.bundle import Bundle
+from ..format.codec import code_unsupported
 from ..format.manifest import Layer, side_codec
 from ..format.page_layout import PageLayout
-from ..ops import load, operators, support
+from ..ops import load, operators
 from ..ops.view import StepView
 from .shared import Shared
 from .transform import LayerTransform, Phases
@@ -30,7 +31,7 @@ class LayerCode:
         # None: kernels serve this layer's device, within the limits of ops/support.py.
         self.without_kernels = (load.missing(self.device) if self.device.type == "cuda"
                                 else "the layer is not on a CUDA device")
-        self.encode_unsupported = self.without_kernels or support.codes_unsupported(self)
+        self.encode_unsupported = self.without_kernels or code_unsupported(self.key.code)
 
     def phases(self) -> torch.Tensor | None:
         """Of operators, for a mean before RoPE."""

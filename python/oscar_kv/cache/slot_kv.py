@@ -41,6 +41,7 @@ class SlotTable:
         self._window_table = self._pages[slots:].repeat(slots, 1)
         self._lengths = torch.zeros(slots, dtype=torch.int32, device=device)
         self._table: torch.Tensor | None = None
+        self._columns = 0  # of the engine's block tables, known from the first batch
 
     @property
     def on_cuda(self) -> bool:
@@ -75,12 +76,13 @@ class SlotTable:
         if isinstance(slots, torch.Tensor) or not all(known):
             held &= on_device < self.slots
         torch.mul(lengths, held, out=self._lengths[:count])
+        self._columns = self._columns or table.shape[1]
+        if self._columns != table.shape[1]:  # recorded graphs read the old ones
+            raise InputError(f"block tables came with {table.shape[1]} columns after {self._columns}; this engine is "
+                             "not one that oscar-kv was written for")
         if not table.is_contiguous() or table.dtype != torch.int32:
             if self._table is None:
-                self._table = torch.zeros((self.slots, table.shape[1]), dtype=torch.int32, device=device)
-            if self._table.shape[1] != table.shape[1]:  # recorded graphs read the old ones
-                raise InputError(f"block tables came with {table.shape[1]} columns after {self._table.shape[1]}; this "
-                                 "engine is not one that oscar-kv was written for")
+                self._table = torch.zeros((self.slots, self._columns), dtype=torch.int32, device=device)
             self._table[:count] = table
             table = self._table[:count]
         made = Rows(self._lengths[:count], table, self._window_table[:count])

@@ -35,9 +35,9 @@ class StepTables:
         requests = made.lengths.shape[0]
         if count == 1:
             return StepRows(slice(0, requests), made.lengths, made.table, made.window_table, (made.lengths,))
-        rows, width = requests * count, made.table.shape[1]
-        if self._table is None or self._table.shape[1] != width:
-            self._table = made.table.new_zeros(self.slots * self.most_new, width)
+        rows = requests * count
+        if self._table is None:
+            self._table = made.table.new_zeros(self.slots * self.most_new, made.table.shape[1])
         back = torch.arange(count - 1, -1, -1, dtype=torch.int32, device=made.lengths.device)
         held = (made.lengths > 0)[:, None] & (slot_mapping[:rows].view(requests, count) >= 0)
         lengths = torch.where(held, made.lengths[:, None] - back, 0)

@@ -13,13 +13,13 @@ from ..files.errors import InputError, quoted
 from ..files.foreign_files import FileName
 from ..files.strict_json import Fields
 from .codec import MOST_HEAD_DIM, RowCode, RowCodec, validate
+from .limits import LARGEST_HEAD_DIM, MOST_HEADS, MOST_LAYERS
 
 NAME, ROTATIONS, CARD, HASHES = "oscar_bundle.json", "rotations.safetensors", "README.md", "calibration_hashes.json"
 CHECK, PROBE = "self_check.safetensors", "probe.json"  # for engines
 CHECKPOINTS = "checkpoints.json"  # that oscar-verify --add-checkpoint added
 DELETABLE = (HASHES, CHECK, PROBE)  # before a bundle is shared
 NEWEST_VERSION = 3
-MOST_LAYERS, MOST_HEADS, LARGEST_HEAD_DIM = 10000, 4096, 4096
 NUMBERS = ("code", "files", "format_version", "global_clip", "hadamard_block", "layers", "method", "scope", "windows")
 
 

@@ -5,10 +5,10 @@ from typing import TypeVar
 
 import torch
 
+from .limits import RING_SLACK
 from .page_layout import PAGE_TOKENS
 
 Tokens = TypeVar("Tokens", int, torch.Tensor)  # of a sequence, or lengths of many
-RING_SLACK = 15  # slots beyond the ring's tokens that the kernel's last tile may read
 
 
 def quantized_end(tokens: Tokens, sink: int, recent: int, flush: int) -> Tokens:

@@ -10,7 +10,6 @@ from .merge import Parts
 QUERY_BLOCK, KEY_BLOCK = 256, 1024  # scores in memory at a time
 
 
-
 class Sequences(Protocol):
     """Where rows of sequences start (cache.chunk_plan.Pass): [sequences + 1] on the host and the device."""
     ends: list[int]

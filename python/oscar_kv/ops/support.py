@@ -3,8 +3,8 @@ from typing import Any, Protocol
 
 import torch
 
-from ..format.codec import RowCodec, code_unsupported
-from ..format.limits import HEAD_SIZES, MOST_GROUP, MOST_WINDOW
+from ..format.codec import RowCodec
+from ..format.limits import HEAD_SCALE, HEAD_SIZES, MOST_FREQUENCY, MOST_GROUP, MOST_WINDOW, ROTATED_MEAN
 from ..format.page_layout import PAGE_TOKENS
 from .rule import Rule
 
@@ -19,39 +19,46 @@ class Layer(Protocol):
     transform: Any
 
 
-def codes_unsupported(layer_code: Layer) -> str | None:
-    """Why the kernels do not support the codes of a side, or None."""
-    return code_unsupported(layer_code.key.code) or code_unsupported(layer_code.value.code)
+def shape_unsupported(head_dim: int, group: int = 1) -> str | None:
+    """Why no kernel serves heads of this size, or `group` query heads on a KV head, or None."""
+    if head_dim not in HEAD_SIZES:
+        return f"the kernels have head sizes {', '.join(map(str, HEAD_SIZES))}, not {head_dim}"
+    if group > MOST_GROUP:
+        return f"the kernels have at most {MOST_GROUP} query heads on a KV head, not {group}"
+    return None
+
+
+def layout_unsupported(layer_code: Layer) -> str | None:
+    """Why the kernels do not read the codes of this layer, or None."""
+    key, value = layer_code.key.code, layer_code.value.code
+    if key.layout != value.layout:
+        return f"the kernels read one layout, not {key.layout} keys and {value.layout} values"
+    if any(side.layout == HEAD_SCALE and (side.group != side.head_dim or side.params != "float16")
+           for side in (key, value)):
+        return f"of layout {key.layout} the kernels read one FP16 scale and zero for each head"
+    return None
+
+
+def flush_unsupported(flush: int) -> str | None:
+    return f"kernels flush powers of two, not {flush} tokens" if flush & (flush - 1) else None
 
 
 def step_unsupported(layer_code: Layer, flush: int) -> str | None:
     """Why a step of one token in this layer cannot append and flush with kernels, or None."""
-    d = layer_code.key.code.head_dim
-    if d not in HEAD_SIZES:
-        return f"the append kernel has head sizes 64, 128 and 256, not {d}"
-    if flush & (flush - 1):
-        return f"kernels flush powers of two, not {flush} tokens"
-    return codes_unsupported(layer_code)
+    return shape_unsupported(layer_code.key.code.head_dim) or flush_unsupported(flush)
 
 
 def decode_unsupported(layer_code: Layer, flush: int, group: int, window_pages: int) -> str | None:
     """Why the kernel does not support decode attention over this layer, or None. group: query heads per KV head."""
-    key, value = layer_code.key.code, layer_code.value.code
-    if key.head_dim not in HEAD_SIZES:
-        return f"the decode kernel has head sizes 64, 128 and 256, not {key.head_dim}"
-    if group > MOST_GROUP:
-        return f"the decode kernel has at most {MOST_GROUP} query heads on a KV head, not {group}"
-    if key.layout != value.layout:
-        return f"the decode kernel reads one layout, not {key.layout} keys and {value.layout} values"
-    for side in (key, value):
-        if side.layout == "uniform" and (side.group != side.head_dim or side.params != "float16"):
-            return "of layout uniform the decode kernel reads one FP16 scale and zero for each head"
-    if layer_code.transform.rotated_mean and key.layout != "blocks":
-        return f"the decode kernel has no term of keys centered before RoPE in layout {key.layout}"
-    if layer_code.transform.rotated_mean and layer_code.transform.phases.inverse.abs().max() > 1:
-        return "the decode kernel has no term of keys centered before RoPE with frequencies above one radian a token"
-    if flush & (flush - 1):
-        return f"kernels flush powers of two, not {flush} tokens"
+    code, transform = layer_code.key.code, layer_code.transform
+    reason = shape_unsupported(code.head_dim, group) or layout_unsupported(layer_code) or flush_unsupported(flush)
+    if reason is not None:
+        return reason
+    if transform.rotated_mean and code.layout != ROTATED_MEAN:
+        return f"the decode kernel has no term of keys centered before RoPE in layout {code.layout}"
+    if transform.rotated_mean and transform.phases.inverse.abs().max() > MOST_FREQUENCY:
+        return ("the decode kernel has no term of keys centered before RoPE with frequencies above "
+                f"{MOST_FREQUENCY} radian a token")
     if window_pages > MOST_WINDOW_PAGES:
         return f"the decode kernel has windows of at most {MOST_WINDOW_PAGES * PAGE_TOKENS} tokens"
     return None
@@ -59,17 +66,8 @@ def decode_unsupported(layer_code: Layer, flush: int, group: int, window_pages: 
 
 def chunks_unsupported(layer_code: Layer) -> str | None:
     """Why the chunk kernels do not support this layer, or None."""
-    key, value = layer_code.key.code, layer_code.value.code
-    if layer_code.without_kernels is not None:
-        return layer_code.without_kernels
-    if key.head_dim not in HEAD_SIZES:
-        return f"the chunk kernels have head sizes 64, 128 and 256, not {key.head_dim}"
-    if key.layout != value.layout:
-        return f"the chunk kernels read one layout, not {key.layout} keys and {value.layout} values"
-    if any(side.layout == "uniform" and (side.group != side.head_dim or side.params != "float16")
-           for side in (key, value)):
-        return "of layout uniform the chunk kernels read one FP16 scale and zero for each head"
-    return codes_unsupported(layer_code)
+    return (layer_code.without_kernels or shape_unsupported(layer_code.key.code.head_dim)
+            or layout_unsupported(layer_code))
 
 
 def rule_unsupported(rule: Rule) -> str | None:

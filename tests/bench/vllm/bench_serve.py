@@ -8,13 +8,12 @@ import json
 import os
 import pathlib
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.error
-import urllib.request
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
+import engine_server  # noqa: E402
 
 KEPT = ("request_throughput", "output_throughput", "median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms", "median_itl_ms", "p99_itl_ms")
 PLAIN = "--compilation-config '{\"mode\": 0, \"cudagraph_mode\": \"FULL_DECODE_ONLY\"}'"
@@ -44,37 +43,15 @@ def client_options(model, rate, folder):
             "ttft,tpot,itl", "--metric-percentiles", "99", "--save-result", "--result-dir", folder, "--result-filename", "found.json"]
 
 
-def answers():
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{asked('PORT', 8000)}/health", timeout=2):
-            return True
-    except (urllib.error.URLError, OSError):
-        return False
-
-
 def served(model, cache, rate):
     """Asks one server at `rate`, 0: as fast as it answers, and then at SHARE of what it answered. Yields a line for each."""
-    log = tempfile.TemporaryFile("w+")
-    server = subprocess.Popen([*program(), "serve", *serve_options(model, cache)], stdout=log, stderr=log, start_new_session=True)
-    try:
-        deadline = time.time() + asked("START", 180)
-        while not answers():
-            if server.poll() is not None or time.time() > deadline:
-                log.seek(0)
-                raise SystemExit(f"bench_serve.py: the server of {cache} does not answer:\n" + "\n".join(log.read().splitlines()[-20:]))
-            time.sleep(1)
+    with tempfile.NamedTemporaryFile() as log, engine_server.started(
+            [*program(), "serve", *serve_options(model, cache)], asked("PORT", 8000), log.name, asked("START", 180)):
         if not rate:
             best = line(model, cache, "inf")
             yield best
             rate = round(asked("SHARE", .7) * best["request_throughput"], 2)
         yield line(model, cache, rate)
-    finally:
-        if server.poll() is None:
-            os.killpg(server.pid, signal.SIGTERM)
-        try:
-            server.wait(30)
-        except subprocess.TimeoutExpired:
-            os.killpg(server.pid, signal.SIGKILL)
 
 
 def line(model, cache, rate):
@@ -90,10 +67,13 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the server in its session must end, too
     model, lines, rate = sys.argv[1], pathlib.Path(sys.argv[2]), float(os.environ.get("RATE", 0))  # of a run before
     for cache in sys.argv[3:]:
-        for row in served(model, cache, rate):
-            print(json.dumps(row), flush=True)
-            with lines.open("a") as out:
-                out.write(json.dumps(row) + "\n")
+        try:
+            for row in served(model, cache, rate):
+                print(json.dumps(row), flush=True)
+                with lines.open("a") as out:
+                    out.write(json.dumps(row) + "\n")
+        except RuntimeError as error:
+            raise SystemExit(f"bench_serve.py: {cache}: {error}") from None
         rate = rate or row["rate"]
 
 

@@ -14,8 +14,8 @@ from ...cache.slot_kv import SlotKV
 from ...files.checkpoint import checkpoint_of
 from ...files.errors import InputError
 from ...format.bundle import load_bundle
-from ...format.limits import HEAD_SIZES, MOST_GROUP
 from ...format.page_layout import PAGE_TOKENS
+from ...ops.support import shape_unsupported
 from .. import bundles
 from ..names import BUNDLE_VARIABLE, CHECKPOINT_VARIABLE, VARIABLES, existing_folder, folder_name, known_names
 from ..port import Settings, Table
@@ -123,13 +123,10 @@ def attention_refusal(layer: Any) -> str | None:
 
 def bf16_reason(layer: Any) -> str | None:
     """Why a RadixAttention of SGLang stays in BF16, or None."""
-    group = layer.tp_q_head_num // layer.tp_k_head_num
-    if layer.head_dim not in HEAD_SIZES:
-        return f"the kernels have head sizes {', '.join(map(str, HEAD_SIZES))}, not {layer.head_dim}"
+    if (reason := shape_unsupported(layer.head_dim, layer.tp_q_head_num // layer.tp_k_head_num)) is not None:
+        return reason
     if layer.v_head_dim != layer.head_dim:
         return f"keys of {layer.head_dim} and values of {layer.v_head_dim} channels have no common page"
-    if group > MOST_GROUP:
-        return f"the kernels have at most {MOST_GROUP} query heads on a KV head, not {group}"
     values = {"sliding_window_size": layer.sliding_window_size if layer.sliding_window_size > 0 else None,
               "logit_cap": layer.logit_cap}
     return next((f"it has {words}" for name, words in IN_BF16.items() if is_set(values[name])), None)

@@ -202,7 +202,7 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
         """The rows with the kernels' page numbers, in tables at fixed addresses."""
         def placed(name: str, table: torch.Tensor) -> torch.Tensor:
             held = self._tables.get((places, name))
-            if held is None or held.shape[1] != table.shape[1]:
+            if held is None:
                 most = self.serving.slots * self.serving.most_new
                 held = self._tables[places, name] = table.new_zeros(most, table.shape[1])
             held[:table.shape[0]] = places(table)

@@ -14,8 +14,8 @@ from ...cache.slot_kv import SlotKV
 from ...files.checkpoint import checkpoint_of
 from ...files.errors import InputError
 from ...format.bundle import load_bundle
-from ...format.limits import HEAD_SIZES, MOST_GROUP
 from ...format.page_layout import PAGE_TOKENS
+from ...ops.support import shape_unsupported
 from .. import bundles
 from ..names import BUNDLE_VARIABLE, existing_folder, folder_name, known_names
 from ..port import Settings
@@ -92,10 +92,8 @@ def layer_refusal(num_heads: int, num_kv_heads: int, head_size: int, alibi_slope
                   logits_soft_cap: float | None, attn_type: str, sharing: str | None,
                   extra: Mapping[str, Any]) -> str | None:
     """Why a layer cannot have the 2-bit cache, or None. Takes the arguments of vLLM's AttentionImpl."""
-    if head_size not in HEAD_SIZES:
-        return f"the kernels have head sizes {', '.join(map(str, HEAD_SIZES))}, not {head_size}"
-    if num_heads // num_kv_heads > MOST_GROUP:
-        return f"the kernels have at most {MOST_GROUP} query heads on a KV head, not {num_heads // num_kv_heads}"
+    if (reason := shape_unsupported(head_size, num_heads // num_kv_heads)) is not None:
+        return reason
     if attn_type != "decoder":
         return f"attention of the type {attn_type} has no 2-bit cache"
     values = {"alibi_slopes": alibi_slopes, "sliding_window": sliding_window, "logits_soft_cap": logits_soft_cap,
