@@ -78,7 +78,8 @@ void read_call(const Json& block, OpenMessage& m) {
 void read_result(const Json& block, OpenMessage& m) {
   const Json& content = json_member(block, "content");
   if (!m.user) {
-    if (content.is_array()) throw InputError(m.where + ": a 'tool_result' with blocks is not in a message of the user");
+    if (says(block, "content") && content.is_array())
+      throw InputError(m.where + ": a 'tool_result' with blocks is not in a message of the user");
     return m.add_text("Tool result: " + (content.is_string() ? content.get<std::string>() : ""));
   }
   Json answer = tool_message(json_member(block, "tool_use_id"), content.is_string() ? content : Json(""));
@@ -131,12 +132,21 @@ bool is_own(const Json& block) {
   return found != kBlocks.end() && found->own && !block.contains("closed");  // other interfaces have such thoughts
 }
 
+bool only_chat_has(const Json& message) {
+  const Json& role = json_member(message, "role");
+  return role == "tool" || role == "developer" || role == "function" || says(message, "tool_calls");
+}
+
 }  // namespace
 
 bool has_blocks(const Json& messages) {
-  return std::any_of(messages.begin(), messages.end(), [](const Json& message) {
+  const bool chat = std::any_of(messages.begin(), messages.end(), only_chat_has);
+  return std::any_of(messages.begin(), messages.end(), [&](const Json& message) {
     const Json& content = json_member(message, "content");
-    return content.is_array() && std::any_of(content.begin(), content.end(), is_own);
+    return content.is_array() && std::any_of(content.begin(), content.end(), [&](const Json& block) {
+             return is_own(block) &&
+                    !(chat && json_member(block, "type") == "thinking" && !block.contains("signature"));
+           });
   });
 }
 
@@ -309,6 +319,12 @@ bool changes_tools(const Json& body) {
   return messages.is_array() && std::any_of(messages.begin(), messages.end(), changes);
 }
 
+bool has_schemas(const Json& body) {
+  const Json& tools = json_member(body, "tools");
+  const auto has = [](const Json& tool) { return json_member(tool, "input_schema").is_object(); };
+  return tools.is_array() && std::any_of(tools.begin(), tools.end(), has);
+}
+
 ApiRequest read_request(const Json& body, const std::string& where) {
   if (!body.is_object()) throw InputError(where + " is " + body.type_name() + ", expected a request, an object");
   const auto has = [&](const char* key) { return has_value(body, key); };
@@ -341,7 +357,7 @@ ApiRequest read_request(const Json& body, const std::string& where) {
   if (json_member(json_member(body, "thinking"), "type") == "disabled") out.effort = "disabled";
   const char* system = responses ? "instructions" : "system";
   if (has(system)) out.system = system_text(body[system]);
-  out.api = responses ? Api::kResponses : has(system) ? Api::kMessages : Api::kChat;
+  out.api = responses ? Api::kResponses : has(system) || has_schemas(body) ? Api::kMessages : Api::kChat;
   for (const char* key : {"previous_response_id", "conversation", "functions", "mcp_servers", "chat_template"}) {
     if (has(key)) out.unread.emplace_back(key);
   }

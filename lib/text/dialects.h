@@ -23,6 +23,9 @@ Json messages_of_blocks(const Json& messages, const std::string& where);
 // Whether messages of a request have blocks that change its tools.
 bool changes_tools(const Json& body);
 
+// Whether a request's tools have the form of the Messages API.
+bool has_schemas(const Json& body);
+
 // "system" of a request: a text, or blocks of text.
 std::string system_text(const Json& system);
 

@@ -135,7 +135,7 @@ class RowReader {
     }
     if (any && value.is_object() && !has_value(value, "role") && !has_value(value, "from")) return take_request(key);
     const bool request = at("thinking").is_object() || at("output_config").is_object() || at("reasoning").is_object() ||
-                         (!part_ && changes_tools(row_));
+                         (!part_ && (changes_tools(row_) || has_schemas(row_)));
     if (key == "messages" && request) return take_request("");
     if (key == "messages" || key == "conversations" || key == "conversation" || (any && value.is_structured())) {
       return take_messages(key, value == Json("") ? Json::array() : need_conversation(value, key, where_));

@@ -100,8 +100,9 @@ Json server_parts(const Json& content, bool marks, bool system, Unread& unread) 
       throw InputError("a part of a message's content has a " + quote_name(kind.key) + " that is " + text.type_name() +
                        ", expected a text");
     }
-    const std::string kept = system ? without_billing(text.get<std::string>()) : text.get<std::string>();
-    if (kept.empty() && text != Json("")) continue;
+    const bool plain = system && kind.type == "text";
+    const std::string kept = plain ? without_billing(text.get<std::string>()) : text.get<std::string>();
+    if (kept.empty() && (!marks || text != Json(""))) continue;  // joined texts leave empty ones out
     const bool words = kind.mark == "text";
     const Json made = {{"type", kind.mark}, {words ? "text" : "name", kept}};
     out.push_back(words ? with_others(made, part) : made);
@@ -109,11 +110,15 @@ Json server_parts(const Json& content, bool marks, bool system, Unread& unread) 
   return out;
 }
 
-std::string joined(const Json& parts) {
+// The texts of parts, one per line. `key`: also this member of parts without a text.
+std::string joined(const Json& parts, const char* key = "text") {
   std::string text;
+  bool first = true;
   for (const Json& part : parts) {
-    const Json& value = json_member(part, json_member(part, "type") == "text" ? "text" : "name");
-    if (value.is_string()) text += (&part == &parts.front() ? "" : "\n") + value.get<std::string>();
+    const Json& value = json_member(part, json_member(part, "type") == "text" ? "text" : key);
+    if (!value.is_string()) continue;
+    text += (first ? "" : "\n") + value.get<std::string>();
+    first = false;
   }
   return text;
 }
@@ -197,7 +202,7 @@ Json server_messages(const Json& messages, const ServerOptions& options, Unread&
     if (content.is_string() || content.is_structured()) {
       content = server_parts(content, options.parts, role == "system", unread);
       const bool texts = std::all_of(content.begin(), content.end(), [](const Json& p) { return p["type"] == "text"; });
-      if (!options.parts || (role == "tool" && texts)) content = joined(content);
+      if (!options.parts || (role == "tool" && texts)) content = joined(content, "name");
       message["content"] = std::move(content);
     }
     for (const char* key : {"reasoning", "reasoning_content"}) {

@@ -41,6 +41,7 @@ std::string render(const Json& row, const oscar::ChatTemplate* chat) {
 Json serve(const std::string& line, oscar::ChatTemplate& chat) {
   chat.set_rendering(oscar::Rendering::kServer);
   const oscar::PromptRow row = oscar::read_prompt_row(oscar::parse_python_json(line, "row"), "", "row");
+  if (!row.empty.empty()) throw oscar::InputError("empty '" + row.empty + "'");
   const oscar::ChatInput input = oscar::chat_of_row(row, "row");
   std::vector<std::string> unread = row.unread;
   const std::string text = chat.render(input, &unread);

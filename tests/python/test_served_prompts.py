@@ -89,6 +89,9 @@ CHATS = [
     {"messages": [dict(ASK, content=[{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}, "closed": True}, {"type": "refusal", "refusal": "b", "title": "t"}])]},
     {"messages": [ASK, called(), result([{"type": "text", "text": "a", "title": "t"}]), DONE]},
     {"messages": [ASK, called("\ufeff{}"), result("x"), DONE]},
+    {"messages": [dict(ASK, content=texts("", "a", "", "b")), called(), result(texts("", "x")), {"role": "developer", "content": texts("", "y")}]},
+    {"messages": [ASK, {"role": "developer", "content": [{"type": "tool_reference", "name": "state"}, *texts("a", "b")]}]},
+    {"messages": [ASK, dict(called(), content=[{"type": "thinking", "thinking": "Ask the tool."}, *texts("I ask.")]), result("x"), DONE]},
     {"messages": [ASK], "reasoning_effort": "low"},
     {"messages": [ASK], "reasoning_effort": "none"},
     {"messages": [ASK], "reasoning_effort": "high", "chat_template_kwargs": {"enable_thinking": False}},
@@ -117,6 +120,7 @@ RESPONSES = [
     {"input": [ASK, {**CALL, "namespace": "pumps"}, OUTPUT], "reasoning": {"effort": "low"}},
     {"input": [ASK, {**SAID, "id": "m", "status": "completed", "content": [dict(t, annotations=[]) for t in texts("a", "b", kind="output_text")]}, ASK]},
     {"input": [ASK], "tools": [{"type": "namespace", "name": "pumps", "description": "d", "tools": [FLAT, {"type": "custom", "name": "c"}]}]},
+    {"input": [{"role": "system", "content": texts("x-anthropic-billing-header: a=b", "c", kind="input_text")}, ASK]},
     {"input": [ASK], "tools": [{"type": "web_search"}, FLAT], "reasoning": {"effort": "none"}},
 ]  # fmt: skip
 
@@ -151,6 +155,9 @@ MESSAGES = [
     {"messages": [ASK], "thinking": {"type": "enabled", "budget_tokens": 2000}, "output_config": {"effort": "low"}},
     {"messages": [ASK], "thinking": {"type": "disabled"}, "output_config": {"effort": "high"}},
     {"messages": [ASK, blocks("assistant", ANSWER, *texts("b"))]},
+    {"messages": [ASK, blocks("assistant", {**ANSWER, "content": []}, *texts("b"))]},
+    # Only the tools tell whose request it is.
+    {"messages": [blocks("system", *texts("Be ", "brief.")), ASK, {"role": "system", "content": "Now be long."}, ASK], "tools": [SCHEMA]},
 ]  # fmt: skip
 
 
