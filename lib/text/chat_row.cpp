@@ -18,7 +18,14 @@ bool is_argument(const std::string& key) {
          key == "chat_template_kwargs";
 }
 
-// An array of objects, or null if the key is absent. Some datasets store such lists as JSON text.
+// A function's members that tables keep as JSON text.
+void decode_members(Json& function, const std::string& where) {
+  for (const char* key : {"function", "parameters", "input_schema"}) {
+    if (json_member(function, key).is_string()) function[key] = decoded(function[key], where);
+  }
+}
+
+// An array of objects, or null if the key is absent. Some datasets store such lists, or parts of them, as JSON text.
 Json list_of_objects(const Json& row, const char* key, const std::string& where) {
   const Json& found = json_member(row, key);
   const bool blank =
@@ -29,10 +36,13 @@ Json list_of_objects(const Json& row, const char* key, const std::string& where)
   if (!list.is_array()) {
     throw InputError(where + ": '" + key + "' is " + list.type_name() + ", expected an array of objects");
   }
-  for (const Json& entry : list) {
+  for (Json& entry : list) {
+    entry = decoded(entry, where);
     if (!entry.is_object()) {
       throw InputError(where + ": '" + key + "' holds " + entry.type_name() + ", expected an array of objects");
     }
+    decode_members(entry, where);
+    if (json_member(entry, "function").is_object()) decode_members(entry["function"], where);
   }
   return list;
 }

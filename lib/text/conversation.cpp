@@ -8,6 +8,7 @@
 #include "base/foreign_text.h"
 #include "base/json_rules.h"
 #include "text/dialects.h"
+#include "text/row_json.h"
 
 namespace oscar {
 namespace {
@@ -35,19 +36,6 @@ const Json& text_or_content(const Json& turn) {
   }
   static const Json none;
   return none;
-}
-
-// The parsed value of a JSON text with an object or array; otherwise the value itself.
-Json decoded(const Json& value, const std::string& where) {
-  if (!value.is_string()) return value;
-  const auto& text = value.get_ref<const std::string&>();
-  const std::size_t first = text.find_first_not_of(" \t\r\n");
-  if (first == std::string::npos || (text[first] != '[' && text[first] != '{')) return value;
-  try {
-    return parse_python_json(text, where);
-  } catch (const InputError&) {
-    return value;  // ordinary text that starts with a bracket
-  }
 }
 
 // Calls from a table: a call, or a list of calls, also as JSON text.
@@ -93,7 +81,8 @@ Turn turn_kind(const Json& turn) {
 // A message as other formats and tables have it: {"role": "user", "value": "..."}, or calls as JSON text.
 Json with_content(Json message, const std::string& where) {
   const Json calls = json_member(message, "tool_calls");
-  if (calls.is_string() || calls.is_object() || (calls.is_array() && !calls.empty() && calls[0].is_string())) {
+  const auto as_text = [](const Json& call) { return call.is_string() || json_member(call, "function").is_string(); };
+  if (calls.is_string() || calls.is_object() || std::any_of(calls.begin(), calls.end(), as_text)) {
     const Json whole = decoded(calls, where);
     const bool blank = whole.is_string() && whole.get<std::string>().find_first_not_of(" \t\r\n") == std::string::npos;
     message["tool_calls"] = blank || whole == Json("null") ? Json() : calls_of(whole, where);

@@ -31,6 +31,18 @@ bool is_label(std::string_view key) {
   return std::find(kLabels.begin(), kLabels.end(), key) != kLabels.end();
 }
 
+Json decoded(const Json& value, const std::string& where) {
+  if (!value.is_string()) return value;
+  const auto& text = value.get_ref<const std::string&>();
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  if (first == std::string::npos || (text[first] != '[' && text[first] != '{')) return value;
+  try {
+    return parse_python_json(text, where);
+  } catch (const InputError&) {
+    return value;  // ordinary text that starts with a bracket
+  }
+}
+
 std::vector<std::string_view> split_json_values(std::string_view text, const std::string& where) {
   std::vector<std::string_view> values;
   std::size_t at = 0;

@@ -44,7 +44,8 @@ class PromptRows : public ::testing::Test {
         folder_ / "chat_template.jinja",
         "{% for m in messages %}{% if m.role in ['system', 'user', 'assistant'] %}<{{ m.role }}>{{ m.content }}"
         "{% for c in m.tool_calls or [] %}({{ c.function.name }}{{ c.function.arguments.a }}){% endfor %}"
-        "{% endif %}{% endfor %}{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}");
+        "{% endif %}{% endfor %}{% for t in tools or [] %}[{{ t.function.name }}{{ (t.function.parameters or {}).type "
+        "}}]{% endfor %}");
     chat_ = RowSettings{}.chat_template(folder_.path());
   }
 
@@ -114,10 +115,21 @@ TEST_F(PromptRows, LogsOfOtherInterfaces) {
   take_agents_template();
   const Json call = {{"name", "f"}, {"arguments", {{"a", 1}}}};
   for (const Json& calls : {call, Json(call.dump()), Json(Json::array({call}).dump()), Json::array({call.dump()}),
-                            Json(Json::array({{{"function", call.dump()}}}).dump())}) {
+                            Json(Json::array({{{"function", call.dump()}}}).dump()),
+                            Json::array({Json{{"id", "1"}, {"function", call.dump()}}})}) {
     EXPECT_EQ(text(R"({"messages": [{"role": "assistant", "content": "x", "tool_calls": )" + calls.dump() + "}]}"),
               "<assistant>x(f1)")
         << calls;
+  }
+  const Json function = {{"name", "f"}, {"parameters", R"({"type": "object"})"}};
+  const Json schema = {{"name", "f"}, {"input_schema", R"({"type": "object"})"}};
+  for (const Json& tool : {function, schema, Json(function.dump()), Json{{"type", "function"}, {"function", function}},
+                           Json{{"type", "function"}, {"function", function.dump()}}}) {
+    EXPECT_EQ(
+        text(Json{{"messages", Json::array({{{"role", "user"}, {"content", "q"}}})}, {"tools", Json::array({tool})}}
+                 .dump()),
+        "<user>q[fobject]")
+        << tool;
   }
   for (const char* none : {"\" \"", "\"null\"", "\"[]\"", "[]", "null"}) {
     EXPECT_EQ(text(R"({"messages": [{"role": "assistant", "content": "x", "tool_calls": )" + std::string(none) + "}]}"),
