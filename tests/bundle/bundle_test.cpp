@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "bundle/bundle_files.h"
+#include "bundle/model_card.h"
 #include "bundle_fixture.h"
 #include "checkpoint/safetensors.h"
 #include "registry/registry.h"
@@ -105,6 +106,17 @@ TEST(Bundle, BlockWidthsSurvive) {
   EXPECT_FALSE(manifest["layers"][1]["value"].contains("widths"));
   save_bundle(small_bundle(), temp / "uniform", false);  // what an older program can read, it still gets
   EXPECT_EQ(read_json(temp / "uniform" / kManifestName)["format_version"], 1);
+}
+
+// A bundle with widths has no clip and not 2 bits everywhere.
+TEST(Bundle, CardsSayWhichCodesABundleHas) {
+  Bundle bundle = blocks_bundle();
+  bundle.global_key_clip = bundle.global_value_clip = 0.0f;
+  const std::string mixed = card_head(bundle, "title"), plain = card_head(small_bundle(), "title");
+  EXPECT_THAT(mixed, HasSubstr("| code | groups of 0, 1, 2, 4 bits; 2 bits, one scale for each head, "));
+  EXPECT_THAT(mixed, ::testing::Not(HasSubstr("clip")));
+  EXPECT_THAT(plain, HasSubstr("| code | 2 bits, one scale for each head, "));
+  EXPECT_THAT(plain, HasSubstr("| one clip pair for all layers | keys 0.960, values 0.920 (0: off) |"));
 }
 
 // Format version 3: means of keys before RoPE.
