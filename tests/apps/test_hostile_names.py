@@ -99,16 +99,21 @@ def test_a_folder_of_any_name_can_be_fitted_and_served(model, prompts, tmp_path)
     assert subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=tmp_path / "e", capture_output=True).returncode == 0
 
 
-def test_cards_are_short_and_hold_no_hashes_of_the_text(bundle, statistics, tmp_path):
-    succeed("export", bundle, "--format", "sglang-branch", "-o", tmp_path / "e")
+def test_cards_are_short_and_hold_no_hashes_of_the_text(bundle, model, tmp_path):
+    formats = ("sglang-branch", "sglang", "vllm", "transformers", "hub", "absorbed")
+    shutil.copytree(model, tmp_path / "model")  # without links
+    for name in formats:
+        succeed("export", bundle, "--format", name, *([] if name == "sglang-branch" else ["--model", tmp_path / "model"]), "-o", tmp_path / name)
     hashes = json.loads((bundle / "calibration_hashes.json").read_text())["parts"][0]["prompts"]
     assert len(hashes["documents"]) == 4 and len(hashes["passages"]) > 20
     some = [hashes["documents"][0], hashes["passages"][0], hashes["passages"][-1]]
     assert all(h in json.dumps(hashes) for h in some)
-    for file in [bundle / "README.md", bundle / "oscar_bundle.json", *sorted((tmp_path / "e").iterdir())]:
+    exported = [file for name in formats for file in sorted((tmp_path / name).rglob("*")) if file.is_file()]
+    assert len(exported) > 20
+    for file in [bundle / "README.md", bundle / "oscar_bundle.json", *exported]:
         content = file.read_bytes()
         assert not any(h.encode() in content for h in some), file
-    for card in (bundle / "README.md", tmp_path / "e" / "README.md"):
+    for card in (bundle / "README.md", *(tmp_path / name / "README.md" for name in formats if name != "absorbed")):
         lines = card.read_text().splitlines()
         assert len(lines) <= 80, f"{card}: {len(lines)} lines"
         assert max(map(len, lines)) < 1000 and lines[0] == "---" and "library_name: oscar" in lines
