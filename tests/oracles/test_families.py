@@ -113,7 +113,8 @@ def test_logits(case, tool, oscar_logits, tmp_path):
         (model / "config.json").write_text(config)
 
 
-@pytest.mark.parametrize("name, outside", [("qwen3-5-wrapped", True), ("mistral-wrapped", True), ("mistral-wrapped", None), ("ministral3-wrapped", None)])
+@pytest.mark.parametrize("name, outside", [("qwen3-5-wrapped", True), ("mistral-wrapped", True), ("mistral-wrapped", None), ("ministral3-wrapped", None),
+                                           ("gemma3-wrapped", None), ("gemma4-moe-wrapped", None), ("gemma4-unified-wrapped", None)])
 def test_a_head_that_the_wrapper_ties(name, outside, tmp_path, oscar_logits, tool):
     """text_config says that embedding and head are two, the wrapper's own key or its default that they are one; no head is stored."""
     model = family_checkpoints.make(name, tmp_path / "model", tie_word_embeddings=True)

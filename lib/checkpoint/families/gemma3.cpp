@@ -31,6 +31,7 @@ const FamilyRow kGemma3 = {
     .model_type = "gemma3_text",
     .wrapper = "Gemma3ForConditionalGeneration",
     .wrapper_type = "gemma3",
+    .wrapper_ties = true,
     .defaults = gemma3_defaults(),
     .read_config = gemma3_config,
     .family = gemma_family,
