@@ -189,7 +189,7 @@ def test_a_new_process_reads_the_configuration_before_it_loads_plugins(tmp_path)
 
 @pytest.mark.parametrize("name,value,valid", [
     ("head_size", 128, True), ("head_size", 96, False), ("dtype", torch.float16, False), ("kv_cache_dtype", "auto", False),
-    ("block_size", 32, False), ("has_sink", True, True), ("has_sliding_window", True, False), ("use_non_causal", True, False),
+    ("block_size", 32, False), ("has_sink", True, True), ("use_per_head_quant_scales", True, True), ("has_sliding_window", True, False), ("use_non_causal", True, False),
     ("use_kv_connector", True, False), ("use_pcp", True, False), ("use_dcp", True, False), ("use_adaptive_verification", True, False),
     ("device_capability", types.SimpleNamespace(major=12, minor=0), True),
     ("device_capability", types.SimpleNamespace(major=7, minor=5), False)])

@@ -204,20 +204,20 @@ def test_windowed_layers_keep_bf16_and_vllms_backend(build):
     assert other.shape == (BLOCKS, 2, 64, 128) and other.stride(0) * 2 == full.page_size_bytes
 
 
-@pytest.mark.parametrize("asks", [True, False])
+@pytest.mark.parametrize("asks", ["tensor", "attn_head", None])
 def test_a_checkpoint_of_quantized_weights(build, asks):
     """A kv_cache_scheme holds for the cache type "auto" only: BF16 layers stay BF16. Without one, vLLM gives attention scales all the same."""
     from vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors import CompressedTensorsConfig
     scheme = dict(num_bits=8, type="float", strategy="tensor", symmetric=True, dynamic=False)
     quantized = CompressedTensorsConfig.from_config({
-        "quant_method": "compressed-tensors", "format": "float-quantized", "ignore": [], "kv_cache_scheme": scheme if asks else None, "config_groups": {
+        "quant_method": "compressed-tensors", "format": "float-quantized", "ignore": [], "kv_cache_scheme": {**scheme, "strategy": asks} if asks else None, "config_groups": {
             "group_0": {"targets": ["Linear"], "weights": {**scheme, "strategy": "channel"}}}})
     bundle, layers = gemma(random_bundle(d=64, key=(4, 2, 1, 1), value=(4, 2, 1, 1), sink=16, recent=40), period=2, count=2)
     made, built = build(bundle, [{**given, "quant_config": quantized} for given in layers])
     for layer in built:
         layer.quant_method.process_weights_after_loading(layer)
         layer.process_weights_after_loading(torch.bfloat16)
-        assert layer.query_quant is None and layer._k_scale == layer._v_scale == 1
+        assert layer.query_quant is None and layer._k_scale.eq(1).all() and layer._v_scale.eq(1).all()
     assert [layer.kv_cache_dtype for layer in built] == ["bfloat16" if asks else "auto", "oscar"]
     assert [layer.kv_cache_torch_dtype for layer in built] == [torch.bfloat16, torch.uint8]
     assert made.cache_config.cache_dtype == "oscar"

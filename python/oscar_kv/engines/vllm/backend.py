@@ -102,6 +102,10 @@ class OscarBackend(AttentionBackend):
         return True
 
     @classmethod
+    def supports_per_head_quant_scales(cls) -> bool:
+        return True  # of a checkpoint's kv_cache_scheme; no page reads them
+
+    @classmethod
     def supports_kv_connector(cls) -> bool:
         return False
 
