@@ -244,6 +244,10 @@ Json read_json(const fs::path& path, std::uint64_t max_bytes) {
   return parse_json(read_file(path, max_bytes), path.string());
 }
 
+bool is_one_of(std::string_view key, std::string_view keys) {
+  return key.find(' ') == std::string_view::npos && keys.find(" " + std::string(key) + " ") != std::string_view::npos;
+}
+
 const Json& json_member(const Json& object, std::string_view key) {
   static const Json null;
   const auto found = object.find(key);

@@ -17,6 +17,9 @@ using Json = nlohmann::ordered_json;
 Json parse_json(std::string_view text, const std::string& where, int max_depth = 64);
 Json read_json(const fs::path& path, std::uint64_t max_bytes = std::uint64_t{256} << 20);
 
+// Whether a key is one of these, which have a space before and after each: " role id ".
+bool is_one_of(std::string_view key, std::string_view keys);
+
 // The member with that name. Null if there is none or `object` is not an object.
 const Json& json_member(const Json& object, std::string_view key);
 

@@ -1,7 +1,6 @@
 #include "checkpoint/model_config.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <set>
 #include <span>
@@ -44,10 +43,10 @@ bool has_text_model(const Json& config, const FamilyRow& row, const std::string&
 
 // Whether a model that no family reads has latent attention (MLA). Configurations may leave kv_lora_rank out.
 bool is_latent(const Json& config, const std::string& name) {
-  constexpr std::array<std::string_view, 7> kNames = {"DeepseekV2ForCausalLM", "deepseek_v2", "DeepseekV3ForCausalLM",
-                                                      "deepseek_v3",           "kimi_k2",     "Glm4MoeLiteForCausalLM",
-                                                      "glm4_moe_lite"};
-  return std::find(kNames.begin(), kNames.end(), name) != kNames.end() || config.contains("kv_lora_rank") ||
+  constexpr std::string_view kNames =
+      " DeepseekV2ForCausalLM deepseek_v2 DeepseekV3ForCausalLM deepseek_v3 kimi_k2 Glm4MoeLiteForCausalLM "
+      "glm4_moe_lite ";
+  return is_one_of(name, kNames) || config.contains("kv_lora_rank") ||
          json_member(config, "text_config").contains("kv_lora_rank");
 }
 

@@ -14,8 +14,7 @@ namespace oscar {
 namespace {
 
 bool is_argument(const std::string& key) {
-  return key == "messages" || key == "tools" || key == "documents" || key == "add_generation_prompt" ||
-         key == "chat_template_kwargs";
+  return is_one_of(key, " messages tools documents add_generation_prompt chat_template_kwargs ");
 }
 
 // A function's members that tables keep as JSON text.
@@ -151,8 +150,7 @@ std::vector<std::string> unwritten(const Json& messages, const ChatTemplate& cha
 }
 
 IdRow ids_of_row(const PromptRow& row, std::int64_t vocabulary, const std::string& where) {
-  constexpr std::array<std::string_view, 5> kHarmless = {"labels", "special_tokens_mask", "length", "attention_mask",
-                                                         "offset_mapping"};
+  constexpr std::string_view kHarmless = " labels special_tokens_mask length attention_mask offset_mapping ";
   IdRow out;
   const std::vector<bool> kept = kept_positions(row, where);
   for (std::size_t i = 0; i < kept.size(); ++i) {
@@ -170,7 +168,7 @@ IdRow ids_of_row(const PromptRow& row, std::int64_t vocabulary, const std::strin
     if (kept[i]) out.ids.push_back(static_cast<std::int32_t>(value));
   }
   for (const std::string& key : row.unread) {
-    if (std::find(kHarmless.begin(), kHarmless.end(), key) != kHarmless.end()) continue;
+    if (is_one_of(key, kHarmless)) continue;
     const bool counts = key == "position_ids" && only_counts(row.others[key], kept);
     if (!counts && !(key == "token_type_ids" && all_zero(row.others[key]))) out.not_used.push_back(key);
   }

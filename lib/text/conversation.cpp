@@ -14,20 +14,12 @@ namespace oscar {
 namespace {
 
 // Speakers of ShareGPT and derived formats.
-constexpr std::array<std::pair<const char*, const char*>, 14> kSpeakers{{{"human", "user"},
-                                                                         {"user", "user"},
-                                                                         {"gpt", "assistant"},
-                                                                         {"assistant", "assistant"},
-                                                                         {"chatgpt", "assistant"},
-                                                                         {"bing", "assistant"},
-                                                                         {"bard", "assistant"},
-                                                                         {"bot", "assistant"},
-                                                                         {"model", "assistant"},
-                                                                         {"system", "system"},
-                                                                         {"developer", "developer"},
-                                                                         {"tool", "tool"},
-                                                                         {"observation", "tool"},
-                                                                         {"function_response", "tool"}}};
+constexpr std::array<std::pair<const char*, const char*>, 5> kSpeakers{
+    {{"user", " human user "},
+     {"assistant", " gpt assistant chatgpt bing bard bot model "},
+     {"system", " system "},
+     {"developer", " developer "},
+     {"tool", " tool observation function_response "}}};
 
 const Json& text_or_content(const Json& turn) {
   for (const char* key : {"value", "content", "text"}) {
@@ -59,8 +51,8 @@ Json calls_of(const Json& content, const std::string& where) {
 Json message_of_turn(const Json& turn, const std::string& where) {
   const std::string from = json_string(turn, "from", where + ": a turn");
   if (from == "function_call") return {{"role", "assistant"}, {"tool_calls", calls_of(text_or_content(turn), where)}};
-  for (const auto& [speaker, role] : kSpeakers) {
-    if (from != speaker) continue;
+  for (const auto& [role, speakers] : kSpeakers) {
+    if (!is_one_of(from, speakers)) continue;
     const Json& content = text_or_content(turn);
     if (content.is_null()) throw InputError(where + ": a turn from " + quote_name(from) + " has no 'value'");
     return {{"role", role}, {"content", content}};

@@ -15,18 +15,16 @@
 namespace oscar {
 
 const char* const kPromptKeys =
-    "\"text\", \"messages\", \"prompt\", \"input_ids\", \"conversations\", \"chosen\", \"instruction\" or another key "
-    "that "
-    "docs/prompts.md lists (--column names any other)";
+    "\"text\", \"messages\", \"prompt\", \"input_ids\", \"conversations\", \"chosen\", \"instruction\" or another "
+    "key that docs/prompts.md lists (--column names any other)";
 
 namespace {
 
 // Keys with a prompt or part of one; they are never chat template variables.
-constexpr std::array<std::string_view, 26> kContentKeys = {
-    "input_ids", "messages", "conversations", "conversation",   "text",    "prompt",   "completion",
-    "chosen",    "rejected", "instruction",   "input",          "context", "question", "query",
-    "problem",   "content",  "body",          "request",        "params",  "response", "output",
-    "answer",    "solution", "history",       "attention_mask", "labels"};
+constexpr std::string_view kContentKeys =
+    " input_ids messages conversations conversation text prompt completion chosen rejected instruction input "
+    "context question query problem content body request params response output answer solution history "
+    "attention_mask labels ";
 
 // Answers to a prompt or question, most likely first.
 constexpr std::array<const char*, 6> kAnswers = {"completion", "response", "output", "answer", "solution", "chosen"};
@@ -291,7 +289,7 @@ class RowReader {
     if (!served_) out_.extras = Json::object();
     for (const auto& [key, value] : row_.items()) {
       if (std::find(used_.begin(), used_.end(), key) != used_.end() || !has_value(row_, key)) continue;
-      const bool content = std::find(kContentKeys.begin(), kContentKeys.end(), key) != kContentKeys.end();
+      const bool content = is_one_of(key, kContentKeys);
       if (chat && !served_ && !content) {
         out_.extras[key] = value;
       } else if (says(row_, key) && (!served_ || content || value.is_structured())) {

@@ -1,7 +1,6 @@
 #include "text/row_json.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "base/errors.h"
@@ -25,11 +24,7 @@ bool says(const Json& object, std::string_view key) {
   return has_value(object, key) && value != Json("") && !(value.is_structured() && value.empty());
 }
 
-bool is_label(std::string_view key) {
-  constexpr std::array<std::string_view, 7> kLabels = {"role", "id",           "type",  "status",
-                                                       "name", "tool_call_id", "weight"};
-  return std::find(kLabels.begin(), kLabels.end(), key) != kLabels.end();
-}
+bool is_label(std::string_view key) { return is_one_of(key, " role id type status name tool_call_id weight "); }
 
 Json decoded(const Json& value, const std::string& where) {
   if (!value.is_string()) return value;

@@ -57,29 +57,13 @@ std::string without_billing(const std::string& text) {
 }
 
 // Members of parts that only servers read. Others reach the template.
-constexpr std::array<std::string_view, 18> kServerMembers = {"audio_embeds",
-                                                             "audio_url",
-                                                             "closed",
-                                                             "data",
-                                                             "file",
-                                                             "image_embeds",
-                                                             "image_pil",
-                                                             "image_url",
-                                                             "input_audio",
-                                                             "name",
-                                                             "prompt_cache_breakpoint",
-                                                             "refusal",
-                                                             "text",
-                                                             "thinking",
-                                                             "type",
-                                                             "uuid",
-                                                             "video_embeds",
-                                                             "video_url"};
+constexpr std::string_view kServerMembers =
+    " audio_embeds audio_url closed data file image_embeds image_pil image_url input_audio "
+    "name prompt_cache_breakpoint refusal text thinking type uuid video_embeds video_url ";
 
 Json with_others(Json made, const Json& part) {
   for (const auto& [key, value] : part.items()) {
-    const auto found = std::find(kServerMembers.begin(), kServerMembers.end(), key);
-    if (part.is_object() && found == kServerMembers.end()) made[key] = value;
+    if (part.is_object() && !is_one_of(key, kServerMembers)) made[key] = value;
   }
   return made;
 }

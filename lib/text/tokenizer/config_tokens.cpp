@@ -128,9 +128,7 @@ class TokenFiles {
     } else {
       read_older_files();
       for (const Json& entry : own.is_array() ? own : Json::array()) {
-        if (!entry.is_object() || !json_member(entry, "id").is_number_integer())
-          continue;  // its reader reports the
-                     // reason
+        if (!json_member(entry, "id").is_number_integer()) continue;  // its reader reports the reason
         by_index_[entry["id"].get<std::int64_t>()] = config_token(entry, false, "added_tokens");
       }
     }
