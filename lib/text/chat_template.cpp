@@ -99,9 +99,10 @@ void ChatTemplate::add(const std::string& name, const std::string& source, const
   named.where = where;
   if (name == "default" || kind_ == "none") kind_ = kind_of(source);
   sources_ += source + "\n";
-  named.knows_developer =
-      source.find("'developer'") != std::string::npos || source.find("\"developer\"") != std::string::npos;
-  asks_for_date_ = asks_for_date_ || source.find("strftime_now") != std::string::npos;
+  const auto has = [&](const char* text) { return source.find(text) != std::string::npos; };
+  named.knows_developer = has("'developer'") || has("\"developer\"");
+  named.marks_answers = has("endgeneration");
+  asks_for_date_ = asks_for_date_ || has("strftime_now");
   try {
     if (source.size() > kMaxTemplateBytes) throw jinja::TemplateError("it is longer than 1 MiB");
     named.compiled = std::make_shared<const jinja::Template>(source);
@@ -233,7 +234,8 @@ void ChatTemplate::serve(const Named& chosen, ChatInput& input, std::vector<std:
   if (!input.effort.empty() && !input.variables.contains("enable_thinking")) {
     input.variables["enable_thinking"] = input.effort != "none";
   }
-  if (input.api == Api::kMessages && !takes_late_system(chosen)) merge_system(input.messages, "");
+  if (input.api == Api::kMessages && (chosen.marks_answers || !takes_late_system(chosen)))
+    merge_system(input.messages, "");
   input.messages = server_messages(
       input.messages, {chosen.compiled->takes_parts(), chosen.knows_developer, input.api != Api::kResponses}, unread);
   input.tools = server_tools(input.tools, unread);

@@ -63,6 +63,7 @@ class ChatTemplate {
     std::string fault;  // why it cannot be rendered, if it is invalid or unsupported
     std::shared_ptr<const jinja::Template> compiled;
     bool knows_developer = false;  // whether it names that role
+    bool marks_answers = false;    // with {% generation %}, which vLLM does not know where it asks for late systems
   };
   void add(const std::string& name, const std::string& source, const std::string& where);
   const Named& choose(bool with_tools) const;

@@ -10,8 +10,7 @@
 namespace oscar {
 
 struct SeenText {
-  std::string document;                  // hash of the full text, if the prompts contain it as a document; otherwise
-                                         // empty
+  std::string document;                  // hash of the full text, if the prompts contain it as a document
   std::size_t compared = 0, shared = 0;  // scored passages that a record covers, and those it contains
   std::string text;                      // the text's name, set by the caller
   // True if at least two passages and 1 % of the compared ones are shared. Texts may have a few passages in common

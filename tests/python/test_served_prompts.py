@@ -44,6 +44,7 @@ TEMPLATES = {
     # A system message comes first; efforts of reasoning.
     "system-first": "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('System message must be at the beginning.') }}{% endif %}" + TURN +
                     "{{ m.content }}{% if m.reasoning %}<r>{{ m.reasoning }}{% endif %}{% endfor %}{{ tools }}",
+    "generation": "{% for m in messages %}" + TURN + "{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",
     "thinking": "{% for m in messages %}" + TURN + "{{ m.content }}{% endfor %}{% if enable_thinking is false %}<think></think>{% endif %}",
     "efforts": "{% if reasoning_effort == 'none' %}{{ raise_exception('no such effort') }}{% endif %}{{ reasoning_effort }}{{ enable_thinking }}{% for m in messages %}{{ m.content }}{% endfor %}",
     "effort-or-max": "{{ reasoning_effort if reasoning_effort in ['low', 'high'] else 'max' }}{% for m in messages %}{{ m.content }}{% endfor %}",

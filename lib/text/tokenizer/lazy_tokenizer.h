@@ -13,9 +13,7 @@ namespace oscar {
 class LazyTokenizer {
  public:
   explicit LazyTokenizer(fs::path tokenizer_json) : file_(std::move(tokenizer_json)) {}
-  LazyTokenizer(const Tokenizer& tokenizer)
-      : given_(&tokenizer) {}  // an existing tokenizer, which must outlive this
-                               // object
+  LazyTokenizer(const Tokenizer& tokenizer) : given_(&tokenizer) {}  // which must outlive this object
 
   // InputError as in Tokenizer::from_file(), on the first call. For one thread at a time.
   const Tokenizer& get() const;

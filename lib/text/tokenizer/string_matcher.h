@@ -40,8 +40,7 @@ class StringMatcher {
   std::uint32_t child(std::uint32_t node, unsigned char byte) const;  // 0 for none, because the root is never a child
   void grow();
 
-  std::vector<std::uint64_t> keys_;          // (node, byte) + 1, or 0 for a free slot; the size is a power of two, half
-                                             // empty
+  std::vector<std::uint64_t> keys_;          // (node, byte) + 1, or 0 if free; the size is a power of two, half empty
   std::vector<std::uint32_t> children_;      // per slot
   std::vector<std::int32_t> values_ = {-1};  // per node
   bool first_[256] = {};
