@@ -63,7 +63,9 @@ TEST(EngineLimits, NamesWhatAModelHas) {
   gemma.sliding_window[2] = 0;
   EXPECT_FALSE(unsupported_model(sglang_engine(), gemma));
   EXPECT_EQ(*bf16_reason(sglang_engine(), gemma, 1), "a sliding window");
-  EXPECT_NE(unsupported_model(sglang_engine(), linear)->find("the adapter for SGLang 0.5.23 does not serve"),
+  EXPECT_FALSE(unsupported_model(sglang_engine(), linear));
+  EXPECT_EQ(*bf16_reason(sglang_engine(), linear, 0), "linear attention");
+  EXPECT_NE(unsupported_model(sglang_engine(), chunks)->find("the adapter for SGLang 0.5.23 does not serve"),
             std::string::npos);
   EXPECT_EQ(
       *unsupported_model(vllm_engine(), model_of(2, 34, 2, 64)),

@@ -16,5 +16,4 @@ LAYERS = {
 }
 # Facts of the model whose layers are refused.
 MODEL = {
-    "linear_attention": "linear attention",
 }
