@@ -85,12 +85,12 @@ using Tables = std::vector<std::tuple<const char*, bool, bool>>;
 
 void write_tables(std::ostringstream& out, const Tables& tables, const std::vector<LayerLimit>& kinds) {
   for (const auto& [head, argument, in_bf16] : tables) {
-    out << head;
+    std::string rows;
     for (const LayerLimit& kind : kinds) {
       if (kind.argument != argument || kind.in_bf16 != in_bf16) continue;
-      out << "    \"" << kind.name << "\": \"" << kind.words << "\",\n";
+      rows += std::string("    \"") + kind.name + "\": \"" + kind.words + "\",\n";
     }
-    out << "}\n";
+    if (!rows.empty()) out << head << rows << "}\n";
   }
 }
 

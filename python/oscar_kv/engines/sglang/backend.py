@@ -45,7 +45,7 @@ class OscarAttentionBackend(AttentionBackend):
         self._output = torch.zeros((slots, max(heads)), dtype=torch.bfloat16, device=device)
         self._mapped = torch.zeros(slots, dtype=torch.int64, device=device)
         self._ends: dict[int, int] = {}  # {slot: tokens after its last chunk}, where windows are by slot
-        self.beside = None  # SGLang's backend of layers that stay in BF16
+        self.beside: Any = None  # SGLang's backend of layers that stay in BF16
         if self.serving.beside:
             from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS
             name = "torch_native" if torch.device(runner.device).type == "cpu" else "triton"
