@@ -122,17 +122,13 @@ class OscarAttentionBackend(AttentionBackend):
                                  "is off, so this feature of SGLang is not served with oscar-kv")
             self._ends[slot] = start + count
 
-    def forward_decode(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: Any, forward_batch: Any,
-                       save_kv_cache: bool = True, **kwargs: Any) -> torch.Tensor:
-        if layer.layer_id in self.serving.beside:
-            return self.beside.forward_decode(q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
-        return self._attend(q, k, v, layer, save_kv_cache, kwargs)
-
     def forward_extend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: Any, forward_batch: Any,
                        save_kv_cache: bool = True, **kwargs: Any) -> torch.Tensor:
         if layer.layer_id in self.serving.beside:
-            return self.beside.forward_extend(q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
+            return self.beside.forward(q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
         return self._attend(q, k, v, layer, save_kv_cache, kwargs)
+
+    forward_decode = forward_extend
 
     def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: Any, save_kv_cache: bool,
                 extra: Mapping[str, Any]) -> torch.Tensor:
