@@ -69,6 +69,25 @@ def gate_shared_expert(hidden, weight, shared, output, do_add):
     output.copy_(output.float() + gated if do_add else gated)
 
 
+def fused_sigmoid_mul_cpu(x, gate):
+    x.mul_(gate.reshape(x.shape).sigmoid())
+
+
+def fused_qk_gemma_rmsnorm_cpu(q, k, q_weight, k_weight, eps, head_dim):
+    return tuple(F.rms_norm(x.reshape(-1, head_dim).float(), (head_dim,), 1 + weight.float(), eps).to(x.dtype) for x, weight in ((q, q_weight), (k, k_weight)))
+
+
+def fused_qk_gemma_rmsnorm_with_gate_cpu(q_gate, k, q_weight, k_weight, eps, head_dim, heads):
+    q, gate = q_gate.reshape(-1, heads, 2 * head_dim).chunk(2, -1)
+    return *fused_qk_gemma_rmsnorm_cpu(q, k, q_weight, k_weight, eps, head_dim), gate.contiguous()
+
+
+def fused_qkvzba_split_reshape_cat_contiguous_cpu(qkvz, ba, key_heads, value_heads, key_dim, value_dim):
+    values = value_heads * value_dim
+    b, a = ba.chunk(2, -1)
+    return qkvz[:, :-values].contiguous(), qkvz[:, -values:].reshape(-1, value_heads, value_dim), b.contiguous(), a.contiguous()
+
+
 def track_states(conv, ssm, rows, chosen, places, count, layers, conv_strides, *sizes):
     """Copies states of the chosen requests to other places of the pool."""
     kept = chosen[:count].bool()
@@ -78,14 +97,19 @@ def track_states(conv, ssm, rows, chosen, places, count, layers, conv_strides, *
 
 
 def install():
-    """Where SGLang does not take them from sgl_kernel.mamba, or has a Triton kernel only. It then also keeps states of prefixes."""
-    torch.ops.sgl_kernel.fused_gdn_gating_cpu = fused_gdn_gating_cpu
-    torch.ops.sgl_kernel.fused_sigmoid_gating_delta_rule_update_cpu = fused_sigmoid_gating_delta_rule_update_cpu
-    from sglang.kernels.ops.attention.fla import fused_norm_gate
+    """Where SGLang has a Triton kernel only. It then also keeps states of prefixes."""
+    from sglang.kernels.ops.attention.fla import fused_norm_gate, layernorm_gated
     from sglang.kernels.ops.elementwise import elementwise
     from sglang.kernels.ops.mamba import mamba_state_scatter_triton
     from sglang.srt.arg_groups import mamba_hook
     torch.Tensor.pin_memory = lambda tensor, *device: tensor
     mamba_hook._platform_supports_mamba_cache_extra_buffer = lambda: True
     mamba_state_scatter_triton._launch_track_mamba_states = track_states
+    layernorm_gated.layernorm_fn = lambda x, weight, bias, z, eps, activation, **other: rms_norm_gated(x, z, weight, bias, activation, eps)
     fused_norm_gate.rms_norm_gated, elementwise._launch_fused_gate_sigmoid_mul = rms_norm_gated, gate_shared_expert
+
+
+# SGLang names these when it imports a model.
+for one in (fused_gdn_gating_cpu, fused_sigmoid_gating_delta_rule_update_cpu, fused_sigmoid_mul_cpu, fused_qk_gemma_rmsnorm_cpu,
+            fused_qk_gemma_rmsnorm_with_gate_cpu, fused_qkvzba_split_reshape_cat_contiguous_cpu):
+    setattr(torch.ops.sgl_kernel, one.__name__, one)

@@ -31,7 +31,7 @@ def prepare():
     sgl_kernel_linear.install()
 
 
-STUB = '"""See sglang_setup.py."""\nfrom sglang_setup import Absent as _Absent\n\n__getattr__ = _Absent("sgl_kernel").__getattr__\n'
+STUB = '"""See sglang_setup.py."""\nimport sgl_kernel_linear\nfrom sglang_setup import Absent as _Absent\n\n__getattr__ = _Absent("sgl_kernel").__getattr__\n'
 ENTRY = "[sglang.srt.plugins]\noscar_kv = oscar_kv.engines.sglang.plugin:register\n"
 
 

@@ -20,7 +20,7 @@ from oscar_kv.ops import load  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
 from sglang.version import __version__  # noqa: E402
 from tokenizers import Tokenizer  # noqa: E402
-from transformers import AutoModelForCausalLM, Gemma3TextConfig, Qwen3NextConfig  # noqa: E402
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, Qwen3_5Config, Qwen3_5ForConditionalGeneration, Qwen3NextConfig  # noqa: E402
 from vllm_requests import compare  # noqa: E402
 
 if __version__ != "0.5.23":
@@ -184,29 +184,39 @@ def test_beside_bf16_layers(answers, tmp_path):
             assert all(r[3] >= 64 for r in rounds[4])
 
 
-def qwen3_next(folder):
-    """States of gated delta nets in every other layer. Few keys decide, so that texts depend on the cache."""
-    text = Qwen3NextConfig(vocab_size=512, hidden_size=256, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=64,
-                           layer_types=["linear_attention", "full_attention"] * 2, full_attention_interval=2, linear_num_key_heads=2,
-                           linear_num_value_heads=4, linear_key_head_dim=128, linear_value_head_dim=128, num_experts=4, num_experts_per_tok=4,
-                           moe_intermediate_size=64, shared_expert_intermediate_size=64, max_position_embeddings=4096, initializer_range=0.06,
-                           architectures=["Qwen3NextForCausalLM"], pad_token_id=0, bos_token_id=2, eos_token_id=1)
-    torch.manual_seed(1)
-    model = AutoModelForCausalLM.from_config(text).bfloat16()
-    for layer in model.model.layers[1::2]:
-        layer.self_attn.q_norm.weight.data.fill_(1.0)  # one is added
-        layer.self_attn.o_proj.weight.data.mul_(4)
-    model.save_pretrained(folder)
-    return folder
+STATES = dict(vocab_size=512, hidden_size=256, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=64,
+              layer_types=["linear_attention", "full_attention"] * 2, full_attention_interval=2, linear_num_key_heads=2, linear_num_value_heads=4,
+              linear_key_head_dim=128, linear_value_head_dim=128, max_position_embeddings=4096, initializer_range=0.06, pad_token_id=0, bos_token_id=2,
+              eos_token_id=1)
 
 
-def test_beside_states_of_linear_attention(answers, tmp_path):
+def qwen3_next():
+    config = Qwen3NextConfig(**STATES, num_experts=4, num_experts_per_tok=4, moe_intermediate_size=64, shared_expert_intermediate_size=64,
+                             architectures=["Qwen3NextForCausalLM"])
+    return AutoModelForCausalLM.from_config(config)
+
+
+def qwen3_5():
+    images = dict(image_token_id=500, video_token_id=501, vision_start_token_id=502, vision_end_token_id=503)
+    return Qwen3_5ForConditionalGeneration(Qwen3_5Config(text_config=dict(STATES, intermediate_size=512), **images, vision_config=dict(
+        depth=1, hidden_size=64, intermediate_size=64, num_heads=2, out_hidden_size=256)))
+
+
+@pytest.mark.parametrize("model_of", [qwen3_next, qwen3_5])
+def test_beside_states_of_linear_attention(model_of, answers, tmp_path):
     """With the radix cache, SGLang keeps states of prefixes; one whose sink is gone is computed again."""
+    torch.manual_seed(1)
+    made, model = model_of().bfloat16(), tmp_path / "model"
+    for name, weight in made.named_parameters():  # few keys decide, so that texts depend on the cache
+        if name.endswith(".self_attn.q_norm.weight"):
+            weight.data.fill_(1.0)  # one is added
+        elif name.endswith(".self_attn.o_proj.weight"):
+            weight.data.mul_(4)
+    made.save_pretrained(model)
     bundle = random_bundle(4, 2, 64, (4, 4, 4, 4), (4, 4, 4, 4), sink=64, recent=48, centered=False)
     bundle = dataclasses.replace(bundle, layers=bundle.layers[1::2], model={"left_out": [{"layer": i, "reason": "linear attention"} for i in (0, 2)]})
-    model = qwen3_next(tmp_path / "model")
-    options = dict(saved=bundle, model_path=str(model), max_mamba_cache_size=160)
-    asked = [[t % 500 + 5 for t in ids] for ids in prompts(shared=True)]
+    options = dict(saved=bundle, model_path=str(model), max_mamba_cache_size=160, enable_multimodal=False)
+    asked = [[t % 490 + 5 for t in ids] for ids in prompts(shared=True)]
     rounds = answers(asked, ONE_BY_ONE + TOGETHER, **options, **BY_SLOT)
     assert isinstance(rounds, list), rounds[-3000:]
     expected = [r[0] for r in rounds[:4]]
