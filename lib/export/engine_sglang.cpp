@@ -14,7 +14,7 @@ const PluginEngine& sglang_engine() {
                  {"logit_cap", "a soft cap on logits", true, true, has_soft_cap},
                  {"sinks", "learned sink logits", true, false, has_sink_logits},
                  {"shared_layer", "the cache of another layer", true, false, reads_another_cache},
-                 {"linear_attention", "linear attention", false, false, has_linear_attention},
+                 {"linear_attention", "linear attention", false, true, has_linear_attention},
                  {"pos_encoding_mode", "ALiBi", true, false, nullptr}},
       .command = "sglang serve",
       .options =
@@ -26,8 +26,8 @@ const PluginEngine& sglang_engine() {
       .sharing = "the radix cache",
       .notes =
           "Each of the 32 requests has BF16 windows, whose memory grows with that number. Layers with a sliding "
-          "window or a soft cap stay in BF16. Speculative decoding, disaggregation and the hierarchical cache are "
-          "refused."};
+          "window, linear attention or a soft cap stay in BF16. Speculative decoding, disaggregation and the "
+          "hierarchical cache are refused."};
   return engine;
 }
 

@@ -63,7 +63,9 @@ TEST(EngineLimits, NamesWhatAModelHas) {
   gemma.sliding_window[2] = 0;
   EXPECT_FALSE(unsupported_model(sglang_engine(), gemma));
   EXPECT_EQ(*bf16_reason(sglang_engine(), gemma, 1), "a sliding window");
-  EXPECT_NE(unsupported_model(sglang_engine(), linear)->find("the adapter for SGLang 0.5.23 does not serve"),
+  EXPECT_FALSE(unsupported_model(sglang_engine(), linear));
+  EXPECT_EQ(*bf16_reason(sglang_engine(), linear, 0), "linear attention");
+  EXPECT_NE(unsupported_model(sglang_engine(), chunks)->find("the adapter for SGLang 0.5.23 does not serve"),
             std::string::npos);
   EXPECT_EQ(
       *unsupported_model(vllm_engine(), model_of(2, 34, 2, 64)),
@@ -83,12 +85,12 @@ using Tables = std::vector<std::tuple<const char*, bool, bool>>;
 
 void write_tables(std::ostringstream& out, const Tables& tables, const std::vector<LayerLimit>& kinds) {
   for (const auto& [head, argument, in_bf16] : tables) {
-    out << head;
+    std::string rows;
     for (const LayerLimit& kind : kinds) {
       if (kind.argument != argument || kind.in_bf16 != in_bf16) continue;
-      out << "    \"" << kind.name << "\": \"" << kind.words << "\",\n";
+      rows += std::string("    \"") + kind.name + "\": \"" + kind.words + "\",\n";
     }
-    out << "}\n";
+    if (!rows.empty()) out << head << rows << "}\n";
   }
 }
 

@@ -1,7 +1,7 @@
 """SGLang's own Python on the CPU without its compiled kernels. Import this before sglang.
 
 The module sgl_kernel is replaced by one whose functions exist and raise: SGLang names them at import, and its CPU engine
-falls back to torch where the processor has no AMX. The radix tree's core is SGLang's in Python, because the one in Rust
+falls back to torch where the processor has no AMX. Linear attention has no such way back: sgl_kernel_linear.py. The radix tree's core is SGLang's in Python, because the one in Rust
 loads only with its own torch, 2.14. Everything else is SGLang's default."""
 import os
 import sys
@@ -26,9 +26,12 @@ def prepare():
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND", "python")
     sys.modules.setdefault("sgl_kernel", Absent("sgl_kernel"))
+    import sgl_kernel_linear
+    sys.modules.setdefault("sgl_kernel.mamba", sgl_kernel_linear)
+    sgl_kernel_linear.install()
 
 
-STUB = '"""See sglang_setup.py."""\nfrom sglang_setup import Absent as _Absent\n\n__getattr__ = _Absent("sgl_kernel").__getattr__\n'
+STUB = '"""See sglang_setup.py."""\nimport sgl_kernel_linear\nfrom sglang_setup import Absent as _Absent\n\n__getattr__ = _Absent("sgl_kernel").__getattr__\n'
 ENTRY = "[sglang.srt.plugins]\noscar_kv = oscar_kv.engines.sglang.plugin:register\n"
 
 
@@ -62,6 +65,7 @@ def process_path(folder, package_path, kernels, bundle=None):
     if not kernels:
         (folder / "sgl_kernel").mkdir()
         (folder / "sgl_kernel" / "__init__.py").write_text(STUB, encoding="utf-8")
+        (folder / "sgl_kernel" / "mamba.py").write_text("from sgl_kernel_linear import *\n\ninstall()\n", encoding="utf-8")
     if package_path:
         _entry(folder / "oscar_kv-0.1.0.dist-info", "oscar-kv", ENTRY)
     here = os.path.dirname(os.path.abspath(__file__))

@@ -30,12 +30,18 @@ from oscar_kv.cache.transform import Phases  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
 from sglang.srt.arg_groups.choices import ATTENTION_BACKEND_CHOICES  # noqa: E402
 from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS  # noqa: E402
+from sglang.srt.layers.attention.hybrid_linear_attn_backend import HybridLinearAttnBackend  # noqa: E402
 from sglang.srt.layers.radix_attention import AttentionType, RadixAttention  # noqa: E402
 from sglang.srt.managers.schedule_batch import Req  # noqa: E402
 from sglang.srt.mem_cache.base_prefix_cache import InsertParams  # noqa: E402
 from sglang.srt.mem_cache.kv_cache_configurator import KVCacheConfigurator  # noqa: E402
-from sglang.srt.mem_cache.memory_pool import ReqToTokenPool  # noqa: E402
+from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator  # noqa: E402
+from sglang.srt.mem_cache.cache_init_params import CacheInitParams  # noqa: E402
+from sglang.srt.mem_cache.memory_pool import HybridReqToTokenPool, ReqToTokenPool  # noqa: E402
 from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey  # noqa: E402
+from sglang.srt.mem_cache.unified_cache.components import ComponentType  # noqa: E402
+from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache  # noqa: E402
+from sglang.srt.configs.qwen3_next import Qwen3NextConfig  # noqa: E402
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch, ForwardMode  # noqa: E402
 from sglang.srt.model_executor.pool_configurator import DefaultPoolConfigurator  # noqa: E402
 from sglang.srt.plugins.hook_registry import HookRegistry  # noqa: E402
@@ -97,7 +103,7 @@ def configurator(layers, d=64, kv_heads=2, model=SAMPLES / "tiny-qwen3", text=No
     config = space(hf_text_config=text, head_dim=d, model_path=str(model), revision=None, context_len=CONTEXT, is_encoder_decoder=False, is_multimodal=False,
                    get_total_num_kv_heads=lambda: kv_heads)
     made = space(device="cpu", model=Model(*layers), model_config=config, is_hybrid_swa=False, model_dtype=torch.bfloat16, kv_cache_dtype=torch.bfloat16,
-                 post_capture_kv_active=False, is_draft_worker=False, use_mla_backend=False, mambaish_config=None)
+                 post_capture_kv_active=False, is_draft_worker=False, use_mla_backend=False, mambaish_config=None, hybrid_gdn_config=None)
     for name, value in changed.items():
         setattr(made, name, value)
     return made
@@ -130,7 +136,7 @@ def pool_of(serving, tokens):
 
 def backend_of(serving, tokens):
     table = ReqToTokenPool(SLOTS, CONTEXT, "cpu", False)
-    return OscarAttentionBackend(space(token_to_kv_pool=pool_of(serving, tokens), req_to_token_pool=table)), table
+    return OscarAttentionBackend(space(token_to_kv_pool=pool_of(serving, tokens), req_to_token_pool=table, device="cpu")), table
 
 
 def test_registration(monkeypatch):
@@ -188,7 +194,7 @@ def test_settings_that_are_refused(serve, changed, sentence):
 @pytest.mark.parametrize("changed,sentence", [
     ({"model_dtype": torch.float16}, "computes in float16.*--dtype bfloat16"), ({"kv_cache_dtype": torch.uint8}, "an FP8 cache"),
     ({"use_mla_backend": True}, "MLA"), ({"is_hybrid_swa": True}, "--disable-hybrid-swa-memory"), ({"is_draft_worker": True}, "draft"), ({"post_capture_kv_active": True}, "POST_CAPTURE"),
-    ({"mambaish_config": object()}, "linear attention"), ({"kv_heads": 4}, "KV heads"), ({"d": 32}, "head_dim")])
+    ({"mambaish_config": object()}, "states of another kind than gated delta nets"), ({"kv_heads": 4}, "KV heads"), ({"d": 32}, "head_dim")])
 def test_models_that_are_refused(serve, changed, sentence):
     serve(two_sizes())
     with pytest.raises(InputError, match=sentence):
@@ -219,6 +225,7 @@ def test_layers_that_stay_in_bf16(serve, options, reason):
     place, k, v = torch.tensor([64]), torch.randn(1, 2, other.head_dim).bfloat16(), torch.randn(1, 2, other.v_head_dim).bfloat16()
     pool.set_kv_buffer(other, place, k, v)
     assert torch.equal(pool.get_key_buffer(1)[64], k[0]) and torch.equal(pool.get_value_buffer(1)[64], v[0])
+    assert pool.get_v_head_dim() == other.v_head_dim
     with pytest.raises(InputError, match="not served"):
         pool.get_key_buffer(0)
     with pytest.raises(InputError, match=r"no layer of the model can have the 2-bit cache: layers 0 to 1 \(it has a sliding window\)"):
@@ -368,6 +375,58 @@ def test_prefixes_of_the_radix_tree(serve):
     rows.req_generation[1] += 1
     backend.table.rows([0], [0], [64], torch.tensor([64], dtype=torch.int32), torch.tensor([[10, 11]], dtype=torch.int32), torch.arange(64))
     assert asked(1200) == ((1200 - 513) // 64 * 64, None) and asked(570) == (0, None) and asked(10 ** 4) == (960, None)
+
+
+def pool_of_states(monkeypatch):
+    """SGLang's request pool of a small Qwen3-Next with linear attention in layers 0 and 2."""
+    text = Qwen3NextConfig(num_hidden_layers=4, full_attention_interval=2, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8,
+                           linear_value_head_dim=8)
+    monkeypatch.setattr("sglang.srt.configs.qwen3_next.get_parallel", lambda: space(attn_tp_size=1))
+    monkeypatch.setattr("sglang.srt.configs.qwen3_next.linear_attn_tp_size", lambda: 1)
+    states = text.mamba2_cache_params
+    return HybridReqToTokenPool(size=SLOTS, mamba_size=12, mamba_spec_state_size=SLOTS, max_context_len=CONTEXT, device="cpu", enable_memory_saver=False,
+                                cache_params=states, mamba_layer_ids=states.layers, enable_mamba_extra_buffer=True)
+
+
+def test_the_state_of_a_prefix_without_its_sink(serve, monkeypatch):
+    """SGLang's tree stages the copy of the state after a prefix when it finds one. A request that begins anew begins with an empty state."""
+    serving = serve(random_bundle(1, d=64, sink=64, recent=256), memory__disable_radix_cache=False)
+    backend, _ = backend_of(serving, 6400)
+    for name, value in (("get_exec", space(mamba=space(mamba_max_states_per_path=-1))), ("mamba_cache_chunk_size", 64), ("mamba_checkpoint_grid", 64)):
+        monkeypatch.setattr(f"sglang.srt.mem_cache.unified_cache.components.mamba.{name}", lambda *given, value=value: value)
+    rows = pool_of_states(monkeypatch)
+    allocator = PagedTokenToKVPoolAllocator(6400, 64, torch.uint8, "cpu", backend.token_to_kv_pool, False)
+    tree = UnifiedRadixCache(CacheInitParams(disable=False, req_to_token_pool=rows, token_to_kv_pool_allocator=allocator, page_size=64,
+                                             enable_mamba_extra_buffer=True, tree_components=(ComponentType.FULL, ComponentType.MAMBA)))
+    tree.insert(InsertParams(key=RadixKey(array("q", range(640))), value=torch.arange(640, 1280), mamba_value=torch.tensor([5])))
+
+    def asked():
+        request = Req("x", "", array("q", range(1200)), SamplingParams())
+        request.init_next_round_input(tree)
+        return request.prefix_len, request.kv.mamba_cow_src_index, request.kv.mamba_needs_clear
+
+    assert asked() == (0, None, True)  # nobody has written the sink in this engine
+    serving.generations[1] += 1
+    backend.table.rows([0], [0], [64], torch.tensor([64], dtype=torch.int32), torch.tensor([[10, 11]], dtype=torch.int32), torch.arange(64))
+    assert asked() == (640, torch.tensor([5]), False)
+
+
+def test_bf16_attention_beside_states(serve, monkeypatch):
+    """SGLang wraps the backend for models with states and calls its parts, also for layers that stay in BF16."""
+    monkeypatch.setattr("sglang.srt.layers.attention.hybrid_linear_attn_backend.check_cuda_graph_backend", lambda *given: False)
+    backend, rows = backend_of(serve(two_sizes(), [attention(0), attention(1, d=80)]), 640)
+    wrapped = HybridLinearAttnBackend(backend, space(needs_cpu_seq_lens=False, init_forward_metadata=lambda batch: None), [0, 1])
+    assert wrapped.extend_dummy_seqs_capped_by_req_pool and wrapped.token_to_kv_pool.get_kv_size_bytes() == 11 * 64 * backend.serving.token_bytes()
+    rows.write((1, slice(0, 70)), torch.arange(64, 134, dtype=torch.int32))
+    query, key, value = (torch.randn(70, heads, 80).bfloat16() for heads in (4, 2, 2))
+    found = []
+    for mode, start, end in ((ForwardMode.EXTEND, 0, 69), (ForwardMode.DECODE, 69, 70)):
+        batch = batch_of(mode, [0], [start], [end - start], torch.tensor([end]), torch.arange(64 + start, 64 + end))
+        batch.extend_prefix_lens, batch.extend_seq_lens, batch.req_to_token_pool = torch.tensor([start]), torch.tensor([end - start]), rows
+        wrapped.init_forward_metadata(batch)
+        found.append(wrapped.forward(query[start:end].reshape(end - start, -1), key[start:end], value[start:end], backend.serving.beside[1], batch))
+    expected = torch.nn.functional.scaled_dot_product_attention(*(x.transpose(0, 1) for x in (query, key, value)), is_causal=True, scale=SCALE, enable_gqa=True)
+    assert float((torch.cat(found).view(70, 4, 80) - expected.transpose(0, 1)).abs().max()) < 0.02
 
 
 def test_tensor_parallel_ranks_have_their_heads(serve):

@@ -20,7 +20,7 @@ from oscar_kv.ops import load  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
 from sglang.version import __version__  # noqa: E402
 from tokenizers import Tokenizer  # noqa: E402
-from transformers import AutoModelForCausalLM, Gemma3TextConfig  # noqa: E402
+from transformers import AutoModelForCausalLM, Gemma3TextConfig, Qwen3_5Config, Qwen3_5ForConditionalGeneration, Qwen3NextConfig  # noqa: E402
 from vllm_requests import compare  # noqa: E402
 
 if __version__ != "0.5.23":
@@ -70,6 +70,11 @@ def answers(bundle, tmp_path_factory):
 
     ask.new = NEW
     return ask
+
+
+def found_prefixes(answered):
+    """Whether all prompts began with cached tokens, but the one that is not longer than a sink and what a request computes itself."""
+    return [r[3] >= 64 for r in answered] == [n > 64 + 2 * 48 for n in LENGTHS]
 
 
 OTHER = "triton" if DEVICE == "cuda" else "torch_native"
@@ -125,7 +130,7 @@ def test_the_radix_cache(bundle, answers):
     asked = prompts(shared=True)
     rounds = answers(asked, ONE_BY_ONE + TOGETHER, chunked_prefill_size=1024)
     apart = [r[0] for r in rounds[:4]]
-    assert rounds[0][0][3] == 0 and all(r[3] >= 64 for r in rounds[4])  # cached tokens
+    assert rounds[0][0][3] == 0 and found_prefixes(rounds[4])
     compare("found in the cache", rounds[4], apart, 0.5)
     at_once = answers(asked, TOGETHER + TOGETHER, max_total_tokens=1152)
     compare("at once, in little memory", at_once[0], apart, 0.5)
@@ -181,7 +186,56 @@ def test_beside_bf16_layers(answers, tmp_path):
         if by_slot:
             compare("windows, against transformers", apart, by_transformers(bundle, asked, model), 0.1)
         else:
-            assert all(r[3] >= 64 for r in rounds[4])
+            assert found_prefixes(rounds[4])
+
+
+STATES = dict(vocab_size=512, hidden_size=256, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=64,
+              layer_types=["linear_attention", "full_attention"] * 2, full_attention_interval=2, linear_num_key_heads=2, linear_num_value_heads=4,
+              linear_key_head_dim=128, linear_value_head_dim=128, max_position_embeddings=4096, initializer_range=0.06, pad_token_id=0, bos_token_id=2,
+              eos_token_id=1)
+
+
+def qwen3_next():
+    config = Qwen3NextConfig(**STATES, num_experts=4, num_experts_per_tok=4, moe_intermediate_size=64, shared_expert_intermediate_size=64,
+                             architectures=["Qwen3NextForCausalLM"])
+    return AutoModelForCausalLM.from_config(config)
+
+
+def qwen3_5():
+    images = dict(image_token_id=500, video_token_id=501, vision_start_token_id=502, vision_end_token_id=503)
+    return Qwen3_5ForConditionalGeneration(Qwen3_5Config(text_config=dict(STATES, intermediate_size=512), **images, vision_config=dict(
+        depth=1, hidden_size=64, intermediate_size=64, num_heads=2, out_hidden_size=256)))
+
+
+@pytest.mark.parametrize("model_of", [qwen3_next, qwen3_5])
+def test_beside_states_of_linear_attention(model_of, answers, tmp_path):
+    """With the radix cache, SGLang keeps states of prefixes; one whose sink is gone is computed again."""
+    torch.manual_seed(1)
+    made, model = model_of().bfloat16(), tmp_path / "model"
+    for name, weight in made.named_parameters():  # few keys decide, so that texts depend on the cache
+        if name.endswith(".self_attn.q_norm.weight"):
+            weight.data.fill_(1.0)  # one is added
+        elif name.endswith(".self_attn.o_proj.weight"):
+            weight.data.mul_(4)
+    made.save_pretrained(model)
+    bundle = random_bundle(4, 2, 64, (4, 4, 4, 4), (4, 4, 4, 4), sink=64, recent=48, centered=False)
+    bundle = dataclasses.replace(bundle, layers=bundle.layers[1::2], model={"left_out": [{"layer": i, "reason": "linear attention"} for i in (0, 2)]})
+    options = dict(saved=bundle, model_path=str(model), max_mamba_cache_size=160, enable_multimodal=False)
+    asked = [[t % 490 + 5 for t in ids] for ids in prompts(shared=True)]
+    rounds = answers(asked, ONE_BY_ONE + TOGETHER, **options, **BY_SLOT)
+    assert isinstance(rounds, list), rounds[-3000:]
+    expected = [r[0] for r in rounds[:4]]
+    compare("states", rounds[4], expected, 0.1)
+    compare("states, against transformers", expected, by_transformers(bundle, asked, model), 0.2)
+    in_chunks = [r[0] for r in answers(asked, ONE_BY_ONE, disable_radix_cache=True, **options)]
+    compare("states, in chunks", in_chunks, expected, 0.3)
+    others = [[5 + i] * 70 for i in range(40)]  # whose sinks take the place of the first ones
+    found = answers(asked + others, [*ONE_BY_ONE, *TOGETHER, list(range(4, 44)), [1]], **options)
+    assert isinstance(found, list), found[-3000:]
+    assert [r[0][3] for r in found[:4]] == [0, 256, 0, 256] and found[4][1][3] == 256 and found[6][0][3] == 0  # cached tokens
+    compare("states of prefixes", [r[0] for r in found[:4]], in_chunks, 0.5)
+    compare("together", found[4], in_chunks, 0.5)
+    compare("without a sink", found[6], in_chunks[1:2], 0.1)
 
 
 def test_sglang_says_what_is_wrong(answers):

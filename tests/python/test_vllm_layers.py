@@ -536,9 +536,10 @@ def test_places_stay_inside_their_blocks():
     draw = random.Random(3)
     for _ in range(500):
         cells = [draw.randrange(8, 300) for _ in range(draw.randrange(1, 6))]
-        heads, widest = draw.choice((1, 2, 8)), nominal_cell(cells)
+        least, heads = draw.choice((8, 40)), draw.choice((1, 2, 8))
+        widest = nominal_cell(cells, least)
         page = 64 * heads * widest
-        pages = pages_of_block(page, cells, draw.choice((64, 64, 1024)), draw.choice((0, 4 * heads * 128)))
+        pages = pages_of_block(page, cells, draw.choice((64, 64, 1024)) if least == 8 else 64 * least, draw.choice((0, 4 * heads * 128)))
         for cell in cells:
             places = Places(pages, pages * page, 64 * heads * cell)
             last = 0

@@ -29,7 +29,9 @@ class OscarAttentionBackend(AttentionBackend):
             unchanged = f" ({', '.join(left)} unchanged)" if left else ""
             raise InputError(f"--attention-backend {SGLANG_BACKEND} found SGLang's own memory pool{unchanged}; name "
                              f"the bundle's folder in {BUNDLE_VARIABLE} for all processes")
-        self.pool, self.serving = pool, pool.serving
+        # SGLang reads both names from here where it wraps this backend for models with states.
+        self.token_to_kv_pool, self.req_to_token_pool = pool, runner.req_to_token_pool
+        self.serving = pool.serving
         self.serving.check(logging.getLogger("sglang.oscar_kv"), (pool.blocks - 1) * PAGE_TOKENS)
         self.req_to_token = runner.req_to_token_pool.req_to_token
         self.serving.generations = runner.req_to_token_pool.req_generation
@@ -43,7 +45,7 @@ class OscarAttentionBackend(AttentionBackend):
         self._output = torch.zeros((slots, max(heads)), dtype=torch.bfloat16, device=device)
         self._mapped = torch.zeros(slots, dtype=torch.int64, device=device)
         self._ends: dict[int, int] = {}  # {slot: tokens after its last chunk}, where windows are by slot
-        self.beside = None  # SGLang's backend of layers that stay in BF16
+        self.beside: Any = None  # SGLang's backend of layers that stay in BF16
         if self.serving.beside:
             from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS
             name = "torch_native" if torch.device(runner.device).type == "cpu" else "triton"
@@ -120,18 +122,13 @@ class OscarAttentionBackend(AttentionBackend):
                                  "is off, so this feature of SGLang is not served with oscar-kv")
             self._ends[slot] = start + count
 
-    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: Any, forward_batch: Any,
-                save_kv_cache: bool = True, **kwargs: Any) -> torch.Tensor:
-        backend: Any = super() if layer.layer_id in self.serving.attention else self.beside
-        return backend.forward(q, k, v, layer, forward_batch, save_kv_cache=save_kv_cache, **kwargs)
-
-    def forward_decode(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: Any, forward_batch: Any,
-                       save_kv_cache: bool = True, **kwargs: Any) -> torch.Tensor:
-        return self._attend(q, k, v, layer, save_kv_cache, kwargs)
-
     def forward_extend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: Any, forward_batch: Any,
                        save_kv_cache: bool = True, **kwargs: Any) -> torch.Tensor:
+        if layer.layer_id in self.serving.beside:
+            return self.beside.forward(q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
         return self._attend(q, k, v, layer, save_kv_cache, kwargs)
+
+    forward_decode = forward_extend
 
     def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: Any, save_kv_cache: bool,
                 extra: Mapping[str, Any]) -> torch.Tensor:
@@ -149,6 +146,7 @@ class OscarAttentionBackend(AttentionBackend):
         output = self._output[:count, :heads * d] if kept else q.new_zeros(count, heads * d)
         if not output.is_contiguous():
             output = q.new_zeros(count, heads * d)
-        self.serving.kv(layer.layer_id).forward(self.pool.pages[layer.layer_id], rows, query, key, value, layer.scaling,
+        pages = self.token_to_kv_pool.pages[layer.layer_id]
+        self.serving.kv(layer.layer_id).forward(pages, rows, query, key, value, layer.scaling,
                                                 output.view(count, heads, d))
         return output

@@ -68,6 +68,8 @@ def _next_round(original: Callable[..., Any], self: Any, tree_cache: Any = None,
     if found > 0 and (found < sink or not serving.holds_sink(tree_cache.prefix_device_indices(self))):
         # The tree keeps the old copy, so that the new one, under the same key, would not be found.
         self.extra_key = f"{self.extra_key or ''} oscar-kv {next(_copies)}"
+        if self.kv.mamba_cow_src_index is not None:  # the state of linear attention after these tokens
+            self.kv.mamba_cow_src_index, self.kv.mamba_needs_clear = None, True
         made = original(self, tree_cache, *args, **kwargs)
     return made
 
@@ -90,6 +92,7 @@ def _table() -> list[tuple[str, Callable[..., Any], Any]]:
     pools = "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator"
     return [(f"{pools}.configure", _configure, HookType.AROUND),
             (f"{pools}._build_mha_kv_pool", _build_pool, HookType.AROUND),
+            (f"{pools}._build_hybrid_linear_kv_pool", _build_pool, HookType.AROUND),
             ("sglang.srt.model_executor.pool_configurator.DefaultPoolConfigurator._compute_cell_size", _cell_size,
              HookType.AROUND),
             ("sglang.srt.managers.schedule_batch.Req._compute_max_prefix_len", _longest_prefix, HookType.AFTER),

@@ -14,7 +14,3 @@ LAYERS = {
     "shared_layer": "the cache of another layer",
     "pos_encoding_mode": "ALiBi",
 }
-# Facts of the model whose layers are refused.
-MODEL = {
-    "linear_attention": "linear attention",
-}

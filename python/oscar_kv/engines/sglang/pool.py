@@ -47,6 +47,9 @@ class OscarPool(KVCache):
     def get_value_buffer(self, layer_id: int) -> torch.Tensor:
         return self._bf16(layer_id).get_value_buffer(0)
 
+    def get_v_head_dim(self) -> int:
+        return self.get_value_buffer(self.start_layer).shape[-1]
+
     def get_kv_buffer(self, layer_id: int) -> tuple[torch.Tensor, torch.Tensor]:
         return self._bf16(layer_id).get_kv_buffer(0)
 

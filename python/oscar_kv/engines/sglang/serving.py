@@ -20,7 +20,7 @@ from .. import bundles
 from ..names import BUNDLE_VARIABLE, CHECKPOINT_VARIABLE, VARIABLES, existing_folder, folder_name, known_names
 from ..port import Settings, Table
 from ..serving import EngineServing, is_set, layers_by_reason, plain_torch, unserved
-from .limits import IN_BF16, LAYERS, MODEL
+from .limits import IN_BF16, LAYERS
 
 PLAIN_TYPES = ("auto", "bf16", "bfloat16")
 
@@ -95,19 +95,13 @@ def refusals(kvc: Any, groups: dict[str, Any]) -> list[str]:
          "pass --disable-hybrid-swa-memory"),
         (kvc.is_draft_worker, "a draft model has no bundle"),
         (kvc.use_mla_backend, "the model has latent attention (MLA), which has no 2-bit cache"),
+        (kvc.mambaish_config is not None and kvc.hybrid_gdn_config is None,
+         "the model has states of another kind than gated delta nets, which no bundle is fitted beside"),
         (model.is_multimodal and model.hf_text_config.model_type == "gemma3_text",
          "image tokens of Gemma 3 see one another, which SGLang does "
          "only in its Triton backend; leave --enable-multimodal out"),
         (model.is_encoder_decoder, "the model has an encoder and cross-attention, which have no 2-bit cache")]
     return made + [sentence for found, sentence in cases if found and sentence]
-
-
-def model_refusal(kvc: Any) -> str | None:
-    """One sentence for unsupported kinds of layers that SGLang's model configuration shows, or None."""
-    text = kvc.model_config.hf_text_config
-    found = {"linear_attention": kvc.mambaish_config is not None
-             or "linear_attention" in (getattr(text, "layer_types", None) or ())}
-    return unserved(MODEL, found)
 
 
 def attention_refusal(layer: Any) -> str | None:
@@ -173,8 +167,6 @@ class Serving(EngineServing):
         groups = settings()
         for sentence in refusals(kvc, groups):
             raise InputError(sentence)
-        if reason := model_refusal(kvc):
-            raise InputError(f"the model cannot be served with the 2-bit cache: {reason}")
         model, parallel = kvc.model_config, groups["parallel"]
         with plain_torch():
             bundle = load_bundle(bundle_path(model))

@@ -16,9 +16,10 @@ from vllm.platforms.interface import Platform
 from vllm.v1.kv_cache_interface import SlidingWindowSpec
 
 from ...files.errors import InputError
+from ...format.page_layout import PAGE_TOKENS
 from ..names import CACHE_DTYPE, VLLM_BACKEND
 from .backend import OscarImpl, backend_of, current_config, layer_index, serving_of
-from .pages import pages_of_block, tokens_of_block
+from .pages import FEWEST_PAGES, nominal_cell, pages_of_block, tokens_of_block
 from .serving import Serving, layer_refusal
 
 MARK = "oscar_kv"
@@ -165,8 +166,7 @@ def layer_spec(layer: Any, spec: Any, config: Any, specify: Callable[..., Any]) 
     pages = _pages(serving, page, others, config)
     serving.share_blocks(pages)
     if isinstance(layer.impl, OscarImpl):
-        return dataclasses.replace(spec, block_size=pages * serving.page_tokens,
-                                   state_content_bytes=serving.nominal_cell)
+        return dataclasses.replace(spec, block_size=pages * PAGE_TOKENS, state_content_bytes=serving.nominal_cell)
     size = _bytes_per_token(layer.attn_backend.customize_spec(spec))
     return dataclasses.replace(spec, block_size=tokens_of_block(pages * page, size), page_size_padded=pages * page)
 
@@ -187,13 +187,18 @@ def align_blocks(align: Callable[..., Any], platform: Any, config: Any) -> None:
     first attention layer, which a bundle may leave out, and does not know how many pages a block must hold. align:
     vLLM's method."""
     serving, layers, cache = serving_of(config), _attention_layers(config), config.cache_config
+    before = cache.block_size, cache.mamba_page_size_padded
+    align(platform, config, backend_of(serving))
+    # A block of more pages leaves a smaller part of them unused.
+    serving.nominal_cell = nominal_cell(serving.cells.values(), max(FEWEST_PAGES, cache.block_size // PAGE_TOKENS))
+    cache.block_size, cache.mamba_page_size_padded = before
     align(platform, config, backend_of(serving))
     heads = next((one.num_kv_heads for one in layers if isinstance(one.impl, OscarImpl)), None)
     if heads is None:  # layer_spec() refuses the model
         return
     page = serving.nominal_page(heads)
     pages = _pages(serving, page, _other_specs(layers, config, Attention.get_kv_cache_spec.__wrapped__), config)
-    if pages * serving.page_tokens != cache.block_size:
-        cache.block_size, cache.mamba_page_size_padded = pages * serving.page_tokens, pages * page
+    if pages * PAGE_TOKENS != cache.block_size:
+        cache.block_size, cache.mamba_page_size_padded = pages * PAGE_TOKENS, pages * page
         if cache.mamba_cache_mode == "align":  # with prefix caching, a state is kept at the end of a block
             cache.mamba_block_size = cache.block_size

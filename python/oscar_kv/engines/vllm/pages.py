@@ -9,12 +9,13 @@ from ...format.windows import Tokens
 FEWEST_PAGES = 8  # of a block whose layers have pages of different sizes: limits the unused part to an eighth
 
 
-def nominal_cell(cells: Collection[int]) -> int:
-    """Bytes of a token and head for which a block has room, if layers with these cells share its size."""
+def nominal_cell(cells: Collection[int], pages: int = FEWEST_PAGES) -> int:
+    """Bytes of a token and head for which a block of so many pages has room, if layers with these cells share its
+    size."""
     widest = max(cells)
-    if all(c == widest or FEWEST_PAGES * widest >= (FEWEST_PAGES + 1) * c for c in cells):
+    if all(c == widest or pages * widest >= (pages + 1) * c for c in cells):
         return widest
-    return -(-widest * (FEWEST_PAGES + 1) // FEWEST_PAGES)
+    return -(-widest * (pages + 1) // pages)
 
 
 def pages_of_block(page: int, cells: Collection[int], block_tokens: int, most_bytes_per_token: int) -> int:

@@ -156,9 +156,7 @@ class Serving(EngineServing):
             proposed=proposed_tokens(config), rank=rank, ranks=ranks,
             flash=flash_attention() if torch.cuda.is_available() else None))
         self.nominal_cell = nominal_cell(self.cells.values())
-        # the latter if layers of other kinds share the blocks
-        self.page_tokens = PAGE_TOKENS
-        self.pages_of_block: int | None = None
+        self.pages_of_block: int | None = None  # if layers of other kinds share the blocks
         self._in_bf16: dict[int, str] = {}  # reasons
         self.requests: collections.Counter[int] = collections.Counter()  # {slot: requests that have had it}
         self.plan: Any = None  # backend.Plan of the pass that is prepared
