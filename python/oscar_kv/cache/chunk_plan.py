@@ -27,7 +27,7 @@ class Chunk:
 @dataclasses.dataclass
 class Pass:
     """One call of flash attention. Tokens [begin, end) belong to the chunks, counted from the first chunk's first
-    token."""
+    token. After move() both are 0: it takes the rows of the whole batch."""
     begin: int
     end: int
     ends: list[int]     # [sequences + 1] start of each sequence's queries
