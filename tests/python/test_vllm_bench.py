@@ -4,6 +4,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -130,6 +131,8 @@ if sys.argv[1] == "serve":
     if "nonsense" in sys.argv: sys.exit("no such cache")
     http.server.HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Health).serve_forever()
 at = lambda name: sys.argv[sys.argv.index(name) + 1]
+if at("--num-prompts") == "1":  # a client that waits
+    import time; time.sleep(60)
 rate = 10.0 if at("--request-rate") == "inf" else float(at("--request-rate"))
 found = {key: rate for key in KEPT} | {"completed": int(at("--num-prompts"))}
 json.dump(found, open(os.path.join(at("--result-dir"), at("--result-filename")), "w"))
@@ -138,6 +141,7 @@ json.dump(found, open(os.path.join(at("--result-dir"), at("--result-filename")),
 
 def test_every_cache_is_asked_at_a_share_of_the_first_ones_best(tmp_path):
     import bench_serve
+    from engine_server import healthy
     from vllm_requests import free_port
     (tmp_path / "program.py").write_text(f"KEPT = {bench_serve.KEPT}\n" + STAND_IN)
     out, environment = tmp_path / "lines.jsonl", dict(os.environ, VLLM=f"{sys.executable} {tmp_path / 'program.py'}", PORT=str(free_port()), REQUESTS="7")
@@ -146,5 +150,11 @@ def test_every_cache_is_asked_at_a_share_of_the_first_ones_best(tmp_path):
     assert done.returncode == 0, done.stderr
     rows = [json.loads(row) for row in out.read_text().splitlines()]
     assert [(r["cache"], r["rate"], r["p99_itl_ms"], r["completed"]) for r in rows] == [("bf16", "inf", 10.0, 7), ("bf16", 7.0, 7.0, 7), ("fp8", 7.0, 7.0, 7)]
+    with subprocess.Popen([*call, "bf16"], env=environment | {"REQUESTS": "1"}) as stopped:  # its server would hold the GPU
+        while not healthy(int(environment["PORT"])):
+            assert stopped.poll() is None
+            time.sleep(.2)
+        stopped.terminate()
+        assert stopped.wait(60) == 143 and not healthy(int(environment["PORT"]))
     failed = subprocess.run([*call, "nonsense"], capture_output=True, text=True, env=environment, timeout=60)
     assert failed.returncode == 1 and "nonsense: the server does not answer" in failed.stderr and "no such cache" in failed.stderr

@@ -30,6 +30,7 @@ timed() {
   printf '  %d s\n' $((SECONDS - begin))
 }
 
+command -v curl >/dev/null || fail "curl is not installed, which asks the server"
 ! curl -sf "$url/health" >/dev/null || fail "a server answers at $url already; stop it"
 cd "$work"
 rm -rf coder* serving
