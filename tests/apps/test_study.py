@@ -74,20 +74,41 @@ def test_only_what_has_no_line_is_measured_again(studied):
     file.write_text("\n".join(kept) + "\n")
 
 
+def test_what_engines_will_decode_is_predicted(studied, tmp_path):
+    shutil.copytree(studied, tmp_path, dirs_exist_ok=True, symlinks=True)
+    (tmp_path / "texts/agent_eval.txt").write_text((SAMPLE / "heldout.txt").read_text()[:12000])
+    done = run(tmp_path, "--steps", "predict")
+    assert done.returncode == 0, done.stderr
+    predicted = {line["cache"]: line for line in lines(tmp_path) if line["study"] == "predict"}
+    methods = json.loads((tmp_path / "tiny-llama/predicted.json").read_text())["methods"]
+    decoded = {method["id"]: method["kl"]["mean"] for method in methods if method["path"] == "decode"}
+    assert {name: line["kl"] for name, line in predicted.items()} == {name: decoded[name] for name in ("bits-2.25", "bits-1.5")}
+    assert "--decode-last 64" in predicted["bits-1.5"]["command"] and 0 < decoded["bits-2.25"] < decoded["bits-1.5"]
+    assert run(tmp_path, "--steps", "predict").stdout == ""
+
+
 def test_page_of_the_lines(studied, tmp_path):
-    served = {"study": "serve", "model": "tiny-llama", "card": "a card", "versions": "vllm 0", "kl_served_2112_40": .0003, "he_behind": "3 of 4",
-              "he_behind_answers": {"tokens": 20.4, "endless": .25, "degenerate": 0.0}}
-    fp8 = served | {"cache": "turboquant_4bit_nc", "he_behind": "0 of 4", "he_behind_lost_won_p": [3, 0, .25]}
+    served = {"study": "serve", "model": "tiny-llama", "card": "a card", "engine": "vllm", "versions": "vllm 0", "variant": "", "kl_served_2112_40": .0003}
+    tasks = served | {"he_behind": "3 of 4", "he_behind_answers": {"tokens": 20.4, "endless": .25, "degenerate": 0.0}}
+    ours = served | {"cache": "bits-2.25", "kl_served_2112_40": .0021, "differ_from_one": "1 of 48", "degenerate": 2}
+    added = (tasks | {"cache": "bf16", "he_behind_again": "2 of 4", "he_behind_again_lost_won_p": [1, 0, 1.0], "differ_from_one": "0 of 0"},
+             tasks | {"cache": "turboquant_4bit_nc", "differ_from_one": "3 of 48", "he_behind": "0 of 4", "he_behind_lost_won_p": [3, 0, .25]},
+             ours | {"kl_served_2112_40": .9, "he": "1 of 4"}, ours, ours | {"variant": "prefix", "kl_served_2112_40_again": .0024},
+             ours | {"engine": "sglang", "versions": "sglang 0"}, {"study": "predict", "model": "tiny-llama", "cache": "bits-2.25", "kl": .002})
     shutil.copy(studied / "study_tiny-llama.jsonl", tmp_path)
     with (tmp_path / "study_tiny-llama.jsonl").open("a") as file:
-        file.writelines(json.dumps(line) + "\n" for line in (served | {"cache": "bf16", "he_behind_again": "2 of 4", "he_behind_again_lost_won_p": [1, 0, 1.0]}, fp8))
+        file.writelines(json.dumps(line) + "\n" for line in added)
     found = page.Results(tmp_path)
     text, images = page.page(found)
     judged = {(line["kind"], line["context"]): {row["row"]: row for row in line["rows"]} for line in lines(studied) if line["study"] == "judge"}
     mean = sum(judged[kind, 512]["fp8"]["kl"] for kind in ("agent", "code")) / 2
     row = next(line for line in text.splitlines() if line.startswith("| `fp8` | 8.00"))
     assert f"| {mean:.3g} |" in row and f"{max(judged[kind, 512]['fp8']['p999'] for kind in ('agent', 'code')):.3g}" in row
-    assert "| cache | agent sessions | code |" in text and "| `turboquant4` | 0.0003 | 0 of 4 (3, 0, 0.25) |" in text
+    assert "| cache | agent sessions | code |" in text and "| `turboquant4` |  | 0 of 4 (3, 0, 0.25) |" in text
+    assert "In engines: sglang 0, a card; vllm 0, a card." in text and "| `waterfill`, 2.25 bits | 1 of 4 |  |" in text
+    for row in ("| vLLM, BF16 | 0.0003 |  |  |  |", "| vLLM, `turboquant4` | 0.0003 |  | 3 of 48 |  |", "| vLLM, `waterfill`, 2.25 bits | 0.0021 | 0.002 | 1 of 48 | 2 |",
+                "| vLLM, `waterfill`, 2.25 bits, prefix hits | 0.0024 |  | 1 of 48 | 2 |", "| SGLang, `waterfill`, 2.25 bits | 0.0021 | 0.002 | 1 of 48 | 2 |"):
+        assert row in text, row
     assert "loses 1 and wins 0 of these tasks (p 1)" in text and "| BF16 | 20 | 25.0% | 0.0% |" in text
     assert set(images) == {"tiny-llama-bits.svg", "tiny-llama-position.svg", "tiny-llama-tasks.svg"}
     assert images["tiny-llama-bits.svg"].count("<polyline") == 1 and images["tiny-llama-position.svg"].count("<polyline") == 4

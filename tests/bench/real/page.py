@@ -13,6 +13,8 @@ NAMES = {"qwen2.5-coder-1.5b": "Qwen2.5-Coder-1.5B", "smollm2-135m": "SmolLM2-13
 ROWS = {"bf16": "BF16", "fp8": "`fp8`", "turboquant4": "`turboquant4`", "turboquant3": "`turboquant3`", "kivi2": "`kivi2`", "oscar": "`oscar`",
         "bits-4": "`waterfill`, 4 bits", "bits-3": "`waterfill`, 3 bits", "bits-2.25": "`waterfill`, 2.25 bits", "bits-1.5": "`waterfill`, 1.5 bits"}
 SERVED = {"turboquant_4bit_nc": "turboquant4", "turboquant_3bit_nc": "turboquant3"}
+ENGINES = {"vllm": "vLLM", "sglang": "SGLang"}
+VARIANTS = {"": "", "prefix": ", prefix hits", "ngram": ", `ngram`", "preempt": ", preempted"}
 WINDOWS, CONTEXT = 320, 32768
 HEAD = """# Study of real models
 
@@ -26,6 +28,9 @@ measures it and writes this page. Raw lines with their commands are in `tests/be
 - Tasks: HumanEval plain, and with 6,000 tokens of unrelated code between task and question; a number to find and variables to follow in up to 30,000
   tokens; four lines to quote after 3,000; the next call of recorded agent sessions of 8,000 to 30,000 tokens. A next call counts if it reads as
   JSON, names the tool that the session called, and has the arguments of the calls before it.
+- Engines: KL of the last 64 of 2,112 tokens, decoded beside 0, 7 and 39 other requests, to BF16 at one request. BF16's rows are the noise of its own
+  arithmetic. Predicted is `oscar-verify --path both --decode-last 64` on the same texts. "Other text" counts answers of 64 tokens that differ from those
+  of one request at a time.
 - Small models say little about large ones. Evaluate yours.
 
 FP8 without scales fails where key biases are large, as in Qwen2.5: E4M3 keeps three bits of a large number. `oscar-verify --methods fp8` shows
@@ -50,7 +55,7 @@ def older(folder):
 
 
 class Results:
-    """Raw lines by model; of two lines of one measurement the later one counts."""
+    """Raw lines by model; of two lines of one measurement the later values count."""
 
     def __init__(self, folder):
         lines = list(older(folder)) if (folder / "real_model_h200.json").exists() else []
@@ -59,7 +64,13 @@ class Results:
         names = [name for name in NAMES if any(line["model"] == name for line in lines)]
         self.models = names + sorted({line["model"] for line in lines} - set(names))
         self.judged = {(line["model"], line["context"], line["kind"]): line for line in lines if line["study"] == "judge"}
-        self.served = {(line["model"], SERVED.get(line["cache"], line["cache"])): line for line in lines if line["study"] == "serve"}
+        self.engines = {}
+        for line in lines:
+            if line["study"] == "serve":
+                key = (line["model"], line["engine"], SERVED.get(line["cache"], line["cache"]), line.get("variant", ""))
+                self.engines[key] = self.engines.get(key, {}) | line
+        self.served = {(model, cache): line for (model, engine, cache, variant), line in self.engines.items() if engine == "vllm" and not variant}
+        self.predicted = {(line["model"], line["cache"]): line["kl"] for line in lines if line["study"] == "predict"}
 
     def lengths(self, model):
         return sorted({length for name, length, _ in self.judged if name == model})
@@ -146,16 +157,34 @@ def served(found, model):
     base = lines.get("bf16", {})
     again = base.get("he_behind_again_lost_won_p")
     noise = f" BF16 16 requests at a time loses {again[0]} and wins {again[1]} of these tasks (p {again[2]:.2g})." if again else ""
-    told = [f"Served by {base.get('versions', 'vllm')}, {base.get('card', '')}. KL of 64 tokens after 2,048 to BF16 at one request, so that BF16's row is the "
-            f"noise of its own arithmetic. Tasks: in brackets lost and won against BF16, and McNemar's exact p.{noise}", ""]
+    told = [f"Tasks, served by {base.get('versions', 'vllm')}, {base.get('card', '')}. In brackets: lost and won against BF16, and McNemar's exact p.{noise}", ""]
     named = [name for name in table.TASKS if any(name in line for line in lines.values())]
-    head = ["cache", *(f"KL, {n} at once" for n in (1, 8, 40)), *(table.TASKS[name] for name in named)]
-    rows = [[ROWS[name], *(shown(line.get(f"kl_served_2112_{n}")) for n in (1, 8, 40)), *(task(line, one) for one in named)] for name, line in lines.items()]
-    told += lines_of(head, rows)
+    if not named:
+        return []
+    told += lines_of(["cache", *(table.TASKS[name] for name in named)], [[ROWS[name], *(task(line, one) for one in named)] for name, line in lines.items()])
     long = "he_behind_answers"
     ends = [[ROWS[name], *(shown(line[long][key], form) for key, form in (("tokens", "{:.0f}"), ("endless", "{:.1%}"), ("degenerate", "{:.1%}")))]
             for name, line in lines.items() if long in line]
     return told + (["Answers to HumanEval after 6,000 tokens:", ""] + lines_of(["cache", "tokens", "never end", "degenerate"], ends) if ends else [])
+
+
+def of_none(line):
+    return line["differ_from_one"].endswith("of 0")
+
+
+def in_engines(found, model):
+    """KL of what engines decode, beside what oscar-verify predicts."""
+    keys = sorted((key for key in found.engines if key[0] == model), key=lambda key: (list(ENGINES).index(key[1]), list(ROWS).index(key[2]), key[3]))
+    rows = []
+    for key in keys:
+        line, (_, engine, cache, variant) = found.engines[key], key
+        again = "_again" if variant == "prefix" else ""
+        predicted = found.predicted.get((model, cache)) if not variant else None
+        rows.append([f"{ENGINES[engine]}, {ROWS[cache]}{VARIANTS[variant]}", *(shown(line.get(f"kl_served_2112_{n}{again}")) for n in (1, 8, 40)),
+                     shown(predicted), "" if of_none(line) else line["differ_from_one"], str(line.get("degenerate", ""))])
+    versions = sorted({f"{found.engines[key]['versions']}, {found.engines[key]['card']}" for key in keys})
+    return [f"In engines: {'; '.join(versions)}.", "",
+            *lines_of(["engine, cache", "1 at once", "8", "40", "predicted", "other text", "degenerate"], rows)] if keys else []
 
 
 def pictures(found, model):
@@ -198,7 +227,7 @@ def page(found):
         judged = bool(found.lengths(model))
         made = pictures(found, model) if judged else {}
         images |= made
-        text += [f"## {NAMES.get(model, model)}", *(quality(found, model) + by_kind(found, model) if judged else []), *served(found, model),
+        text += [f"## {NAMES.get(model, model)}", *(quality(found, model) + by_kind(found, model) if judged else []), *served(found, model), *in_engines(found, model),
                  *(f"![{file.removesuffix('.svg')}](study/{file})" for file in made), ""]
     return "\n".join(text), images
 

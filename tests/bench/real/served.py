@@ -59,7 +59,8 @@ def main(make):
     """make(model, cache, longest): the engine. It has name, versions, ask(prompts, most), record(texts, folder),
     compare(texts, chosen, requests at once, folder, file for what is found) and row(vocabulary), which gives traffic.py's rows."""
     model, cache, work = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3])
-    name = pathlib.Path(cache).name + "".join(f"-{v.lower()}" for v in ("PREFIX", "NGRAM", "EAGER") if os.environ.get(v))
+    variant = os.environ.get("VARIANT") or "-".join(v.lower() for v in ("PREFIX", "NGRAM", "EAGER") if os.environ.get(v))
+    name = "-".join(filter(None, (pathlib.Path(cache).name, variant)))
     measured = Measured(work / f"{name}.json")
     tokenizer = AutoTokenizer.from_pretrained(model)
     config = json.loads((pathlib.Path(model) / "config.json").read_text())
@@ -70,7 +71,7 @@ def main(make):
     begin = time.perf_counter()
     engine = make(model, cache, longest)
     about = dict(model=pathlib.Path(model).name, engine=engine.name, cache=cache, gpu=torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-                 prefix_caching=PREFIX)
+                 prefix_caching=PREFIX, variant=variant)
     measured.found.update(about, name=name, longest=longest, versions=f"{engine.versions}, torch {torch.__version__}",
                           start_s=round(time.perf_counter() - begin, 1), wanted=wanted, most={name: most for name, most in TASKS})
 

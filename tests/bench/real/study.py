@@ -3,10 +3,11 @@
     scripts/study -o WORK                                                   on a GPU
     scripts/study -o WORK --models smollm2-135m --lengths 2048 --steps judge --tokens 8192 --device cpu
 
-Steps: `judge` fits bundles on one kind of text and evaluates them by oscar-verify on all kinds; `serve` asks vLLM 0.33 with each cache, and `grade`
-runs what it answered; `page` writes docs/study.md, its plots and README's table from the raw lines. Each measurement is a line of JSON in WORK/study_MODEL.jsonl. What has a line is not
-measured again, so a run can be stopped and called again; with --seconds nothing is begun after that time, and exit code 3 says that something is
-missing. Models are made from packages (tests/bench/real/models.py), or are folders of other checkpoints. The table and its conditions: docs/study.md."""
+Steps: `judge` fits bundles on one kind of text and evaluates them by oscar-verify on all kinds; `predict` decodes by oscar-verify what `serve` decodes;
+`serve` asks vLLM 0.33 or SGLang 0.5.23 with each cache, and `grade` runs what it answered; `page` writes docs/study.md, its plots and README's table
+from the raw lines. Each measurement is a line of JSON in WORK/study_MODEL.jsonl. What has a line is not measured again, so a run can be stopped and
+called again; with --seconds nothing is begun after that time, and exit code 3 says that something is missing. Models are made from packages
+(tests/bench/real/models.py), or are folders of other checkpoints. The table and its conditions: docs/study.md."""
 import argparse
 import concurrent.futures
 import json
@@ -23,21 +24,26 @@ ROOT = HERE.parents[2]
 MODELS = "smollm2-135m,qwen2.5-coder-1.5b,gemma-3-270m"
 METHODS = "bf16,fp8,turboquant4,turboquant3,kivi2,oscar"
 BITS = "2.25,4,3,1.5"
-SERVED = "bf16,fp8,turboquant_4bit_nc,turboquant_3bit_nc"
+SERVED = {"vllm": "bf16,fp8,turboquant_4bit_nc,turboquant_3bit_nc", "sglang": "bf16,fp8"}
+# Of the first budget's bundle: prefix caching, speculation, and a cache that holds a fraction of 40 long requests. KL and answers only.
+VARIANTS = {"prefix": {"PREFIX": "1"}, "ngram": {"NGRAM": "1"}, "preempt": {"MEMORY": "4e8"}}
+PREDICTED = 40  # texts of served.py, whose last 64 of 2,112 tokens are scored
 
 
 def arguments():
     parser = argparse.ArgumentParser(prog="scripts/study", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=pathlib.Path, required=True, help="folder of everything that is made")
     parser.add_argument("--models", default=MODELS, help=f"names or folders, with commas (default {MODELS})")
-    parser.add_argument("--steps", default="judge,serve,grade", help="of judge, serve, grade and page (default judge,serve,grade)")
+    parser.add_argument("--steps", default="judge,serve,grade", help="of judge, predict, serve, grade and page (default judge,serve,grade)")
+    parser.add_argument("--engine", choices=SERVED, default="vllm", help="that serves")
+    parser.add_argument("--variants", default="", help=f"of the first bundle in the engine: {', '.join(VARIANTS)}")
     parser.add_argument("--lengths", default="2048,8192,32768", help="contexts, with commas; longer ones than the model's are left out")
     parser.add_argument("--tokens", type=int, default=32768, help="tokens to score at each length (default 32768)")
     parser.add_argument("--kinds", default=",".join(kinds.KINDS), help="kinds of text to score")
     parser.add_argument("--calibrate", default="agent", help="kind of text to calibrate on")
     parser.add_argument("--methods", default=METHODS, help=f"rows beside the bundles (default {METHODS})")
     parser.add_argument("--bits", default=BITS, help=f"budgets, the served one first (default {BITS})")
-    parser.add_argument("--served", default=SERVED, help=f"caches of vLLM beside the bundles' (default {SERVED})")
+    parser.add_argument("--served", help=f"caches of the engine beside the bundles' (default {SERVED})")
     parser.add_argument("--device", default="auto", help="of the commands: cpu, cuda or auto")
     parser.add_argument("--fit-options", default="", help="more options of oscar-fit")
     parser.add_argument("--at-a-time", type=int, default=1, help="measurements that share the device")
@@ -45,7 +51,9 @@ def arguments():
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build", help="build folder of the commands")
     parser.add_argument("--python", default=sys.executable, help="Python that has vLLM and the wheel")
     parser.add_argument("--dry-run", action="store_true", help="print the steps that are missing, and run none")
-    return parser.parse_args()
+    given = parser.parse_args()
+    given.served = SERVED[given.engine] if given.served is None else given.served
+    return given
 
 
 def card(device):
@@ -101,7 +109,7 @@ class Study:
     def steps(self):
         yield from self.prepared()
         wanted = self.given.steps.split(",")
-        if "judge" in wanted or "serve" in wanted:
+        if {"judge", "predict", "serve"} & set(wanted):
             yield 0, "fit", all((self.bundles / f"bits-{bits}").exists() for bits in self.bits()), self.fit
         if "judge" in wanted:
             limit = self.limit()
@@ -109,11 +117,14 @@ class Study:
                 for kind in self.given.kinds.split(",") if length <= limit else ():
                     yield (1, f"judge {kind} {length}", self.has(study="judge", kind=kind, context=length, calibrated=self.given.calibrate),
                            lambda kind=kind, length=length: self.judge(kind, length))
+        if "predict" in wanted:
+            yield 1, "predict", all(self.has(study="predict", cache=f"bits-{bits}") for bits in self.bits()), self.predict
         if "serve" in wanted:
-            for cache in filter(None, [*self.given.served.split(","), *(f"bits-{bits}" for bits in self.bits())]):
-                yield 1, f"serve {cache}", (self.found() / f"{cache}.done").exists(), lambda cache=cache: self.serve(cache)
+            for cache, variant in self.served():
+                yield (1, f"serve {cache} {variant}".strip(), self.mark(cache, variant).exists(),
+                       lambda cache=cache, variant=variant: self.serve(cache, variant))
         if "grade" in wanted:
-            yield 2, "grade", self.has(study="serve", cache="bf16"), self.grade
+            yield 2, "grade", self.has(study="serve", cache="bf16", engine=self.given.engine), self.grade
 
     def prepared(self):
         yield 0, "texts", (self.texts / "sessions.json").exists(), lambda: self.call(
@@ -158,25 +169,50 @@ class Study:
                     "failed_checks": [check["name"] for check in made["self_checks"] if check["pass"] is False],
                     "rows": [judged_row(method) for method in made["methods"] if method["id"] != "bf16"]}, command, time.monotonic() - begin)
 
-    def found(self):
-        return self.place / "found"
+    def predict(self):
+        report, named = self.place / "predicted.json", [self.bundles / f"bits-{bits}" for bits in self.bits()]
+        command = self.program("oscar-verify", *(word for bundle in named for word in ("--bundle", bundle)), "--text", self.texts / "agent_eval.txt",
+                               "--context", min(2112, self.limit()), "--tokens", 0, "--max-sequences", PREDICTED, "--path", "both", "--decode-last", 64, "--no-gate",
+                               "--overwrite", "--report", report)
+        begin = time.monotonic()
+        self.call(command)
+        decoded = {method["id"]: method["kl"] for method in json.loads(report.read_text())["methods"] if method["path"] == "decode"}
+        for bundle in named:
+            kl = decoded[bundle.name if len(named) > 1 else "waterfill"]
+            self.write({"study": "predict", "cache": bundle.name, "kl": kl["mean"], "ci": kl["ci"], "sequences": PREDICTED}, command,
+                       time.monotonic() - begin)
 
-    def serve(self, cache):
+    def found(self):
+        return self.place / ("found" if self.given.engine == "vllm" else f"found-{self.given.engine}")
+
+    def served(self):
+        """[(cache, variant or nothing)]"""
+        bundles = [f"bits-{bits}" for bits in self.bits()]
+        return [(cache, "") for cache in [*filter(None, self.given.served.split(",")), *bundles]] + [
+            (bundles[0], variant) for variant in filter(None, self.given.variants.split(","))]
+
+    def mark(self, cache, variant):
+        return self.found() / f"{'-'.join(filter(None, (cache, variant)))}.done"
+
+    def serve(self, cache, variant):
         found = self.found()
         found.mkdir(parents=True, exist_ok=True)
         for name in ("tasks.json", "sessions.json", "agent_eval.txt"):
             if not (found / name).exists():
                 (found / name).write_bytes((self.texts / name).read_bytes())
-        bundle = self.bundles / cache
-        self.call([self.given.python, HERE / "serve.py", self.model, bundle if bundle.is_dir() else cache, found], NOISE="1")
-        (found / f"{cache}.done").touch()
+        bundle, script = self.bundles / cache, {"vllm": "serve.py", "sglang": "serve_sglang.py"}[self.given.engine]
+        of_variant = VARIANTS[variant] | {"TASKS": "0", "VARIANT": variant} if variant else {}
+        self.call([self.given.python, HERE / script, self.model, bundle if bundle.is_dir() else cache, found], NOISE="1", **of_variant)
+        self.mark(cache, variant).touch()
 
     def grade(self):
         import table
-        command, begin = ["tests/bench/real/serve.py", self.name], time.monotonic()
-        for line in table.lines_of(self.found()):
+        script, begin = {"vllm": "serve.py", "sglang": "serve_sglang.py"}[self.given.engine], time.monotonic()
+        predicted = {line["cache"]: line["kl"] for line in self.known if line["study"] == "predict"}
+        for line in table.lines_of(self.found(), predicted):
             cache = pathlib.Path(line.pop("cache")).name
-            self.write({"study": "serve", "cache": cache, "card": line.pop("gpu")} | line, [*command, cache], time.monotonic() - begin)
+            self.write({"study": "serve", "cache": cache, "card": line.pop("gpu")} | line, [f"tests/bench/real/{script}", self.name, cache],
+                       time.monotonic() - begin)
 
 
 def run(given, study):

@@ -39,7 +39,7 @@ def facts(found, marks, base, base_marks, predicted):
     line = {name: found[name] for name in ("model", "engine", "cache", "gpu", "versions", "prefix_caching")}
     line.update((f"kl_served_{name.removeprefix('kl_')}", made["kl_served"]) for name, made in found.items()
                 if name.startswith("kl_") and isinstance(made, dict))
-    line["kl_predicted"] = predicted
+    line |= {"variant": found.get("variant", ""), "kl_predicted": predicted}
     several = [a for name in ("eight", "forty") for a in found.get(name, [])]
     alone = [a for name in ("eight", "forty") for a in zip(found.get("one", []), found.get(name, []))]
     line["differ_from_one"] = f"{sum(a['ids'] != b['ids'] for a, b in alone)} of {len(alone)}"
