@@ -173,6 +173,10 @@ def test_layers_of_a_known_code(monkeypatch):
         fills.clear()
     self_check.passed(serving, LOG)
     assert fills == [False, True, False, True, False, False]
+    fills.clear()
+    both = random_bundle(kv_heads=2, d=64, key=(4, 2, 1, 0), value=(2, 1, 0, 0)), random_bundle(kv_heads=2, d=64, key=(4, 2, 1, 0))
+    self_check.passed(serving_of(*bundles()[:1], *both), LOG)  # the last one's keys and values were each written before
+    assert fills == [False, True, False, True] * 2 + [False, False]
     step = operators.step_tokens
     replace(monkeypatch, "step_tokens", lambda output, *rest: step(output, *rest) or output.mul_(1.5))
     assert max(error for _, error in self_check.errors_of(kv, 20, 900, own=False)) > 0.4
