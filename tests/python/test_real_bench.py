@@ -84,6 +84,22 @@ def test_table(tmp_path):
     assert [json.loads(line)["cache"] for line in lines.read_text().splitlines()] == ["bf16", "/b/oscar-2.25"]
 
 
+def test_captured_rows_are_those_of_the_cache(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    from safetensors.torch import load_file
+    text, model = SAMPLES / "heldout.txt", SAMPLES / "tiny-qwen2"
+    subprocess.run([sys.executable, BENCH / "capture.py", model, text, tmp_path / "rows", "300"], check=True, capture_output=True)
+    found = load_file(tmp_path / "rows")
+    ids = transformers.AutoTokenizer.from_pretrained(model)(text.read_text()[:4000], add_special_tokens=False, return_tensors="pt").input_ids[:, :300]
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).eval()
+    with torch.no_grad():
+        layers = loaded(ids).past_key_values.layers
+    assert len(found) == 3 * len(layers) and found["0.q"].shape == (16, loaded.config.num_attention_heads, 64)
+    for index, layer in enumerate(layers):
+        for name, kept in (("k", layer.keys), ("v", layer.values)):
+            assert torch.equal(found[f"{index}.{name}"], kept[0].transpose(0, 1))
+
+
 SERVER = """import http.server, json, os, pathlib, sys
 assert sys.argv[1] == "serve" and "--attention-backend OSCAR --max-model-len" in " ".join(sys.argv), sys.argv
 probe = json.loads((pathlib.Path(os.environ["OSCAR_KV_BUNDLE"]) / "probe.json").read_text())
