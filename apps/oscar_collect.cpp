@@ -14,7 +14,6 @@
 #include "base/output_file.h"
 #include "checkpoint/checkpoint.h"
 #include "collect/collect_phases.h"
-#include "pipeline/collect/collect_check.h"
 #include "pipeline/collect/collect_run.h"
 #include "pipeline/common/device_choice.h"
 #include "pipeline/common/output_files.h"
@@ -56,10 +55,9 @@ void add_collect_options(CLI::App& app, CollectArguments& a) {
                  "Collect the i-th of N shares of the run, for job arrays: merge adds all N files up to what one run "
                  "would write")
       ->type_name("i/N");
-  app.add_option(
-         "--check-against", a.check_against,
-         "Predictions of a few tokens that your own stack wrote (docs/oscar-collect.md has the script): refuse a "
-         "checkpoint that is read otherwise here")
+  app.add_option("--check-against", a.check_against,
+                 "Predictions of a few tokens that your own stack wrote (docs/oscar-collect.md has the script): refuse "
+                 "a checkpoint that is read otherwise here")
       ->type_name("FILE.json");
   app.add_option("--work-dir", a.options.work_dir, "Where state and hidden states are kept (default: OUTPUT.work)")
       ->type_name("DIR");
@@ -82,7 +80,6 @@ CollectRun prepare_run(CollectArguments& a, Checkpoint& checkpoint, PromptSet& p
 
 int collect_statistics(Arguments& a, Ranks* ranks) {
   Timeline timeline(collect_phases());
-  timeline.add_earlier(phase::kStarting, process_seconds());
   if (a.common.verbose) a.collect.options.timeline = &timeline;
   std::optional<Timeline::Phase> starting(std::in_place, &timeline, phase::kStarting);
   if (a.common.model.empty()) throw UsageError("--model is required (oscar-collect --help explains)");
@@ -166,10 +163,9 @@ int main_collect(int argc, char** argv) {
   add_collect_options(app, a.collect);
   add_output_options(app, a.common, false);
   app.get_option("--output")->description("Where to write the result (required, but for show)");
-  show_to_experts(
-      app,
-      "--revision --dtype --seed --skip-bad-rows --column --render --date --check-against --checkpoint-seconds --rows "
-      "--work-dir --text-hashes --pack --seq-len");
+  show_to_experts(app,
+                  "--revision --dtype --seed --skip-bad-rows --column --render --date --check-against "
+                  "--checkpoint-seconds --rows --work-dir --text-hashes --pack --seq-len");
 
   CLI::App* merge =
       app.add_subcommand("merge", "Add up statistics of the same model on different prompts, or all shards of one run");

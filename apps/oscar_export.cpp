@@ -3,9 +3,8 @@
 #include "base/errors.h"
 #include "base/log.h"
 #include "bundle/bundle_files.h"
-#include "bundle/bundle_location.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/checkpoint_files.h"
+#include "checkpoint/model_location.h"
 #include "export/export_format.h"
 #include "export/export_report.h"
 #include "pipeline/common/output_files.h"
@@ -123,10 +122,9 @@ int main_export(int argc, char** argv) {
   set_up_app(app, a.common, kExample);
   app.add_option("bundle", a.bundle, "Bundle of oscar-fit")->required()->type_name("DIR|hf:org/name");
   app.add_option("--format", a.format, format_help())->required();
-  app.add_option(
-         "--report", a.report,
-         "report.json of oscar-verify, for the card's measured numbers; it must have evaluated this bundle as this "
-         "format serves it (--as), and every gate must have passed")
+  app.add_option("--report", a.report,
+                 "report.json of oscar-verify, for the card's measured numbers; it must have evaluated this bundle as "
+                 "this format serves it (--as), and every gate must have passed")
       ->type_name("FILE");
   app.add_option("--dtype", a.dtype,
                  "Of the tensors that absorbed changes (auto: float32, bfloat16 where they were quantized)")

@@ -10,7 +10,7 @@
 #include "collect/collect_phases.h"
 #include "fit/fit_phases.h"
 #include "pipeline/common/rank_run.h"
-#include "pipeline/fit/run_fit.h"
+#include "pipeline/fit/fit_listener.h"
 
 namespace oscar {
 namespace {
@@ -23,8 +23,7 @@ constexpr const char* kExample =
     "oscar-fit stats.safetensors -o bundle --for sglang-branch          (what that format carries without loss)\n"
     "oscar-fit stats.safetensors -o bundle --scope head --clip search\n"
     "oscar-fit stats.safetensors -o bundle --clip 0.96,0.92     (the published pair)\n"
-    "oscar-fit stats.safetensors -o bundle --method waterfill --model Qwen/Qwen3-8B --text "
-    "prompts.jsonl\n"
+    "oscar-fit stats.safetensors -o bundle --method waterfill --model Qwen/Qwen3-8B --text prompts.jsonl\n"
     "oscar-fit stats.safetensors -o small --method waterfill --bits 1.5 --curves bundle/curves.json";
 
 // The phases of collecting and of the fit, in the order of a run.
@@ -50,7 +49,6 @@ bool has_remains(const fs::path& output) {
 int run_fit_resumable(const CLI::App& app, FitArguments& a) {
   const bool collects = a.statistics.empty();
   Timeline timeline(phases());
-  timeline.add_earlier(phase::kStarting, process_seconds());
   if (a.common.verbose) a.fit.timeline = a.collect.options.timeline = &timeline;
   try {
     const FitRequest request = complete_fit(app, a);

@@ -1,7 +1,6 @@
 // oscar-verify: measures quality of KV-cache methods against the BF16 cache on the user's model and text.
 #include <algorithm>
 #include <ctime>
-#include <string_view>
 
 #include "apps/options/help.h"
 #include "apps/options/shared_options.h"
@@ -12,16 +11,13 @@
 #include "base/errors.h"
 #include "base/log.h"
 #include "bundle/bundle_files.h"
-#include "bundle/bundle_location.h"
-#include "checkpoint/checkpoint_files.h"
+#include "checkpoint/model_location.h"
 #include "checkpoint/model_name.h"
-#include "export/export_format.h"
-#include "model/device_memory.h"
+#include "model/device.h"
+#include "pipeline/common/common_options.h"
 #include "pipeline/common/device_choice.h"
 #include "pipeline/common/output_files.h"
-#include "pipeline/common/pair_options.h"
 #include "pipeline/common/rank_run.h"
-#include "pipeline/verify/beside_fit.h"
 #include "pipeline/verify/verify_source.h"
 #include "verify/method_list.h"
 #include "verify/plan.h"
@@ -315,10 +311,9 @@ int main_verify(int argc, char** argv) {
   add_report_options(app, a);
   show_to_experts(app,
                   "--column --render --date --revision --dtype --seed --rotations --clip --served-tokens "
-                  "--served-requests --served-timeout --compare --bits --windows --decode-last "
-                  "--stream-layers --task-lengths --task-prompts --layer-sequences --bootstrap "
-                  "--add-checkpoint --markdown --junit --baseline --work-dir --resume --max-kl-p999 --min-niah "
-                  "--max-ppl-ratio --max-kl-increase");
+                  "--served-requests --served-timeout --compare --bits --windows --decode-last --stream-layers "
+                  "--task-lengths --task-prompts --layer-sequences --bootstrap --add-checkpoint --markdown --junit "
+                  "--baseline --work-dir --resume --max-kl-p999 --min-niah --max-ppl-ratio --max-kl-increase");
   CLI::App* plan = app.add_subcommand("plan", "Which method, context and batch fit in a memory, from geometry only");
   plan->add_option("--model", a.common.model, "Model directory, or org/name in the Hugging Face cache (required)")
       ->type_name("DIR|org/name");
@@ -358,7 +353,6 @@ int main_verify(int argc, char** argv) {
     refuse_idle_options(app, a);
     for (std::string& bundle : a.bundles) bundle = locate_bundle(bundle).string();
     Timeline timeline(verify_phase::all());
-    timeline.add_earlier(verify_phase::kStarting, process_seconds());
     if (a.common.verbose) a.request.timeline = &timeline;
     a.request.resume_command = as_started(shell_command(again));
     return run_as_rank(a.request.resume_command, [&](Ranks* ranks) { return run_verify(a, app, ranks); });

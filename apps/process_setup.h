@@ -1,21 +1,11 @@
 // Set-up that a process needs before anything else.
 #pragma once
 
-#include <functional>
-
 namespace oscar {
 
 // Opens closed descriptors 0 to 2 on /dev/null, so that no data file gets such a number and receives messages. They are
 // opened in the wrong direction, so that writing to a closed standard output still fails.
 void open_standard_descriptors();
-
-// Runs body() with at least 8 MiB of stack: in this thread or, if the process limit is smaller, in a new one. Threads
-// that start later get the same size.
-int with_enough_stack(const std::function<int()>& body);
-
-// Seconds since the start of this process, to a hundredth, including library loading before main(). 0 if /proc does not
-// give it.
-double process_seconds();
 
 // Ends the process with this code after its output is written. Skips destructors of libraries: CUDA's and LibTorch's
 // would free piece by piece what the end of the process frees at once.

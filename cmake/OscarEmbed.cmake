@@ -1,4 +1,4 @@
-# oscar_embed_text(target name file ...): the text of each file as a string of namespace oscar::html in a source that is
+# oscar_embed_text(target name file ...): the text of each file as a string of namespace oscar in a source that is
 # generated when CMake runs; a change of the file runs CMake again. page.css becomes `page_css`.
 function(oscar_embed_text target)
   set(OSCAR_EMBEDDED "")
@@ -10,7 +10,7 @@ function(oscar_embed_text target)
     string(APPEND OSCAR_EMBEDDED "extern const std::string_view ${name};\nconst std::string_view ${name} = R\"embedded(${text})embedded\";\n")
   endforeach()
   set(source ${CMAKE_CURRENT_BINARY_DIR}/${target}_embedded.cpp)
-  file(CONFIGURE OUTPUT ${source} CONTENT "#include <string_view>\n\nnamespace oscar::html {\n@OSCAR_EMBEDDED@}\n" @ONLY)
+  file(CONFIGURE OUTPUT ${source} CONTENT "#include <string_view>\n\nnamespace oscar {\n@OSCAR_EMBEDDED@}\n" @ONLY)
   set_source_files_properties(${source} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
   target_sources(${target} PRIVATE ${source})
 endfunction()

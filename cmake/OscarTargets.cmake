@@ -1,10 +1,20 @@
-# oscar_library(name [TORCH] [QUICK] SOURCES ... DEPS ...): one static library for each folder of lib/.
+# oscar_library(name [TORCH] [QUICK] [GPU folder] SOURCES ... DEPS ...): one static library for each folder of lib/.
 # A DEP must be there already: rooms of lib/ are added from the ground up, so nothing links what stands above it.
 # TORCH: uses LibTorch and shares one precompiled header of it.
 # QUICK: reads, writes and reports, and leaves arithmetic to others: compiled at -O1, in two thirds of the time. Results are the same
 # bits at any level, since no option lets the compiler reorder sums or contract products.
+# GPU: also the sources in `cuda` below this folder or, in a build without CUDA, those in `no_cuda`: the same functions.
 function(oscar_library name)
-  cmake_parse_arguments(A "TORCH;QUICK" "" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(A "TORCH;QUICK" "GPU" "SOURCES;DEPS" ${ARGN})
+  if(A_GPU)
+    set(_kind no_cuda)
+    if(OSCAR_WITH_CUDA)
+      set(_kind cuda)
+      list(APPEND A_DEPS oscar::kernels CUDA::cudart c10_cuda ${CMAKE_DL_LIBS})
+    endif()
+    file(GLOB _sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${A_GPU}/${_kind}/*.cpp)
+    list(APPEND A_SOURCES ${_sources})
+  endif()
   foreach(_dep ${A_DEPS})
     if(_dep MATCHES "^oscar::" AND NOT TARGET ${_dep})
       message(FATAL_ERROR "${name} links ${_dep}, which stands above it in lib/CMakeLists.txt or does not exist")

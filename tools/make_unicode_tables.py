@@ -1,13 +1,14 @@
-"""Writes lib/text/unicode/generated/unicode_tables.cpp from the behavior of the Python package `tokenizers` on every
+"""Writes lib/text/unicode/code_points.txt from the behavior of the Python package `tokenizers` on every
 code point.
 
 The components of that package use different Unicode versions: normalization and marks 9, punctuation 8, words, numbers
 and case 16 or later, and regular expressions 16. Token ids are equal only if this project makes the same distinctions,
 with any Unicode version in the system's utf8proc and Oniguruma.
 
-    python tools/make_unicode_tables.py > lib/text/unicode/generated/unicode_tables.cpp && clang-format -i lib/text/unicode/generated/unicode_tables.cpp
+    python tools/make_unicode_tables.py > lib/text/unicode/code_points.txt
 """
 
+import textwrap
 import unicodedata
 
 import tokenizers
@@ -134,23 +135,21 @@ def mapped_ranges(mapping, step):
     return out
 
 
-def print_ranges(name, rows):
-    kind = "CodeRange" if len(rows[0]) == 2 else "MappedRange"
-    body = ", ".join("{" + ", ".join(f"0x{v:X}" for v in row) + "}" for row in rows)
-    print(f"std::span<const {kind}> {name}() {{ static constexpr {kind} kRows[] = {{{body}}}; return kRows; }}\n")
+def print_table(name, rows):
+    words = []
+    for first, last, *value in rows:
+        words.append("".join([f"{first:X}", f"-{last:X}" if last > first else "", *(f">{v:X}" for v in value)]))
+    print(name + ":\n" + textwrap.fill(" ".join(words), 120, break_on_hyphens=False))
 
 
 def main():
-    print("// Written by tools/make_unicode_tables.py from tokenizers " + tokenizers.__version__ + ".")
-    print('#include "text/unicode/unicode_tables.h"\n\nnamespace oscar {\n')
-    print_ranges("word_ranges", ranges(words()))
-    print_ranges("numeric_ranges", ranges(isolated(pre_tokenizers.Digits(individual_digits=True))))
-    print_ranges("punctuation_ranges", ranges(isolated(pre_tokenizers.Punctuation())))
-    print_ranges("mark_ranges", ranges(marks()))
-    print_ranges("inert_ranges", ranges(young_for_normalization()))
-    print_ranges("young_lower_case_ranges", mapped_ranges(young_lower_case(), 1))
-    print_ranges("stand_in_ranges", mapped_ranges(stand_ins(), 0))
-    print("}  // namespace oscar")
+    print_table("word", ranges(words()))
+    print_table("numeric", ranges(isolated(pre_tokenizers.Digits(individual_digits=True))))
+    print_table("punctuation", ranges(isolated(pre_tokenizers.Punctuation())))
+    print_table("mark", ranges(marks()))
+    print_table("inert", ranges(young_for_normalization()))
+    print_table("young_lower_case", mapped_ranges(young_lower_case(), 1))
+    print_table("stand_in", mapped_ranges(stand_ins(), 0))
 
 
 if __name__ == "__main__":

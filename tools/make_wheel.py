@@ -1,6 +1,7 @@
 """Packs an installed tree (cmake --install) into a wheel and prints its path.
 
 usage: make_wheel.py --prefix TREE --version X.Y.Z --torch 2.11 --output DIR
+       make_wheel.py --tag FILE   prints the platform tag of a shared object
 
 The tree goes into the package `oscar_toolchain` as it is; share/ (man pages, completion, licenses) goes to the environment's own
 share/ as well, where man and shells look. The platform tag is the oldest manylinux whose C library has every symbol version
@@ -31,7 +32,7 @@ def fail(message):
 
 
 def elf_files(prefix):
-    for path in sorted(prefix.rglob("*")):
+    for path in [prefix] if prefix.is_file() else sorted(prefix.rglob("*")):
         if path.is_file() and not path.is_symlink() and path.read_bytes()[:4] == b"\x7fELF":
             yield path
 
@@ -113,6 +114,8 @@ def write(path, files, record_name):
 
 
 def main():
+    if sys.argv[1:2] == ["--tag"]:
+        return print(platform_tag(pathlib.Path(sys.argv[2])))
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--prefix", type=pathlib.Path, required=True)
     parser.add_argument("--version", required=True)

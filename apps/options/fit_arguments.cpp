@@ -4,13 +4,12 @@
 #include <optional>
 #include <tuple>
 
-#include "apps/options/target_options.h"
 #include "base/errors.h"
 #include "base/log.h"
 #include "collect/collect_phases.h"
 #include "export/export_format.h"
+#include "pipeline/common/common_options.h"
 #include "pipeline/common/output_files.h"
-#include "pipeline/common/pair_options.h"
 #include "pipeline/fit/fit_model.h"
 #include "registry/registry.h"
 

@@ -5,6 +5,7 @@
 
 #include "apps/options/shared_options.h"
 #include "pipeline/fit/fit_request.h"
+#include "pipeline/fit/fit_target.h"
 
 namespace oscar {
 
@@ -20,5 +21,13 @@ void note_given_options(const CLI::App& app, FitArguments& arguments);  // call 
 // Checks the options together and completes the request. For a model instead of statistics, it reads the model's
 // config.json. UsageError for what contradicts or has no effect.
 FitRequest complete_fit(const CLI::App& app, FitArguments arguments);
+
+// The options --target-kl, --target-ppl and --preset of oscar-fit.
+
+void add_target_options(CLI::App& app, TargetArguments& arguments);
+
+// UsageError for options that contradict a target, by their names. allocates: whether the method shares out bits.
+void check_target(const CLI::App& app, const TargetArguments& arguments, const std::string& method, bool allocates,
+                  bool uses_curves);
 
 }  // namespace oscar

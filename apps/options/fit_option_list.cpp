@@ -37,10 +37,10 @@ void add_transform_options(CLI::App& app, FitArguments& a) {
   app.add_option("--scope", a.scope, "One rotation for a layer (oscar), or one for each KV head (balanced, waterfill)")
       ->check(CLI::IsMember({"auto", "layer", "head"}))
       ->capture_default_str();
-  app.add_option("--center", a.center,
-                 "Store keys (key) or keys and values (mean) without the mean of their head (balanced: mean); rope: "
-                 "mean, but of "
-                 "the keys before RoPE, rotated to each position (waterfill: in the layers where it pays, else mean)")
+  app.add_option(
+         "--center", a.center,
+         "Store keys (key) or keys and values (mean) without the mean of their head (balanced: mean); rope: mean, but "
+         "of the keys before RoPE, rotated to each position (waterfill: in the layers where it pays, else mean)")
       ->check(CLI::IsMember({"auto", "none", "key", "mean", "rope"}))
       ->capture_default_str();
 }
@@ -76,21 +76,19 @@ void add_statistics_options(CLI::App& app, FitArguments& a) {
                "Put the hashes of the calibration text into the bundle (calibration_hashes.json), so that oscar-verify "
                "can warn of text that was calibrated on; others can test texts by them, too")
       ->default_str("on");
-  app.add_flag(
-         "--check-rows,!--no-check-rows", a.check_rows,
-         "Put a few sampled queries, keys and values of every layer into the bundle (self_check.safetensors, at "
-         "most 32 MB), on which engines check their kernels before they serve, and where text was held out 512 of its "
-         "tokens (probe.json); both tell of the calibration text")
+  app.add_flag("--check-rows,!--no-check-rows", a.check_rows,
+               "Put a few sampled queries, keys and values of every layer into the bundle (self_check.safetensors, at "
+               "most 32 MB), on which engines check their kernels before they serve, and where text was held out 512 "
+               "of its tokens (probe.json); both tell of the calibration text")
       ->default_str("on");
 }
 
 void add_curve_options(CLI::App& app, FitArguments& a) {
-  app.add_option(
-         "--allocate", a.curves.allocate,
-         "Waterfill: widths from the statistics (analytic), or by KL measured for each layer and side, on --model and "
-         "--text (default: measured with --text or --curves, where statistics are collected from prompts, and below "
-         "1.5 bits; else analytic); auto, if given: the same, and methods that allocate no bits ignore --model and "
-         "--text")
+  app.add_option("--allocate", a.curves.allocate,
+                 "Waterfill: widths from the statistics (analytic), or by KL measured for each layer and side, on "
+                 "--model and --text (default: measured with --text or --curves, where statistics are collected from "
+                 "prompts, and below 1.5 bits; else analytic); auto, if given: the same, and methods that allocate no "
+                 "bits ignore --model and --text")
       ->check(CLI::IsMember({"auto", "analytic", "measured"}));
   app.add_option("--model", a.common.model,
                  "The model: without a statistics file they are collected from it first and kept as "
@@ -151,9 +149,8 @@ void add_fit_options(CLI::App& app, FitArguments& arguments) {
   show_to_experts(
       app,
       "--target-ppl --scope --center --clip --encoder --pareto --text-hashes --check-rows --text --curve-context "
-      "--curve-sequences --curves --work-dir --stream-layers --revision --dtype "
-      "--skip-bad-rows --column --render --date --seq-len --far-pairs --checkpoint-seconds --own-text --seed "
-      "--pack");
+      "--curve-sequences --curves --work-dir --stream-layers --revision --dtype --skip-bad-rows --column --render "
+      "--date --seq-len --far-pairs --checkpoint-seconds --own-text --seed --pack");
 }
 
 }  // namespace oscar

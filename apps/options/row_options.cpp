@@ -14,8 +14,7 @@ void add_row_options(CLI::App& app, RowSettings& rows) {
            rows.rendering = name == "server" ? Rendering::kServer : Rendering::kTransformers;
          },
          "Messages as servers change them before the chat template (arguments of tools decoded, parts of texts "
-         "joined), "
-         "or as transformers takes them")
+         "joined), or as transformers takes them")
       ->check(CLI::IsMember({"server", "transformers"}))
       ->default_str("server");
   app.add_option("--date", rows.date, "Date given to chat templates that use one (default: today)")

@@ -27,7 +27,6 @@
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "base/progress.h"
-#include "base/shell.h"
 
 namespace oscar {
 namespace {
@@ -224,7 +223,7 @@ void add_output_options(CLI::App& app, CommonOptions& options, bool required) {
 
 int run_app(CLI::App& app, CommonOptions& options, int argc, char** argv, const std::function<int()>& body) {
   open_standard_descriptors();
-  return with_enough_stack([&] { return run_parsed(app, options, argc, argv, body); });
+  return run_parsed(app, options, argc, argv, body);
 }
 
 CLI::Validator real_number(double least, double most) {

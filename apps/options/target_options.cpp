@@ -1,4 +1,4 @@
-#include "apps/options/target_options.h"
+#include "apps/options/fit_arguments.h"
 
 #include <vector>
 

@@ -7,12 +7,11 @@
 
 namespace oscar {
 void add_source_options(CLI::App& app, VerifyArguments& a) {
-  CLI::Option* bundle =
-      app.add_option("--bundle", a.bundles,
-                     "Bundle of oscar-fit to evaluate; given several times, the first one is the candidate, which "
-                     "gates decide about, and rows are named by directory")
-          ->type_name("DIR|hf:org/name")
-          ->allow_extra_args(false);
+  CLI::Option* bundle = app.add_option("--bundle", a.bundles,
+                                       "Bundle of oscar-fit to evaluate; given several times, the first one is the "
+                                       "candidate, which gates decide about, and rows are named by directory")
+                            ->type_name("DIR|hf:org/name")
+                            ->allow_extra_args(false);
   app.add_option("--rotations", a.rotations, "Published rotation files to evaluate")
       ->type_name("K.pt,V.pt")
       ->excludes(bundle);
@@ -39,10 +38,9 @@ void add_source_options(CLI::App& app, VerifyArguments& a) {
   app.add_option("--served-timeout", a.request.served_timeout, "Seconds in which the server must answer one request")
       ->capture_default_str()
       ->check(whole_number(1, 86400));
-  app.add_flag(
-         "--add-checkpoint", a.add_checkpoint,
-         "Evaluate the bundle on another checkpoint of its geometry, such as an FP8 or AWQ twin of its model, and "
-         "if the gates pass, add that checkpoint to those that the bundle may serve (checkpoints.json)")
+  app.add_flag("--add-checkpoint", a.add_checkpoint,
+               "Evaluate the bundle on another checkpoint of its geometry, such as an FP8 or AWQ twin of its model, "
+               "and if the gates pass, add that checkpoint to those that the bundle may serve (checkpoints.json)")
       ->needs(bundle);
   app.add_flag("--check-only", a.check_only, "Check structure, hashes, orthogonality and, with --model, that it fits");
   app.add_option("--text", a.texts,
@@ -50,10 +48,10 @@ void add_source_options(CLI::App& app, VerifyArguments& a) {
                  "--check-only, methods and plan); of several files each is gated by itself")
       ->type_name("FILE ...");
   add_row_options(app, a.request.rows);
-  app.add_option("--methods", a.request.methods,
-                 "Methods beside the bundle's (oscar-verify methods lists them), or all, or 2bit; oscar and others "
-                 "of oscar-fit are fitted from the bundle's statistics (default: bf16, without a bundle "
-                 "bf16,naive2,hadamard2)")
+  app.add_option(
+         "--methods", a.request.methods,
+         "Methods beside the bundle's (oscar-verify methods lists them), or all, or 2bit; oscar and others of "
+         "oscar-fit are fitted from the bundle's statistics (default: bf16, without a bundle bf16,naive2,hadamard2)")
       ->delimiter(',')
       ->type_name("ID,...");
   app.add_option(

@@ -10,7 +10,7 @@
 #include "base/progress.h"
 #include "base/shell.h"
 #include "collect/shard.h"
-#include "model/device_memory.h"
+#include "model/device.h"
 #include "pipeline/collect/collect_run.h"
 
 namespace oscar {

@@ -3,7 +3,6 @@
 #include <sstream>
 
 #include "apps/output/collect_output.h"
-#include "apps/output/fit_summary.h"
 #include "base/columns.h"
 #include "base/formatted.h"
 #include "base/log.h"

@@ -1,6 +1,9 @@
 // What oscar-fit prints: plans, results, the table of --pareto; as text or, with --json, as JSON.
 #pragma once
 
+#include <string>
+
+#include "bundle/bundle.h"
 #include "pipeline/fit/fit_listener.h"
 #include "pipeline/fit/fit_request.h"
 
@@ -21,5 +24,9 @@ class FitOutput : public FitListener {
 
   const FitRequest& r_;
 };
+
+// Facts about a fitted bundle for serving: memory by context, and the layers with the largest share of the error.
+// Lines of at most 100 columns: "memory ..." and, if errors were predicted, "worst ...".
+std::string fit_summary(const Bundle& bundle, const FitResult& result);
 
 }  // namespace oscar

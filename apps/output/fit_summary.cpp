@@ -1,4 +1,4 @@
-#include "apps/output/fit_summary.h"
+#include "apps/output/fit_output.h"
 
 #include <algorithm>
 #include <vector>

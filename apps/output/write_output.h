@@ -3,7 +3,6 @@
 #include <string>
 
 #include "base/log.h"
-#include "base/output_file.h"
 #include "pipeline/common/output_files.h"
 
 namespace oscar {

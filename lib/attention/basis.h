@@ -7,8 +7,6 @@
 
 #include <cstdint>
 
-#include "cache/kv_method.h"
-#include "model/attention.h"
 #include "transform/transform.h"
 
 namespace oscar {

@@ -4,10 +4,9 @@
 
 #include <algorithm>
 #include <stdexcept>
-#include <vector>
 
 #include "attention/basis.h"
-#include "base/parallel_ranges.h"
+#include "base/parallel.h"
 #include "cache/row_loops.h"
 #include "model/rope_phases.h"
 

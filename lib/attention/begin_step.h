@@ -34,7 +34,7 @@ at::Tensor kernel_rows(const at::Tensor& rows, at::Device device);
 // Which code brings queries and new rows into the cache basis.
 enum class Rotation : std::uint8_t {
   kQueriesAndRows,  // begin_step(); for a cache whose rows are coded in main memory
-  kQueries,         // begin_step(); rows are coded in full, sequence by sequence (reconstruction.h)
+  kQueries,         // begin_step(); rows are coded in full, sequence by sequence (prefill_core.h)
   kInKernels,       // the kernels; begin_step() gives them kernel_rows()
 };
 

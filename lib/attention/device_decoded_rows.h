@@ -1,5 +1,5 @@
 // Computes in GPU memory the rows that the cache would hold for a sequence, with the kernels that write and read pages.
-// CPU reference: decoded_rows() of reconstruction.h, bit for bit. If CUDA is off, CMake compiles
+// CPU reference: decoded_rows() of prefill_core.h, bit for bit. If CUDA is off, CMake compiles
 // no_cuda/device_decoded_rows.cpp.
 #pragma once
 

@@ -1,4 +1,4 @@
-#include "attention/flash_prefill.h"
+#include "attention/fast_prefill.h"
 
 #include <ATen/ATen.h>
 
@@ -6,7 +6,6 @@
 #include <atomic>
 #include <optional>
 #include <tuple>
-#include <vector>
 
 namespace oscar {
 namespace {
@@ -99,9 +98,7 @@ at::Tensor attend_flash(const AttentionInput& input, const at::Tensor& q, const 
   const std::int64_t from = w.sink + 1;  // the first key of the first query's recent window
   parts.push_back(flash(later, k.narrow(0, from, tokens - from), v.narrow(0, from, tokens - from), input.scale, true,
                         w.recent - 1));
-  if (w.sink > 0) {
-    parts.push_back(flash(later, k.narrow(0, 0, w.sink), v.narrow(0, 0, w.sink), input.scale, false));
-  }
+  if (w.sink > 0) parts.push_back(flash(later, k.narrow(0, 0, w.sink), v.narrow(0, 0, w.sink), input.scale, false));
   at::Tensor out = at::empty(q.sizes(), q.options());
   out.narrow(0, 0, near).copy_(first.out);
   out.narrow(0, near, far).copy_(merge_parts(parts));

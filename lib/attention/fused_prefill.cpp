@@ -1,4 +1,4 @@
-#include "attention/fused_prefill.h"
+#include "attention/fast_prefill.h"
 
 #include <ATen/ATen.h>
 
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "attention/cpu/fused_attention.h"
-#include "base/parallel_ranges.h"
+#include "base/parallel.h"
 #include "layout/side.h"
 
 namespace oscar {
@@ -58,14 +58,13 @@ at::Tensor attend(const AttentionInput& input, const at::Tensor& q, const at::Te
   const at::Tensor plain_keys = packed(keys.plain, Side::kKey), coded_keys = packed(keys.coded, Side::kKey);
   const at::Tensor plain_values = packed(values.plain, Side::kValue), coded = packed(values.coded, Side::kValue);
   const std::vector<SeenKeys> seen = seen_by(input, asked, count, keys, values);
-  FusedHead head;
-  head.tokens = keys.plain.size(1);
-  head.key_d = q.size(2);
-  head.sink = (keys.coded.defined() ? keys.windows : values.windows).sink;
-  head.gqa_group = heads / kv_heads;
-  head.value_strips = strips_of(values.plain.size(2));
-  head.coded_value_strips = coded.defined() ? strips_of(values.coded.size(2)) : 0;
-  head.separate = separate;
+  FusedHead head{.tokens = keys.plain.size(1),
+                 .key_d = q.size(2),
+                 .sink = (keys.coded.defined() ? keys.windows : values.windows).sink,
+                 .gqa_group = heads / kv_heads,
+                 .value_strips = strips_of(values.plain.size(2)),
+                 .coded_value_strips = coded.defined() ? strips_of(values.coded.size(2)) : 0,
+                 .separate = separate};
   const std::int64_t width = head.output_strips() * kStrip, group_width = head.gqa_group * width;
   at::Tensor out = at::empty({kv_heads, count, group_width}, scaled.options());
   const std::int64_t block = fused_block(head.gqa_group), blocks = (count + block - 1) / block;

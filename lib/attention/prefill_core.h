@@ -3,6 +3,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <vector>
+
+#include "cache/kv_method.h"
 #include "layout/cache_windows.h"
 #include "model/attention.h"
 
@@ -24,5 +28,26 @@ void add_mean(CachedRows& keys, const at::Tensor& mean_rows);
 // each logit, or undefined. weight_sum: [T, Hq], filled with the sum of the softmax weights if there are sink logits.
 at::Tensor attend_cached(const AttentionInput& input, const at::Tensor& q, const CachedRows& keys,
                          const CachedRows& values, const at::Tensor& shift, const at::Tensor& weight_sum);
+
+// The rows that the queries of a sequence read from the cache.
+
+// Rows in the model's basis, for metrics on tensors. rows: [T, Hkv, d], keys or values of one sequence from position 0
+// on. The mean that a centered cache omits is added again. `coded` is undefined if the method keeps the layer in BF16.
+CachedRows decoded_model_rows(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows);
+
+// The same in the cache basis: the input of attend_cached(). Both functions run on the device of the rows
+// (device_decoded_rows.h).
+CachedRows decoded_rows(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows);
+
+// Masks over the keys that a block of queries sees, made on the device. Masks filled on the CPU and copied took longer
+// than the attention of a GPU.
+
+// One range of keys [begin, end) per query; empty if end <= begin.
+struct ColumnRanges {
+  std::vector<std::int64_t> begin, end;  // [queries]
+};
+
+// [queries, columns] FP32 on the device: 1 if key `from + column` is in the query's range, else 0.
+at::Tensor columns_within(const ColumnRanges& ranges, std::int64_t from, std::int64_t columns, at::Device device);
 
 }  // namespace oscar

@@ -1,4 +1,4 @@
-#include "attention/reconstruction.h"
+#include "attention/prefill_core.h"
 
 #include <ATen/ATen.h>
 

@@ -6,9 +6,8 @@
 #include "attention/basis.h"
 #include "attention/begin_step.h"
 #include "attention/cached_attention.h"
-#include "attention/flash_prefill.h"
+#include "attention/fast_prefill.h"
 #include "attention/prefill_core.h"
-#include "attention/reconstruction.h"
 #include "base/timeline.h"
 
 namespace oscar {
@@ -17,9 +16,7 @@ SimulatedPrefillAttention::SimulatedPrefillAttention(const KvMethod& method, Tim
     : method_(method), timeline_(timeline) {}
 
 at::Tensor SimulatedPrefillAttention::attend(const AttentionInput& input) {
-  if (input.asked.defined()) {
-    return attend(with_all_queries(input)).index_select(0, input.asked.to(input.q.device()));
-  }
+  if (input.asked.defined()) return attend(with_all_queries(input)).index_select(0, input.asked.to(input.q.device()));
   const SequenceBatch& batch = *input.batch;
   // No past tokens are kept: each call has complete sequences.
   BegunStep step = begin_step(method_, input, input.q.device(), Rotation::kQueries, [](std::int64_t) { return 0; });

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "attention/begin_step.h"
-#include "attention/reconstruction.h"
-#include "base/parallel_ranges.h"
+#include "attention/prefill_core.h"
+#include "base/parallel.h"
 
 namespace oscar {
 namespace {

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "base/open_regular.h"
 #include "base/output_file.h"
-#include "base/positioned_io.h"
 #include "base/temporary.h"
 
 namespace oscar {

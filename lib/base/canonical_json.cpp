@@ -1,4 +1,4 @@
-#include "base/canonical_json.h"
+#include "base/json.h"
 
 namespace oscar {
 

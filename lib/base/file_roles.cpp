@@ -3,7 +3,6 @@
 #include <sys/stat.h>
 
 #include <optional>
-#include <tuple>
 
 #include "base/errors.h"
 

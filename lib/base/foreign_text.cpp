@@ -55,9 +55,7 @@ std::string escape_text(std::string_view text, Lines lines) {
     } else if (step.valid) {
       out += escape_of(step.value);
     } else {
-      for (const char byte : text.substr(at, step.bytes)) {
-        out += formatted("\\x%02x", static_cast<unsigned char>(byte));
-      }
+      for (const char byte : text.substr(at, step.bytes)) out += formatted("\\x%02x", static_cast<unsigned char>(byte));
     }
     at += step.bytes;
   }

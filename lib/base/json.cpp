@@ -11,7 +11,6 @@
 #include "base/errors.h"
 #include "base/foreign_text.h"
 #include "base/formatted.h"
-#include "base/json_fault.h"
 #include "base/json_rules.h"
 #include "base/utf8.h"
 
@@ -281,14 +280,6 @@ std::string json_string(const Json& object, const char* key, const std::string& 
   const Json* value = find(object, key, where);
   return value == nullptr ? fallback : as_string(*value, key, where);
 }
-std::string json_fingerprint(const Json& object, const char* key, const std::string& where) {
-  std::string text = json_string(object, key, where);
-  if (text.starts_with("sha256:")) {
-    throw InputError(where + ": '" + key + "' is of version 1 (" + quote_name(text) +
-                     "), which this release does not compare; make the file again with this release");
-  }
-  return text;
-}
 const Json& json_object(const Json& object, const char* key, const std::string& where) {
   const Json& value = need(object, key, where);
   if (!value.is_object()) wrong_type(value, key, where, "an object");
@@ -306,6 +297,23 @@ std::string dump_json(const Json& value) {
   } catch (const nlohmann::json::exception&) {
     return escape_json(with_utf8_text(value).dump(2)) + "\n";
   }
+}
+
+std::int64_t json_int_within(const Json& object, const char* key, const std::string& where, std::int64_t low,
+                             std::int64_t high) {
+  const std::int64_t value = json_int(object, key, where);
+  if (value < low || value > high) {
+    throw InputError(where + ": '" + key + "' is " + std::to_string(value) + ", expected " + std::to_string(low) +
+                     " to " + std::to_string(high));
+  }
+  return value;
+}
+
+double require_positive(double value, const char* key, const std::string& where) {
+  if (!std::isfinite(value) || value <= 0.0) {
+    throw InputError(where + ": '" + key + "' is " + std::to_string(value) + ", expected a positive number");
+  }
+  return value;
 }
 
 }  // namespace oscar

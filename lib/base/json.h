@@ -2,8 +2,9 @@
 // order when written, so equal inputs give byte-identical files.
 #pragma once
 
-#include <cstdint>
 #include <nlohmann/json.hpp>
+
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -32,8 +33,12 @@ double json_number(const Json& object, const char* key, const std::string& where
 bool json_bool(const Json& object, const char* key, const std::string& where, bool fallback);
 std::string json_string(const Json& object, const char* key, const std::string& where);
 std::string json_string(const Json& object, const char* key, const std::string& where, const std::string& fallback);
-// A fingerprint (Checkpoint::fingerprint), or "". InputError for version 1, which earlier releases wrote.
-std::string json_fingerprint(const Json& object, const char* key, const std::string& where);
+// json_int() in [low, high]. InputError otherwise: "<where>: '<key>' is 7, expected 1 to 5".
+std::int64_t json_int_within(const Json& object, const char* key, const std::string& where, std::int64_t low,
+                             std::int64_t high);
+// Returns `value`, the number under `key`. InputError unless it is finite and above 0: "<where>: '<key>' is -1.000000,
+// expected a positive number".
+double require_positive(double value, const char* key, const std::string& where);
 // The member, which must be an object (or array). InputError otherwise.
 const Json& json_object(const Json& object, const char* key, const std::string& where);
 const Json& json_array(const Json& object, const char* key, const std::string& where);
@@ -41,5 +46,14 @@ const Json& json_array(const Json& object, const char* key, const std::string& w
 // Indents by two spaces and ends with a newline. Writes unsafe characters (foreign_text.h) as \uXXXX and passes invalid
 // UTF-8 through escape_text().
 std::string dump_json(const Json& value);
+
+// A canonical text for each JSON value, independent of the program that wrote it. JSON hashes use this text.
+
+// Sorts keys by their bytes and makes every number a double.
+nlohmann::json sorted_json(const Json& value);
+
+// sorted_json() without spaces, in UTF-8, with the shortest form of each double.
+// python/oscar_kv/files/canonical_json.py writes the same text.
+std::string canonical_json(const Json& value);
 
 }  // namespace oscar

@@ -1,6 +1,11 @@
 // Reads JSON less strictly than parse_json() in json.h.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
 #include "base/json.h"
 
 namespace oscar {
@@ -20,5 +25,12 @@ Json read_python_json(const fs::path& path, std::uint64_t max_bytes = std::uint6
 
 // The position after the closing quote of the string that opens at `at`; npos if it does not end.
 std::size_t end_of_json_string(std::string_view text, std::size_t at);
+
+// Explains why a text is not JSON in the project's own words. The parser's message would repeat untrusted bytes and
+// name its classes. Takes the data of nlohmann's parse_error event: the bytes read so far and the exception text.
+// Returns one clause without a period, such as "is not valid JSON: it ends inside a string" or "... : line 3, column 7:
+// found ']' where
+// ...".
+std::string json_fault(std::string_view text, std::size_t bytes_read, std::string_view exception);
 
 }  // namespace oscar

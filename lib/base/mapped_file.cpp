@@ -18,7 +18,6 @@
 #include "base/files.h"
 #include "base/foreign_text.h"
 #include "base/open_regular.h"
-#include "base/positioned_io.h"
 
 namespace oscar {
 namespace {

@@ -54,4 +54,14 @@ std::string markdown_code(std::string_view text) {
   return fence + (padded ? " " + code + " " : code) + fence;
 }
 
+std::string with_entities(std::string_view text) {
+  constexpr std::string_view kCharacters = "&<>\"'", kEntities[] = {"&amp;", "&lt;", "&gt;", "&#34;", "&#39;"};
+  std::string out;
+  for (const char c : text) {
+    const std::size_t found = kCharacters.find(c);
+    out += found == std::string_view::npos ? std::string_view(&c, 1) : kEntities[found];
+  }
+  return out;
+}
+
 }  // namespace oscar

@@ -1,4 +1,4 @@
-// Untrusted text in Markdown, for model cards and summaries. For HTML use html::escape() (report/html/parts.h).
+// Untrusted text in Markdown, for model cards and summaries, and in HTML.
 #pragma once
 
 #include <string>
@@ -12,5 +12,8 @@ std::string markdown_text(std::string_view text);
 
 // A code span, also safe in a table row.
 std::string markdown_code(std::string_view text);
+
+// & < > " ' as entities of HTML and XML. Controls stay: the report uses html::escape() (report/html/parts.h).
+std::string with_entities(std::string_view text);
 
 }  // namespace oscar

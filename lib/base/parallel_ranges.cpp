@@ -1,4 +1,4 @@
-#include "base/parallel_ranges.h"
+#include "base/parallel.h"
 
 #include <ATen/Parallel.h>
 

@@ -1,4 +1,4 @@
-#include "base/parallel_tasks.h"
+#include "base/parallel.h"
 
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
@@ -8,6 +8,8 @@
 #include <exception>
 #include <thread>
 #include <vector>
+
+#include "base/log.h"
 
 namespace oscar {
 namespace {
@@ -53,6 +55,19 @@ void parallel_tasks(std::int64_t count, const std::function<void(std::int64_t)>&
   for (const std::exception_ptr& error : errors) {
     if (error) std::rethrow_exception(error);
   }
+}
+
+void use_threads(int wanted, const std::string& reason) {
+  const int own = at::get_num_threads();
+  const int most = std::max(own, static_cast<int>(std::thread::hardware_concurrency()));
+  if (wanted > most) {
+    log_warning(reason + " " + std::to_string(wanted) + " threads, and this machine has " + std::to_string(most) +
+                " processors: using as many, so the last digits may differ");
+  } else if (wanted != own) {
+    log_info("using " + std::to_string(wanted) + " threads, as " + reason);
+  }
+  const int threads = std::clamp(wanted, 1, most);
+  if (threads != own) at::set_num_threads(threads);
 }
 
 }  // namespace oscar

@@ -1,4 +1,4 @@
-#include "base/positioned_io.h"
+#include "base/open_regular.h"
 
 #include <unistd.h>
 

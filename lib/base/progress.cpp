@@ -6,7 +6,6 @@
 #include <cstdio>
 
 #include "base/columns.h"
-#include "base/foreign_text.h"
 #include "base/formatted.h"
 #include "base/log.h"
 

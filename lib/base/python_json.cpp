@@ -1,7 +1,9 @@
 // JSON as Python's json module reads it.
 #include <algorithm>
+
 #include <array>
 
+#include "base/foreign_text.h"
 #include "base/json_rules.h"
 
 namespace oscar {
@@ -53,6 +55,59 @@ Json parse_python_json(std::string_view text, const std::string& where, int max_
 
 Json read_python_json(const fs::path& path, std::uint64_t max_bytes) {
   return parse_python_json(read_file(path, max_bytes), path.string());
+}
+
+namespace {
+
+// "column 7" for a text of one line, otherwise "line 3, column 7"; columns are bytes, counted from 1.
+std::string place_of(std::string_view text, std::size_t at) {
+  const std::string_view before = text.substr(0, at);
+  const std::size_t newline = before.rfind('\n');
+  const std::size_t column = at - (newline == std::string_view::npos ? 0 : newline + 1) + 1;
+  const auto line = std::count(before.begin(), before.end(), '\n') + 1;
+  const std::string place = "column " + std::to_string(column);
+  return text.find('\n') == std::string_view::npos ? place : "line " + std::to_string(line) + ", " + place;
+}
+
+// The word of letters and digits around a position, or the single character there.
+std::string_view word_at(std::string_view text, std::size_t at) {
+  const auto in_word = [&](std::size_t i) {
+    const char c = text[i];
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
+           c == '.' || c == '+';
+  };
+  constexpr std::size_t kMost = 40;
+  std::size_t begin = at, end = at + 1;
+  while (in_word(at) && begin > 0 && at - begin < kMost && in_word(begin - 1)) --begin;
+  while (in_word(at) && end < text.size() && end - at < kMost && in_word(end)) ++end;
+  return text.substr(begin, end - begin);
+}
+
+}  // namespace
+
+std::string json_fault(std::string_view text, std::size_t bytes_read, std::string_view exception) {
+  const auto says = [&](std::string_view words) { return exception.find(words) != std::string_view::npos; };
+  const std::string begin = "is not valid JSON: ";
+  if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) return begin + "it is empty";
+  const bool at_end = bytes_read > text.size() || says("unexpected end of input");
+  if (says("missing closing quote")) return begin + "it ends inside a string";
+  if (at_end && !says("ill-formed UTF-8")) return begin + "it ends too early";
+  const std::size_t at = std::min(std::max<std::size_t>(bytes_read, 1), text.size()) - 1;
+  const std::string place = begin + place_of(text, at) + ": ";
+  if (says("ill-formed UTF-8")) return place + "a string holds bytes that are not UTF-8";
+  if (says("control character")) return place + "a string holds a raw control character, which needs an escape";
+  if (says("surrogate")) return place + "a \\u escape is one half of a surrogate pair";
+  if (says("must be followed by 4 hex digits")) return place + "a \\u escape needs four hexadecimal digits";
+  if (says("forbidden character after backslash")) return place + "a string holds an escape that JSON does not have";
+  if (says("out_of_range")) return place + "the number " + quote_name(word_at(text, at)) + " is too large";
+  if (says("invalid number"))
+    return place + "the number " + quote_name(word_at(text, at)) + " is not written as in JSON";
+  if (says("invalid literal")) {
+    return place + "found " + quote_name(word_at(text, at)) +
+           ", which is no string in double quotes, number, true, false or null";
+  }
+  return place + "found " + quote_name(word_at(text, at)) +
+         ", which cannot stand there (a comma, colon or bracket is missing or left over)";
 }
 
 }  // namespace oscar

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "base/checksum.h"
 #include "base/errors.h"
 #include "base/formatted.h"
 #include "base/hash.h"
@@ -108,9 +107,7 @@ RunDirectory::RunDirectory(const fs::path& path, const Json& run, bool resume, c
   make_directory(path);
   lock_.emplace(path / "lock");
   if (is_there(path / kRun)) {
-    if (!resume) {
-      throw UsageError(path.string() + ": holds an unfinished run; continue it with --resume, or delete it");
-    }
+    if (!resume) throw UsageError(path.string() + ": holds an unfinished run; continue it with --resume, or delete it");
     const std::string text = read_file(path / kRun, kMostRunBytes, Links::kRefuse);
     const Json found = parse_run_record(text, (path / kRun).string());
     require_same_run(path, found, run, inputs);

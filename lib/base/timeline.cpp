@@ -21,8 +21,6 @@ Timeline::Timeline(const std::vector<std::string>& names, Clock clock)
   for (const std::string& name : names) rows_.push_back({name, 0});
 }
 
-void Timeline::add_earlier(std::string_view name, double seconds) { rows_[row_of(name)].seconds += seconds; }
-
 std::size_t Timeline::row_of(std::string_view name) {
   const auto found = std::find_if(rows_.begin(), rows_.end(), [&](const Row& row) { return row.name == name; });
   const auto index = static_cast<std::size_t>(found - rows_.begin());

@@ -34,8 +34,6 @@ class Timeline {
   // starts now.
   explicit Timeline(const std::vector<std::string>& names = {}, Clock clock = steady_seconds);
 
-  // Adds time from before construction to this phase and to the wall time.
-  void add_earlier(std::string_view name, double seconds);
   // Sets a function that runs before each switch of phases. It waits for work that the phase started and that would
   // otherwise count in the next phase.
   void set_settle(std::function<void()> settle) { settle_ = std::move(settle); }

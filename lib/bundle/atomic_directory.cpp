@@ -115,9 +115,7 @@ AtomicDirectory::AtomicDirectory(const fs::path& target, bool overwrite, Directo
     fd_ = ::open(building_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd_ >= 0 && !lock_temporary(fd_)) ::close(std::exchange(fd_, -1));
   }
-  if (fd_ < 0) {
-    throw EnvironmentError(target_.string() + ": cannot be written (no temporary name beside it is free)");
-  }
+  if (fd_ < 0) throw EnvironmentError(target_.string() + ": cannot be written (no temporary name beside it is free)");
 }
 
 AtomicDirectory::~AtomicDirectory() {

@@ -23,12 +23,10 @@ namespace {
 constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{64} << 20;
 
 TensorView view_of(const std::string& name, const at::Tensor& tensor) {
-  TensorView view;
-  view.name = name;
-  view.dtype = tensor.scalar_type() == at::kBFloat16 ? DType::kBF16 : DType::kF32;
-  view.shape = tensor.sizes().vec();
-  view.data = {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
-  return view;
+  return {.name = name,
+          .dtype = tensor.scalar_type() == at::kBFloat16 ? DType::kBF16 : DType::kF32,
+          .shape = tensor.sizes().vec(),
+          .data = {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()}};
 }
 
 BundleFile describe(const fs::path& path) { return {sha256_file(path), fs::file_size(path)}; }
@@ -129,15 +127,10 @@ void read_rotations(Manifest& manifest, const fs::path& path) {
   }
 }
 
-// Reads hashes from their file; bundles of earlier versions hold them in the provenance.
 void read_calibration_hashes(Manifest& manifest, const fs::path& path) {
-  Bundle& bundle = manifest.bundle;
-  if (bundle.provenance.contains("collection")) {
-    bundle.calibration_hashes = take_calibration_hashes(bundle.provenance["collection"]);
-  }
   std::error_code ec;
   if (!manifest.files.contains(kCalibrationHashesName) || !fs::exists(path, ec)) return;
-  bundle.calibration_hashes = calibration_hashes_from_json(read_json(path, kMaxManifestBytes), path.string());
+  manifest.bundle.calibration_hashes = calibration_hashes_from_json(read_json(path, kMaxManifestBytes), path.string());
 }
 
 // The files that a manifest lists; if it is unreadable, the files of every bundle.

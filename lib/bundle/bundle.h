@@ -16,8 +16,7 @@
 
 namespace oscar {
 
-// 2: group bit widths; 3: means of keys before RoPE. A bundle is written in the lowest
-// version that can hold it.
+// 2: group bit widths; 3: means of keys before RoPE. A bundle is written in the lowest version that can hold it.
 inline constexpr std::int64_t kBundleFormatVersion = 3;
 inline constexpr const char* kManifestName = "oscar_bundle.json";
 inline constexpr const char* kRotationsName = "rotations.safetensors";

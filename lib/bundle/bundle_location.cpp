@@ -1,4 +1,4 @@
-#include "bundle/bundle_location.h"
+#include "bundle/bundle_files.h"
 
 #include "bundle/manifest.h"
 #include "checkpoint/model_location.h"

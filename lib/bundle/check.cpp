@@ -1,7 +1,6 @@
 // Checks that a bundle is sound, beyond its structure.
 #include <ATen/ATen.h>
 
-#include <cmath>
 #include <set>
 
 #include "base/errors.h"

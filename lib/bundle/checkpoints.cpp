@@ -33,7 +33,7 @@ std::vector<AddedCheckpoint> checkpoints_from_json(const Json& json, const std::
   }
   std::vector<AddedCheckpoint> found;
   for (const Json& entry : json_array(json, "checkpoints", where)) {
-    found.push_back({json_fingerprint(entry, "fingerprint", where),
+    found.push_back({json_string(entry, "fingerprint", where),
                      read_model_name(json_string(entry, "name", where), where), json_number(entry, "kl", where)});
     if (found.back().fingerprint.empty()) throw InputError(where + ": a 'fingerprint' is empty, expected one");
   }

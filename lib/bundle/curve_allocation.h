@@ -1,7 +1,6 @@
 // Group bit widths of every layer from the measured KL of each side.
 #pragma once
 
-#include <cstdint>
 #include <vector>
 
 #include "bundle/curves.h"

@@ -6,7 +6,7 @@
 
 #include "base/errors.h"
 #include "base/foreign_text.h"
-#include "base/json_range.h"
+#include "base/json.h"
 
 namespace oscar {
 namespace {
@@ -194,12 +194,11 @@ Curves curves_from_json(const Json& json, const std::string& where) {
                      " is not known to this program, which reads " + std::to_string(kCurvesFormatVersion) +
                      "; update the toolchain or measure the curves again");
   }
-  Curves c;
-  c.tool_version = json_string(json, "tool_version", where);
-  c.model_fingerprint = json_string(json, "model_fingerprint", where);
-  c.statistics_sha256 = json_string(json, "statistics_sha256", where);
-  c.options = json_object(json, "options", where);
-  c.text = json_object(json, "text", where);
+  Curves c{.model_fingerprint = json_string(json, "model_fingerprint", where),
+           .statistics_sha256 = json_string(json, "statistics_sha256", where),
+           .tool_version = json_string(json, "tool_version", where),
+           .options = json_object(json, "options", where),
+           .text = json_object(json, "text", where)};
   json_string(c.text, "name", where + ", text");
   c.head_dim = json_int_within(json, "head_dim", where, 32, kMaxHeadDim);
   if (c.head_dim % 32 != 0) throw InputError(where + ": 'head_dim' is no multiple of 32");
@@ -220,9 +219,7 @@ Curves curves_from_json(const Json& json, const std::string& where) {
     }
     c.curves.push_back(std::move(curve));
   }
-  if (c.curves.empty() || c.curves.size() % 2 != 0) {
-    throw InputError(where + ": 'curves' lacks the curve of a side");
-  }
+  if (c.curves.empty() || c.curves.size() % 2 != 0) throw InputError(where + ": 'curves' lacks the curve of a side");
   if (json.contains("end_to_end")) {
     for (const Json& entry : json_array(json, "end_to_end", where))
       c.end_to_end.push_back(read_end_to_end(entry, where + ", end_to_end", c));

@@ -6,11 +6,10 @@
 #include <charconv>
 #include <cstdlib>
 
-#include "base/canonical_json.h"
 #include "base/errors.h"
 #include "base/foreign_text.h"
 #include "base/hash.h"
-#include "base/json_range.h"
+#include "base/json.h"
 #include "checkpoint/model_name.h"
 #include "layout/left_out.h"
 #include "registry/registry.h"
@@ -122,10 +121,9 @@ void read_files(const Json& json, const std::string& where, Manifest& manifest) 
     if (!is_plain_name(name)) {
       throw InputError(where + ": file name " + quote_name(name) + " is not a plain name inside the bundle");
     }
-    BundleFile file;
-    file.sha256 = json_string(entry, "sha256", where + ", files." + name);
-    file.bytes = static_cast<std::uint64_t>(
-        json_int_within(entry, "bytes", where + ", files." + name, 0, std::int64_t{1} << 50));
+    BundleFile file{.sha256 = json_string(entry, "sha256", where + ", files." + name),
+                    .bytes = static_cast<std::uint64_t>(
+                        json_int_within(entry, "bytes", where + ", files." + name, 0, std::int64_t{1} << 50))};
     const auto hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
     if (file.sha256.size() != 64 || !std::all_of(file.sha256.begin(), file.sha256.end(), hex)) {
       throw InputError(where + ": sha256 of " + name + " is " + quote_name(file.sha256) +
@@ -288,7 +286,7 @@ Manifest manifest_from_json(const Json& json, const std::string& where) {
     throw InputError(where + ": 'scope' is " + quote_name(bundle.scope) + ", expected 'layer' or 'head'");
   }
   bundle.model = json_object(json, "model", where);
-  bundle.model_fingerprint = json_fingerprint(bundle.model, "fingerprint", where + ", model");
+  bundle.model_fingerprint = json_string(bundle.model, "fingerprint", where + ", model");
   bundle.model.erase("fingerprint");
   if (bundle.model.contains("name")) {
     bundle.model["name"] = read_model_name(json_string(bundle.model, "name", where + ", model", ""), where);

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/errors.h"
+#include "bundle/curve_allocation.h"
 
 namespace oscar {
 namespace {

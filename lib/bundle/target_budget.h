@@ -16,7 +16,6 @@
 #include <optional>
 #include <vector>
 
-#include "bundle/curve_allocation.h"
 #include "bundle/curves.h"
 
 namespace oscar {

@@ -156,9 +156,7 @@ SideView KvCache::view(std::int64_t layer, std::int64_t id, Side side) const {
   const Sequence& sequence = *sequences_.at(id);
   const Rows& rows = sequence.sides[at(side)].at(as_index(layer));
   const std::int64_t sink = std::min(rows.tokens, w.sink), ring = w.recent + w.flush;
-  SideView view;
-  view.body = w.quantized_end(rows.tokens) - w.sink;
-  view.sink = {rows.sink.data(), sink, 0, w.sink};
+  SideView view{.sink = {rows.sink.data(), sink, 0, w.sink}, .body = w.quantized_end(rows.tokens) - w.sink};
   view.recent = {rows.ring.data(), rows.tokens - sink - view.body, view.body % ring, ring};
   view.pool = pools_[as_index(layer)].data();
   view.table = sequence.table.data();

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "cache/cache_pages.h"
-#include "cache/page_allocator.h"
 #include "layout/cache_windows.h"
 #include "layout/side.h"
 

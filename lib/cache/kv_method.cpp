@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "cache/row_pages.h"
-
 namespace oscar {
 namespace {
 

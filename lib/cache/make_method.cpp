@@ -6,7 +6,6 @@
 #include "base/edit_distance.h"
 #include "base/errors.h"
 #include "cache/kv_method.h"
-#include "methods/engine.h"
 #include "transform/fixed_sides.h"
 
 namespace oscar {
@@ -69,13 +68,11 @@ void refuse_method(const std::string& id, const Bundle* bundle) {
 }
 
 KvMethod make_spec_method(const MethodSpec& description, const ModelConfig& model) {
-  KvMethod method;
-  method.id = description.id;
-  method.source = description.source;
-  method.coder = spec_coder(description, model);
-  method.windows = description.key.windows;
-  method.value_windows = description.value.windows;
-  return method;
+  return {.id = description.id,
+          .source = description.source,
+          .windows = description.key.windows,
+          .value_windows = description.value.windows,
+          .coder = spec_coder(description, model)};
 }
 
 KvMethod make_method(const std::string& id, const ModelConfig& model, const Bundle* bundle,
@@ -97,11 +94,10 @@ KvMethod make_method(const std::string& id, const ModelConfig& model, const Bund
                      "'");
   }
 
-  KvMethod method;
-  method.id = id;
-  method.source = row != nullptr ? row->source : "bundle";
-  method.quantized = own || row->quantized;
-  method.windows = windows;
+  KvMethod method{.id = id,
+                  .source = row != nullptr ? row->source : "bundle",
+                  .quantized = own || row->quantized,
+                  .windows = windows};
   const int d = static_cast<int>(model.head_dim);
   if (from_bundle) {
     use_bundle(method, model, *bundle);

@@ -1,4 +1,4 @@
-#include "cache/page_allocator.h"
+#include "cache/cache_pages.h"
 
 #include <limits>
 #include <stdexcept>

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "codec/codec.h"
 #include "codec/row_math.h"
 #include "layout/float16.h"
+#include "layout/row_code.h"
 
 namespace oscar {
 namespace {

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "base/errors.h"
-#include "base/parallel_ranges.h"
+#include "base/parallel.h"
 #include "cache/kv_method.h"
 #include "cache/row_pages.h"
 #include "cache/rows_coder.h"

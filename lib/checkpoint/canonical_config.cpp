@@ -1,8 +1,6 @@
-#include "checkpoint/canonical_config.h"
-
 #include <string_view>
 
-#include "base/canonical_json.h"
+#include "checkpoint/checkpoint.h"
 
 namespace oscar {
 namespace {

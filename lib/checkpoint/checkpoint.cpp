@@ -3,16 +3,14 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <map>
 #include <set>
 #include <utility>
 
 #include "base/errors.h"
 #include "base/foreign_text.h"
 #include "base/json_rules.h"
-#include "checkpoint/canonical_config.h"
 #include "checkpoint/families/family.h"
-#include "checkpoint/gguf_advice.h"
+#include "checkpoint/model_location.h"
 #include "checkpoint/shard_index.h"
 
 namespace oscar {

@@ -42,7 +42,7 @@ class Checkpoint {
   std::uint64_t weight_bytes() const;                      // 0: the index does not say
   bool has_shards() const { return names_only_.empty(); }
 
-  // "v2:sha256:<hex>". It covers config.json without keys that programs rewrite (canonical_config.h) and every tensor's
+  // "v2:sha256:<hex>". It covers config.json without keys that programs rewrite (canonical_config()) and every tensor's
   // name, dtype and shape. It also covers 4 KiB samples from the start, middle and end of each tensor's data. A
   // fine-tune of the same architecture thus has another fingerprint, and even large models need little reading.
   std::string fingerprint() const;
@@ -62,5 +62,9 @@ class Checkpoint {
   std::uint64_t bytes_of_index_ = 0;
   std::map<std::string, const TensorView*, std::less<>> index_;
 };
+
+// The part of config.json that identifies a model: canonical_json() without the keys that programs rewrite, also in
+// objects whose names end in "_config" (text_config), except quantization_config. docs/format-bundle.md lists them.
+std::string canonical_config(const Json& config);
 
 }  // namespace oscar

@@ -1,4 +1,4 @@
-#include "checkpoint/gguf_advice.h"
+#include "checkpoint/model_location.h"
 
 #include <algorithm>
 #include <array>
@@ -35,9 +35,8 @@ std::string gguf_file_advice(const fs::path& file) {
   return "; convert " + quote_name(name) +
          ": python3 -c \"from transformers import AutoModelForCausalLM as M, AutoTokenizer as T; d, f = " +
          python_text(folder, "DIRECTORY") + ", dict(gguf_file=" + python_text(name, "FILE.gguf") +
-         "); M.from_pretrained(d, dtype='bfloat16', **f).save_pretrained('converted'); "
-         "T.from_pretrained(d, **f).save_pretrained('converted')\" (needs transformers and gguf), and pass --model "
-         "converted";
+         "); M.from_pretrained(d, dtype='bfloat16', **f).save_pretrained('converted'); T.from_pretrained(d, "
+         "**f).save_pretrained('converted')\" (needs transformers and gguf), and pass --model converted";
 }
 
 std::string gguf_advice(const fs::path& directory) {

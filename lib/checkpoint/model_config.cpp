@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
-#include <span>
 #include <stdexcept>
 #include <string_view>
 
 #include "base/edit_distance.h"
 #include "base/errors.h"
 #include "base/foreign_text.h"
-#include "base/json_range.h"
+#include "base/json.h"
 #include "checkpoint/families/family.h"
 #include "checkpoint/layer_types.h"
 #include "checkpoint/rope_config.h"

@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
+#include <set>
 #include <vector>
 
 #include "base/errors.h"
 #include "base/foreign_text.h"
-#include "checkpoint/gguf_advice.h"
+#include "checkpoint/shard_index.h"
 
 namespace oscar {
 namespace {
@@ -122,8 +123,8 @@ ModelLocation locate_model(const std::string& model, const std::string& revision
     if (!path_exists(fs::path(model) / "config.json")) {
       if (path_exists(fs::path(model) / "adapter_config.json")) {
         throw InputError(model +
-                         ": holds an adapter and no model; merge it into its model (merge_and_unload() of peft), "
-                         "save that with its tokenizer, and pass that directory");
+                         ": holds an adapter and no model; merge it into its model (merge_and_unload() of peft), save "
+                         "that with its tokenizer, and pass that directory");
       }
       throw InputError(model + ": has no config.json; expected the directory of a Hugging Face checkpoint" +
                        gguf_advice(model));
@@ -137,8 +138,7 @@ ModelLocation locate_model(const std::string& model, const std::string& revision
   std::error_code ec;
   if (fs::is_regular_file(model, ec)) {
     throw InputError(escape_text(model) +
-                     ": is a file, expected the directory of a Hugging Face checkpoint (the folder "
-                     "with config.json)");
+                     ": is a file, expected the directory of a Hugging Face checkpoint (the folder with config.json)");
   }
   return locate_repository(model, revision, "config.json");
 }
@@ -151,6 +151,29 @@ ModelLocation locate_repository(const std::string& name, const std::string& revi
     throw InputError("the revision " + quote_name(revision) + " is no branch, tag or commit name");
   }
   return locate_in_cache(name, revision, file);
+}
+
+std::vector<fs::path> checkpoint_files(const ModelLocation& location) {
+  constexpr const char* kIndex = "model.safetensors.index.json";
+  std::set<std::string> names = {"config.json",
+                                 "generation_config.json",
+                                 "model.safetensors",
+                                 kIndex,
+                                 "tokenizer.json",
+                                 "tokenizer_config.json",
+                                 "chat_template.jinja",
+                                 "chat_template.json",
+                                 "special_tokens_map.json",
+                                 "added_tokens.json"};
+  std::error_code ec;
+  const fs::path index = location.directory / kIndex;
+  if (fs::is_regular_file(index, ec)) {
+    const std::string text = read_file(index, std::uint64_t{128} << 20);
+    for (const auto& [tensor, file] : parse_shard_index(text, index.string())) names.insert(file);
+  }
+  std::vector<fs::path> files;
+  for (const std::string& name : names) files.push_back(location.directory / name);
+  return files;
 }
 
 }  // namespace oscar

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/files.h"
 
@@ -20,5 +21,21 @@ ModelLocation locate_model(const std::string& model, const std::string& revision
 
 // The same for a repository in the cache whose snapshot must have `file`.
 ModelLocation locate_repository(const std::string& name, const std::string& revision, const std::string& file);
+
+// The files that make up a checkpoint.
+// Configuration, weights, tokenizer and chat template: the files that a command may read. The list includes missing
+// files. InputError for a damaged shard index.
+std::vector<fs::path> checkpoint_files(const ModelLocation& location);
+
+// GGUF files are not supported. This gives the command that converts one to a checkpoint.
+
+// Whether it is a file with a name that ends in .gguf, or that begins as GGUF does.
+bool is_gguf_file(const fs::path& path);
+
+// "; convert MODEL.gguf: python3 -c ..." for the first GGUF file of the directory; empty if there is none.
+std::string gguf_advice(const fs::path& directory);
+
+// The same for one file.
+std::string gguf_file_advice(const fs::path& file);
 
 }  // namespace oscar

@@ -4,8 +4,6 @@
 
 #include "base/errors.h"
 #include "base/foreign_text.h"
-#include "base/log.h"
-#include "base/utf8.h"
 
 namespace oscar {
 namespace {
@@ -18,19 +16,6 @@ bool is_component(std::string_view text) {
   const auto allowed = [](char c) { return is_alphanumeric(c) || c == '.' || c == '_' || c == '-'; };
   return !text.empty() && text != "." && text != ".." && text.front() != '-' &&
          std::all_of(text.begin(), text.end(), allowed);
-}
-
-// Characters of folder names that are harmless inside quotes; they are replaced, not refused.
-bool is_harmless(std::string_view name) {
-  constexpr std::string_view kSigns = " +@=,:()[]~%/._-";
-  if (name.starts_with('-')) return false;  // would become an option in a command
-  for (std::size_t at = 0; at < name.size();) {
-    const Utf8Step step = utf8_step(name, at);
-    if (!step.valid || is_unsafe(step.value)) return false;
-    if (step.bytes == 1 && !is_alphanumeric(name[at]) && kSigns.find(name[at]) == std::string_view::npos) return false;
-    at += step.bytes;
-  }
-  return true;
 }
 
 }  // namespace
@@ -61,13 +46,8 @@ std::string plain_model_name(std::string_view name) {
 
 std::string read_model_name(const std::string& name, const std::string& where) {
   if (name.empty() || is_model_name(name)) return name;
-  if (!is_harmless(name) || name.find("..") != std::string::npos || std::count(name.begin(), name.end(), '/') > 1) {
-    throw InputError(where + ": the model's name is " + quote_name(name) +
-                     ", expected a name or org/name of letters, digits, '.', '_' and '-'");
-  }
-  const std::string plain = plain_model_name(name);
-  log_detail(where + ": the model's name " + quote_name(name) + " is read as '" + plain + "'");
-  return plain;
+  throw InputError(where + ": the model's name is " + quote_name(name) +
+                   ", expected a name or org/name of letters, digits, '.', '_' and '-'");
 }
 
 }  // namespace oscar

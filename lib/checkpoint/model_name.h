@@ -17,9 +17,7 @@ bool is_plain_word(std::string_view word);
 // The nearest valid name: replaces invalid characters with '-'. "" stays "".
 std::string plain_model_name(std::string_view name);
 
-// Converts a name read from a file. "" stays "". Older files recorded folder names unchanged. Spaces, '+' and similar
-// characters, and letters beyond ASCII, go through plain_model_name(). InputError naming `where` for characters that
-// affect a shell, terminal or path.
+// A name read from a file: "" or a valid one. InputError naming `where` for any other.
 std::string read_model_name(const std::string& name, const std::string& where);
 
 }  // namespace oscar

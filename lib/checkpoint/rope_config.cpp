@@ -5,7 +5,7 @@
 
 #include "base/errors.h"
 #include "base/foreign_text.h"
-#include "base/json_range.h"
+#include "base/json.h"
 
 namespace oscar {
 namespace {
@@ -185,10 +185,9 @@ void parse_layered_rope(const Json& config, std::int64_t max_position, const std
     const Json* by_type[] = {non_empty_object(*parameters, "full_attention", where),
                              non_empty_object(*parameters, "sliding_attention", where)};
     if (by_type[0] == nullptr && by_type[1] == nullptr) {
-      throw InputError(
-          where +
-          ": 'rope_parameters' has neither full_attention nor sliding_attention, expected RoPE numbers for "
-          "both types of layer");
+      throw InputError(where +
+                       ": 'rope_parameters' has neither full_attention nor sliding_attention, expected RoPE numbers "
+                       "for both types of layer");
     }
     if (by_type[0] != nullptr) full = *by_type[0];
     if (by_type[1] != nullptr) sliding = *by_type[1];

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/checksum.h"
+#include "base/hash.h"
 #include "base/run_directory.h"
 
 namespace oscar {

@@ -46,9 +46,7 @@ void check_ranges(std::vector<HeaderTensor>& tensors, std::uint64_t data_bytes, 
       throw InputError(where + ": " + tensor_place(t) + " has " + std::to_string(t.end - t.begin) +
                        " bytes, but its shape and dtype need " + std::to_string(*bytes));
     }
-    if (t.begin < covered) {
-      throw InputError(where + ": " + tensor_place(t) + " overlaps the tensor before it");
-    }
+    if (t.begin < covered) throw InputError(where + ": " + tensor_place(t) + " overlaps the tensor before it");
     if (t.begin > covered) {
       throw InputError(where + ": " + std::to_string(t.begin - covered) + " bytes before " + tensor_place(t) +
                        " belong to no tensor");

@@ -1,6 +1,5 @@
 #include "checkpoint/shard_index.h"
 
-#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>

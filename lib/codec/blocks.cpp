@@ -1,6 +1,4 @@
-#include "codec/blocks.h"
-
-#include <algorithm>
+#include "codec/layouts.h"
 
 #include "codec/row_math.h"
 #include "kernels/common/scale_grid.h"

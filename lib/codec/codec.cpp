@@ -5,14 +5,12 @@
 
 #include "base/errors.h"
 #include "base/foreign_text.h"
-#include "codec/blocks.h"
-#include "codec/uniform.h"
-#include "layout/float16.h"
+#include "codec/layouts.h"
 
 namespace oscar {
 namespace {
 
-// The codec of a layout; uniform.h and blocks.h describe its functions.
+// The codec of a layout; layouts.h describes its functions.
 struct LayoutCodec {
   RowEncoder encode;
   decltype(&uniform::decode_rows) decode;

@@ -10,7 +10,6 @@
 #include <array>
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "layout/row_code.h"
 #include "layout/side.h"

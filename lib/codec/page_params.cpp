@@ -1,6 +1,6 @@
 #include "codec/page_params.h"
 
-#include "codec/blocks.h"
+#include "codec/layouts.h"
 #include "layout/float16.h"
 
 namespace oscar {

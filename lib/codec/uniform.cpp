@@ -1,6 +1,4 @@
-#include "codec/uniform.h"
-
-#include <cmath>
+#include "codec/layouts.h"
 
 #include "codec/row_math.h"
 #include "layout/float16.h"

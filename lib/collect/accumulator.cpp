@@ -5,8 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "collect/device_gram.h"
-#include "collect/device_rows.h"
+#include "collect/device_sums.h"
 
 namespace oscar {
 namespace {

@@ -7,9 +7,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "statistics/statistics.h"
 

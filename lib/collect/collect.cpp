@@ -5,15 +5,14 @@
 #include <optional>
 
 #include "base/errors.h"
-#include "base/log.h"
 #include "base/output_file.h"
-#include "base/thread_count.h"
+#include "base/parallel.h"
 #include "collect/collect_phases.h"
 #include "collect/collect_ranks.h"
 #include "collect/collect_work.h"
 #include "collect/collector.h"
 #include "collect/run_record.h"
-#include "model/device_settle.h"
+#include "model/device.h"
 
 namespace oscar {
 namespace {

@@ -8,9 +8,8 @@
 
 #include "base/errors.h"
 #include "collect/accumulator.h"
-#include "collect/mirrored_spool.h"
-#include "model/decoder.h"
-#include "model/device_memory.h"
+#include "collect/spool.h"
+#include "model/device.h"
 #include "model/weights.h"
 
 namespace oscar {
@@ -118,9 +117,7 @@ CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& pl
   const std::uint64_t unsaved = options.device.is_cuda() ? e.output_bytes : 0;  // layers that are in no file yet
   const std::uint64_t running = e.weight_bytes + std::max(working + 2 * layer_bytes, loading) + unsaved;
   e.peak_bytes = resident_bytes() + ids + std::max(running, e.output_bytes);
-  if (options.device.is_cuda()) {
-    e.device_bytes = gpu_bytes(checkpoint, plan, options, longest_step(plan));
-  }
+  if (options.device.is_cuda()) e.device_bytes = gpu_bytes(checkpoint, plan, options, longest_step(plan));
   return e;
 }
 

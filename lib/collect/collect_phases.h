@@ -3,7 +3,7 @@
 
 namespace oscar::phase {
 
-inline constexpr const char* kStarting = "starting";       // loading libraries, options, device, the model's files
+inline constexpr const char* kStarting = "starting";       // options, device, the model's files
 inline constexpr const char* kPrompts = "prompts";         // reading prompts, tokenizing and planning
 inline constexpr const char* kRange = "range";             // the sequence length up to which the model reads well
 inline constexpr const char* kWeights = "weights";         // reading, copying to the device, and hashing

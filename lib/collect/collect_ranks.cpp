@@ -13,12 +13,11 @@
 
 #include "base/errors.h"
 #include "base/interrupt.h"
-#include "base/parallel_tasks.h"
+#include "base/parallel.h"
 #include "collect/collect_phases.h"
 #include "collect/collect_ranks.h"
 #include "model/background_jobs.h"
 #include "statistics/layer_fields.h"
-#include "statistics/layer_merge.h"
 #include "statistics/shard_merge.h"
 #include "statistics/statistics_format.h"
 

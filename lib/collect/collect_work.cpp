@@ -4,14 +4,12 @@
 
 #include <charconv>
 #include <cstring>
-#include <map>
-#include <set>
 #include <span>
 #include <vector>
 
-#include "base/checksum.h"
 #include "base/errors.h"
 #include "base/formatted.h"
+#include "base/hash.h"
 #include "checkpoint/run_tensors.h"
 #include "statistics/layer_fields.h"
 
@@ -145,10 +143,9 @@ LayerMoments load_rank_layer(const fs::path& path) {
 ResumePoint read_point(const SafetensorsFile& file) {
   const Json state = read_state(file);
   const std::string where = file.path().string();
-  ResumePoint point;
-  point.run = json_string(state, "run", where);
-  point.layer = json_int(state, "layer", where);
-  point.step = json_int(state, "step", where);
+  ResumePoint point{.layer = json_int(state, "layer", where),
+                    .step = json_int(state, "step", where),
+                    .run = json_string(state, "run", where)};
   for (const SpoolField& field : kSpoolFields) point.*field.sum = read_sum(state, field.name, where);
   point.sums = layer_of(file);
   point.embedding_energy = tensor_of(file, "embedding_energy");

@@ -7,17 +7,13 @@
 #include <optional>
 
 #include "base/clock.h"
-#include "base/errors.h"
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "base/progress.h"
 #include "collect/collect_phases.h"
 #include "collect/collect_ranks.h"
-#include "collect/collect_report.h"
-#include "collect/collect_work.h"
 #include "collect/finished_layers.h"
 #include "collect/hidden_states.h"
-#include "collect/loss_check.h"
 #include "collect/moment_observer.h"
 #include "collect/run_record.h"
 #include "collect/state_check.h"

@@ -6,12 +6,10 @@
 #include <cmath>
 #include <limits>
 
-#include "base/parallel_tasks.h"
+#include "base/parallel.h"
 #include "collect/accumulator.h"
-#include "collect/device_far_pairs.h"
-#include "collect/device_gram.h"
-#include "collect/device_rows.h"
-#include "model/linear_algebra.h"
+#include "collect/device_sums.h"
+#include "model/device.h"
 
 namespace oscar {
 namespace {

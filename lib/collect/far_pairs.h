@@ -4,7 +4,7 @@
 //   moves the logit by scale q_i e, so keys weigh sum_ij w_ij q_i^T q_i scale^2.
 //   An error e in value j moves the output by p_ij W_O e, so values weigh sum_ij p_ij^2 W_O^T W_O.
 // The sums are streamed in blocks of queries like attention itself, O(T^2) for each sequence; nothing of size [T, T] is
-// held. On a GPU one kernel does the work if it is built for the layer (device_far_pairs.h). On the CPU, sequences of
+// held. On a GPU one kernel does the work if it is built for the layer (device_sums.h). On the CPU, sequences of
 // more queries than FarPairs::cpu_queries give every n-th of them; each stands for the n - 1 after it.
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace oscar {
 
-struct FarSums;  // device_far_pairs.h
+struct FarSums;  // device_sums.h
 
 inline constexpr std::int64_t kFarScores = std::int64_t{1} << 25;  // FP32 scores that a GPU holds at once
 

@@ -3,14 +3,13 @@
 #include <ATen/ATen.h>
 
 #include <exception>
-#include <utility>
 
 #include "collect/accumulator.h"
 #include "collect/collect_phases.h"
-#include "collect/collect_report.h"
-#include "collect/late_number.h"
+#include "collect/device_values.h"
 #include "collect/pre_rope_moments.h"
 #include "collect/residual_energy.h"
+#include "collect/run_record.h"
 #include "collect/unrotation.h"
 
 namespace oscar {
@@ -26,9 +25,7 @@ void warm_up_moments(const ModelConfig& config, const FarPairs& pairs, at::Scala
   const std::int64_t tokens = 64 + (pairs.enabled ? pairs.sink + pairs.recent : 0);
   const at::TensorOptions options = at::TensorOptions(dtype).device(device);
   const SequenceBatch batch{.ids = {0}, .lengths = {tokens}, .starts = {0}};
-  AttentionInput input;
-  input.batch = &batch;
-  input.q = at::ones({tokens, heads, d}, options);
+  AttentionInput input{.batch = &batch, .q = at::ones({tokens, heads, d}, options)};
   input.k = input.v = at::ones({tokens, kv_heads, d}, options);
   const at::Tensor o_weight = at::eye(d, options).repeat({1, heads});  // the columns of each head form a regular matrix
 

@@ -15,8 +15,8 @@
 #include "base/timeline.h"
 #include "collect/collect.h"
 #include "collect/collect_work.h"
+#include "collect/device_values.h"
 #include "collect/far_pairs.h"
-#include "collect/layer_copy.h"
 #include "model/background_jobs.h"
 
 namespace oscar {

@@ -27,9 +27,7 @@ HiddenStates::HiddenStates(const WorkDirectory& work, const Shape& shape, const 
 void HiddenStates::remove_others(std::int64_t first, std::int64_t last) const {
   for (const fs::directory_entry& entry : fs::directory_iterator(work_.path())) {
     const std::string name = entry.path().filename().string();
-    if (!name.starts_with("hidden-") || entry.path() == path_of(first) || entry.path() == path_of(last)) {
-      continue;
-    }
+    if (!name.starts_with("hidden-") || entry.path() == path_of(first) || entry.path() == path_of(last)) continue;
     fs::remove(entry.path());
   }
 }

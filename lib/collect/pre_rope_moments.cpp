@@ -4,9 +4,8 @@
 
 #include <algorithm>
 
-#include "base/errors.h"
 #include "collect/accumulator.h"
-#include "collect/device_rows.h"
+#include "collect/device_sums.h"
 
 namespace oscar {
 namespace {

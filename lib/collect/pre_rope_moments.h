@@ -1,4 +1,4 @@
-// Second moments of keys and queries before RoPE. The moments at any position follow from them (position_average.h of
+// Second moments of keys and queries before RoPE. The moments at any position follow from them (side_moments.h of
 // lib/fit), also at positions that the calibration prompts do not reach.
 #pragma once
 

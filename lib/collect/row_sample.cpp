@@ -1,7 +1,6 @@
 #include "collect/row_sample.h"
 
 #include <algorithm>
-#include <queue>
 #include <tuple>
 
 #include "base/random.h"

@@ -3,24 +3,28 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include <algorithm>
+
+#include "base/formatted.h"
+#include "base/log.h"
+#include "base/parallel.h"
 #include "checkpoint/model_name.h"
 #include "collect/shard.h"
 #include "layout/left_out.h"
 #include "model/decoder.h"
 #include "model/layer.h"
 #include "model/rope.h"
+#include "statistics/layer_fields.h"
+#include "statistics/spectrum.h"
 #include "text/text_hashes.h"
 
 namespace oscar {
-
 namespace {
 
 // A layer without a KV cache that can be quantized, and the reason.
 LeftOutLayer without_cache(const ModelConfig& config, std::int64_t layer) {
   if (config.is_linear(layer)) return {layer, "linear attention, no KV cache", {}};
-  if (config.reads_another(layer)) {
-    return reads_another(layer, config.shared.source[static_cast<std::size_t>(layer)]);
-  }
+  if (config.reads_another(layer)) return reads_another(layer, config.shared.source[static_cast<std::size_t>(layer)]);
   return {
       layer,
       "a window of " + std::to_string(config.span(layer)) + " tokens in heads of another size, which stay as they are",
@@ -58,15 +62,14 @@ Json run_identity(const std::string& fingerprint, const PromptSet& prompts, cons
 Statistics statistics_header(const Checkpoint& checkpoint, const std::string& fingerprint, const PromptSet& prompts,
                              const TokenPlan& plan, const CollectOptions& options, std::int64_t rows_kept) {
   const ModelConfig& config = checkpoint.config();
-  Statistics s;
-  s.model_fingerprint = fingerprint;
-  s.model_name = plain_model_name(checkpoint.location().name);
-  s.architecture = config.architecture;
-  s.query_heads = config.query_heads;
-  s.kv_heads = config.kv_heads;
-  s.head_dim = config.head_dim;
-  s.hidden = config.hidden;
-  s.tokens = plan.tokens;
+  Statistics s{.model_fingerprint = fingerprint,
+               .model_name = plain_model_name(checkpoint.location().name),
+               .architecture = config.architecture,
+               .query_heads = config.query_heads,
+               .kv_heads = config.kv_heads,
+               .head_dim = config.head_dim,
+               .hidden = config.hidden,
+               .tokens = plan.tokens};
   const RopeFrequencies frequencies = common_rope(config);
   s.rope_frequency = frequencies.inverse.to(at::kDouble);
   s.rope_scale = frequencies.attention_factor;
@@ -121,6 +124,43 @@ Statistics empty_shard(const Checkpoint& checkpoint, const std::string& fingerpr
   Statistics s = statistics_header(checkpoint, fingerprint, prompts, plan, options, 0);
   s.layers.resize(static_cast<std::size_t>(checkpoint.config().kv_layers()));
   return s;
+}
+
+void describe_layer(const LayerMoments& moments, std::int64_t layer, LayerReport& report) {
+  const Spectrum q = Spectrum::of(moments.q_gram.mean(0)), o = Spectrum::of(moments.o_gram.mean(0));
+  report.layer = layer;
+  report.q_trace = q.trace;
+  report.q_top8 = q.top8;
+  report.o_trace = o.trace;
+  report.o_top8 = o.top8;
+}
+
+void print_layer(const LayerReport& r, std::int64_t layers) {
+  log_detail(formatted("layer %3lld/%lld %9.0f tokens/s  Q^T Q %.2e, top 8 %5.1f%%  V^T S^T S V %.2e, top 8 %5.1f%%",
+                       static_cast<long long>(r.layer + 1), static_cast<long long>(layers), r.tokens_per_second,
+                       r.q_trace, 100 * r.q_top8, r.o_trace, 100 * r.o_top8));
+}
+
+double drop_empty_far_pairs(Statistics& s) {
+  if (!s.layers.front().far_count.defined()) return 0;
+  // A layer with a sliding window shorter than the recent window has no such pairs; the other layers decide.
+  double queries = 0;
+  for (const LayerMoments& m : s.layers) queries = std::max(queries, m.far_count[0].item<double>());
+  if (queries > 0.0) return queries;
+  for (LayerMoments& m : s.layers)
+    for (const MetricField& field : kFarPairFields) m.*field.tensor = at::Tensor();
+  return 0;
+}
+
+void describe_whole(const Statistics& whole, CollectReport& report) {
+  report.far_queries = 0;
+  parallel_tasks(std::ssize(whole.layers), [&](std::int64_t place) {
+    const auto i = static_cast<std::size_t>(place);
+    describe_layer(whole.layers[i], report.layers[i].layer, report.layers[i]);
+  });
+  for (const LayerMoments& m : whole.layers) {
+    if (m.far_count.defined()) report.far_queries = std::max(report.far_queries, m.far_count[0].item<double>());
+  }
 }
 
 }  // namespace oscar

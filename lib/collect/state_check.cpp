@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
-
 #include "base/errors.h"
 #include "base/log.h"
 #include "statistics/layer_fields.h"

@@ -55,9 +55,7 @@ std::string count(std::int64_t n, const char* noun) { return std::to_string(n) +
 TokenPlan make_token_plan(const PromptSet& prompts, std::int64_t budget, std::int64_t seq_len, bool packed) {
   if (budget < 1) throw UsageError("--tokens must be at least 1");
   if (seq_len < 1) throw UsageError("--seq-len must be at least 1");
-  TokenPlan plan;
-  plan.seq_len = seq_len;
-  plan.packed = packed;
+  TokenPlan plan{.seq_len = seq_len, .packed = packed};
   plan.cut = plan.unused = plan.skipped = Json::array();
   for (std::size_t i = 0; i < prompts.prompts.size(); ++i) {
     const Prompt& prompt = prompts.prompts[i];

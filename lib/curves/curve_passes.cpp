@@ -5,8 +5,7 @@
 #include "attention/cached_attention.h"
 #include "base/errors.h"
 #include "base/interrupt.h"
-#include "curves/mean_divergence.h"
-#include "curves/shared_start.h"
+#include "curves/profile_attention.h"
 #include "text/sequences.h"
 
 namespace oscar {

@@ -14,11 +14,10 @@ CurveText curve_text(const PromptSet& prompts, const std::string& name, std::int
   const bool from_ids = std::all_of(prompts.prompts.begin(), prompts.prompts.end(),
                                     [](const Prompt& prompt) { return prompt.kind == "input_ids"; });
   const std::int64_t max_position = model.max_position;
-  SequenceOptions cut;
-  cut.context = max_position > 0 ? std::min(context, max_position) : context;
-  cut.max_position = max_position;
-  cut.prefix = from_ids ? leading_bos(all, model.bos_token) : leading_special_tokens(tokenizer.get());
-  cut.text_name = name;
+  SequenceOptions cut{.context = max_position > 0 ? std::min(context, max_position) : context,
+                      .max_position = max_position,
+                      .prefix = from_ids ? leading_bos(all, model.bos_token) : leading_special_tokens(tokenizer.get()),
+                      .text_name = name};
   SequenceSet set = cut_sequences(all, cut, windows);
   const auto found = std::ssize(set.sequences);
   if (found < count || set.context < context) {

@@ -10,7 +10,7 @@
 #include "checkpoint/model_config.h"
 #include "text/prompts.h"
 #include "text/sequences.h"
-#include "text/tokenizer/lazy_tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace oscar {
 

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "base/errors.h"
-#include "base/parallel_ranges.h"
+#include "base/parallel.h"
 #include "curves/row_divergence.h"
 
 namespace oscar {

@@ -5,18 +5,16 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
-#include <optional>
 
 #include "base/errors.h"
 #include "base/log.h"
+#include "base/parallel.h"
 #include "base/progress.h"
-#include "base/thread_count.h"
 #include "bundle/curve_allocation.h"
 #include "bundle/target_budget.h"
-#include "curves/choose_profiles.h"
 #include "curves/curve_passes.h"
-#include "model/device_memory.h"
-#include "transform/block_widths.h"
+#include "model/device.h"
+#include "transform/fixed_sides.h"
 #include "transform/profile_allocation.h"
 
 namespace oscar {

@@ -5,10 +5,9 @@
 #include <stdexcept>
 
 #include "attention/basis.h"
-#include "attention/fused_prefill.h"
+#include "attention/fast_prefill.h"
 #include "attention/prefill_core.h"
-#include "attention/reconstruction.h"
-#include "transform/block_widths.h"
+#include "transform/fixed_sides.h"
 
 namespace oscar {
 namespace {

@@ -1,11 +1,10 @@
-#include "curves/shared_start.h"
+#include "curves/profile_attention.h"
 
 #include <ATen/ATen.h>
 
 #include <stdexcept>
 
-#include "attention/fused_prefill.h"
-#include "curves/profile_attention.h"
+#include "attention/fast_prefill.h"
 
 namespace oscar {
 

@@ -38,10 +38,7 @@ struct RankStore::Impl {
 RankStore::RankStore(const RankEnvironment& environment, bool serves, std::chrono::seconds patience)
     : impl_(std::make_unique<Impl>()) {
   impl_->where = environment.address + ":" + std::to_string(environment.port);
-  c10d::TCPStoreOptions options;
-  options.port = environment.port;
-  options.isServer = serves;
-  options.waitWorkers = false;
+  c10d::TCPStoreOptions options{.port = environment.port, .isServer = serves, .waitWorkers = false};
   const auto end = std::chrono::steady_clock::now() + patience;
   while (true) {
     options.timeout = std::min<std::chrono::milliseconds>(kConnectTime, patience);

@@ -4,10 +4,10 @@
 
 #include <chrono>
 
+#include "base/clock.h"
 #include "base/interrupt.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "base/timeline.h"
 
 namespace oscar {
 namespace {

@@ -4,8 +4,8 @@
 #include <chrono>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/interrupt.h"
-#include "base/timeline.h"
 #include "distributed/rank_store.h"
 #include "distributed/rank_watch.h"
 

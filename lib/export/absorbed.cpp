@@ -1,4 +1,4 @@
-#include "export/absorbed.h"
+#include "export/writers.h"
 
 #include <ATen/ATen.h>
 
@@ -15,7 +15,6 @@
 #include "checkpoint/families/family.h"
 #include "checkpoint/shard_index.h"
 #include "export/absorbed_weights.h"
-#include "export/plain_modules.h"
 
 namespace oscar {
 namespace {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "checkpoint/checkpoint.h"
 #include "transform/transform.h"
 #include "weights/stored_weight.h"
@@ -24,5 +25,18 @@ std::vector<StoredWeight> absorbing_weights(const Checkpoint& source, std::int64
 
 // new_biases: adds biases at q, k, v and o that the architecture did not have (zero if nothing is absorbed).
 std::vector<NewTensor> absorb_layer(const Checkpoint& source, const LayerTransform& layer, bool new_biases);
+
+// Tells engines which modules of a quantized checkpoint are now unquantized.
+
+// Adds the modules ("model.layers.0.self_attn.v_proj") to the exclusions in 'quantization_config' of a config.json:
+// - 'ignore' (compressed-tensors, modelopt);
+// - 'modules_to_not_convert' (fp8, awq, mxfp4);
+// - 'dynamic' with a skip pattern (gptq);
+// - lists of other names that already exist.
+// Does nothing without a 'quantization_config'.
+void add_plain_modules(Json& config, const std::vector<std::string>& modules);
+
+// The same for hf_quant_config.json, modelopt's file beside config.json.
+void add_plain_modules_modelopt(Json& file, const std::vector<std::string>& modules);
 
 }  // namespace oscar

@@ -1,13 +1,12 @@
-#include "export/branch_export.h"
+#include "export/writers.h"
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
 #include <cstring>
 
 #include "base/errors.h"
 #include "bundle/manifest.h"
-#include "export/checksums.h"
+#include "export/bundle_copy.h"
 #include "export/export_card.h"
 #include "export/rotation_pt.h"
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "base/formatted.h"
-#include "export/branch_export.h"
+#include "export/writers.h"
 
 namespace oscar {
 namespace {
@@ -97,8 +97,7 @@ std::optional<std::string> branch_unsupported(const ExportFormat& format, const 
   }
   if (format.version == 1 && per_head(bundle)) {
     return "the bundle has one rotation for each KV head, which format sglang-branch cannot carry; export it as "
-           "sglang-branch-v2, or "
-           "fit with --scope layer";
+           "sglang-branch-v2, or fit with --scope layer";
   }
   for (const std::int64_t window : {bundle.windows.sink, bundle.windows.recent}) {
     if (window % format.window_step != 0) {

@@ -4,10 +4,9 @@
 
 #include <cerrno>
 #include <cstring>
-#include <set>
+#include <sstream>
 
 #include "base/errors.h"
-#include "base/foreign_text.h"
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/open_regular.h"
@@ -76,6 +75,33 @@ std::vector<std::string> copy_bundle(const fs::path& bundle, const fs::path& dir
     write_file_atomic(directory / folder / kCheckpointsName, read_file(path));  // load_bundle() has checked it
     names.push_back(prefix + kCheckpointsName);
   }
+  return names;
+}
+
+namespace {
+
+// Each line: 64 digits, two spaces, the name.
+std::set<std::string> listed_files(const fs::path& directory) {
+  std::set<std::string> names;
+  std::error_code ec;
+  if (!fs::is_regular_file(directory / kChecksumsName, ec)) return names;
+  std::istringstream lines(read_file(directory / kChecksumsName, 1 << 20));
+  constexpr std::size_t kName = 66;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.size() > kName) names.insert(line.substr(kName));
+  }
+  return names;
+}
+
+}  // namespace
+
+DirectoryKind checksummed_directory() { return {kChecksumsName, listed_files}; }
+
+std::vector<std::string> write_checksums(const fs::path& directory, std::vector<std::string> names) {
+  std::string lines;
+  for (const std::string& name : names) lines += sha256_file(directory / name) + "  " + name + "\n";
+  write_file_atomic(directory / kChecksumsName, lines);
+  names.emplace_back(kChecksumsName);
   return names;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/files.h"
+#include "bundle/atomic_directory.h"
 
 namespace oscar {
 
@@ -20,5 +21,15 @@ constexpr const char* kBundleFolder = "oscar_bundle";
 std::vector<std::string> copy_bundle(const fs::path& bundle, const fs::path& directory,
                                      const std::string& folder = kBundleFolder,
                                      const std::set<std::string>& left_out = {});
+
+// SHA256SUMS of an export, for `sha256sum -c`. oscar-export also uses it to recognize its own directories.
+
+inline constexpr const char* kChecksumsName = "SHA256SUMS";
+
+// Directories with such a file; they own the files that it names.
+DirectoryKind checksummed_directory();
+
+// Writes the file for `names`, which are relative to the directory. Returns `names` followed by its own name.
+std::vector<std::string> write_checksums(const fs::path& directory, std::vector<std::string> names);
 
 }  // namespace oscar

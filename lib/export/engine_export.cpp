@@ -1,4 +1,4 @@
-#include "export/engine_export.h"
+#include "export/writers.h"
 
 #include <sstream>
 
@@ -6,7 +6,6 @@
 #include "base/shell.h"
 #include "bundle/model_card.h"
 #include "export/bundle_copy.h"
-#include "export/checksums.h"
 #include "export/engine_limits.h"
 #include "export/export_card.h"
 

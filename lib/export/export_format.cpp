@@ -4,12 +4,8 @@
 
 #include "base/edit_distance.h"
 #include "base/errors.h"
-#include "export/absorbed.h"
-#include "export/branch_export.h"
-#include "export/engine_export.h"
 #include "export/engine_limits.h"
-#include "export/hub_export.h"
-#include "export/transformers_export.h"
+#include "export/writers.h"
 
 namespace oscar {
 namespace {

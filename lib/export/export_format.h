@@ -3,7 +3,6 @@
 // functions.
 #pragma once
 
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>

@@ -21,12 +21,6 @@ const Json* find_evaluated(const Json& report, const std::string& where,
 }
 
 void check_form(const Json& evaluated, const std::string& where, const ServedForm& form) {
-  if (!evaluated.contains("served_as")) {
-    throw InputError(where +
-                     ": does not say in which form the bundle was evaluated, as reports of older versions do not; "
-                     "evaluate it again with oscar-verify --as " +
-                     form.format);
-  }
   const std::string found = json_string(json_object(evaluated, "served_as", where), "format", where + ", served_as");
   if (found == form.format) return;
   // The hub's folder is the bundle itself.
@@ -86,7 +80,7 @@ void check_export_report(const Json& report, const std::string& where, const Ser
                      std::to_string(kReportFormatVersion) + "; evaluate the bundle again with oscar-verify --as " +
                      form.format);
   }
-  const std::string fingerprint = json_fingerprint(json_object(report, "model", where), "fingerprint", where);
+  const std::string fingerprint = json_string(json_object(report, "model", where), "fingerprint", where);
   if (!form.bundle.model_fingerprint.empty() && !serves_checkpoint(form.bundle, fingerprint)) {
     throw InputError(where + ": is the report of another model (fingerprint " + quote_name(fingerprint) +
                      ", the bundle has " + form.bundle.model_fingerprint + ")");

@@ -1,12 +1,10 @@
-#include "export/hub_export.h"
+#include "export/writers.h"
 
 #include <algorithm>
 #include <sstream>
 
 #include "bundle/model_card.h"
-#include "checkpoint/checkpoint.h"
 #include "export/bundle_copy.h"
-#include "export/checksums.h"
 #include "export/engine_limits.h"
 #include "export/export_card.h"
 

@@ -77,7 +77,7 @@ Record record_of(const RotationFile& file, const std::string& name) {
   const std::string where = name + ", calibration";
   if (!calibration.contains("clip_ratio")) return record;
   if (calibration.contains("model_fingerprint")) {
-    record.fingerprint = json_fingerprint(calibration, "model_fingerprint", where);
+    record.fingerprint = json_string(calibration, "model_fingerprint", where);
   }
   const Json& clip = json_object(calibration, "clip_ratio", where);
   record.key_clip = recorded_ratio(clip, "key", where + ".clip_ratio");
@@ -136,9 +136,7 @@ Bundle bundle_from_rotations(const RotationFile& key, const std::string& key_nam
     throw InputError(value_name + ": records another model, other clip ratios, windows or groups than " + key_name +
                      "; the two are not of one export");
   }
-  Bundle bundle;
-  bundle.method = kPublishedMethod;
-  bundle.scope = "layer";
+  Bundle bundle{.method = kPublishedMethod, .scope = "layer"};
   for (std::size_t i = 0; i < key.layers.size(); ++i) {
     const RotationLayer& k = key.layers[i];
     const RotationLayer& v = value.layers[i];
@@ -151,9 +149,7 @@ Bundle bundle_from_rotations(const RotationFile& key, const std::string& key_nam
       throw InputError(value_name + ": " + layer + " has " + std::to_string(v.heads()) + " KV heads, " + key_name +
                        " has " + std::to_string(k.heads()) + "; the two do not belong together");
     }
-    LayerTransform transform;
-    transform.layer = k.layer;
-    transform.head_dim = k.head_dim();
+    LayerTransform transform{.layer = k.layer, .head_dim = k.head_dim()};
     const std::int64_t mean_heads = k.k_mean.empty() ? 0 : k.k_mean.shape.front();
     transform.kv_heads = std::max({k.heads(), v.heads(), mean_heads, std::int64_t{1}});
     if (transform.kv_heads > 1) bundle.scope = "head";

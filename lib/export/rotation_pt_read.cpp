@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <functional>
 #include <optional>
 
 #include "base/errors.h"
@@ -86,10 +85,7 @@ class Reader {
   }
 
   RotationLayer bare(std::int64_t id, const PtTensor& tensor) {
-    RotationLayer out;
-    out.layer = id;
-    out.rotation = matrix(tensor, "layer " + std::to_string(id));
-    return out;
+    return {.layer = id, .rotation = matrix(tensor, "layer " + std::to_string(id))};
   }
 
   void finish(RotationFile* out) const {
@@ -195,9 +191,7 @@ class Reader {
     const auto& s = tensor.shape;
     const bool square = (s.size() == 2 || (s.size() == 3 && s[0] >= 1 && s[0] <= kMaxHeads)) &&
                         s[s.size() - 1] == s[s.size() - 2] && s.back() >= 1 && s.back() <= kMaxDim;
-    if (!square) {
-      fail(name + " has a rotation of shape " + tensor.shape_text() + ", expected [d, d] or [heads, d, d]");
-    }
+    if (!square) fail(name + " has a rotation of shape " + tensor.shape_text() + ", expected [d, d] or [heads, d, d]");
     return array(tensor, name + " 'rotation'");
   }
 
@@ -231,9 +225,7 @@ std::optional<std::int64_t> id_of(const fs::path& path) {
 }
 
 RotationFile read_folder(const fs::path& folder) {
-  RotationFile out;
-  out.objective = "bare";
-  out.source_grouping = "layer";
+  RotationFile out{.objective = "bare", .source_grouping = "layer"};
   const std::string where = folder.string();
   Reader reader(where);
   std::error_code ec;
@@ -245,9 +237,7 @@ RotationFile read_folder(const fs::path& folder) {
   for (const fs::path& path : paths) {
     const PtValue value = read_torch_pt(path);
     const auto* tensor = value.as<PtTensor>();
-    if (tensor == nullptr) {
-      throw InputError(path.string() + ": holds " + value.type_name() + ", expected one tensor");
-    }
+    if (tensor == nullptr) throw InputError(path.string() + ": holds " + value.type_name() + ", expected one tensor");
     out.layers.push_back(reader.bare(*id_of(path), *tensor));
   }
   if (out.layers.empty()) throw InputError(where + ": has no files named layer_<number>.pt");
@@ -271,12 +261,8 @@ RotationFile read_rotation_pt(const fs::path& path) {
   const auto* tensor = value.as<PtTensor>();
   if (tensor == nullptr) return parse_rotation_pt(value, path.string());
   const auto id = id_of(path);
-  if (!id) {
-    throw InputError(path.string() + ": holds one tensor without a layer number; name it layer_<number>.pt");
-  }
-  RotationFile out;
-  out.objective = "bare";
-  out.source_grouping = "layer";
+  if (!id) throw InputError(path.string() + ": holds one tensor without a layer number; name it layer_<number>.pt");
+  RotationFile out{.objective = "bare", .source_grouping = "layer"};
   const std::string where = path.string();
   Reader reader(where);
   out.layers.push_back(reader.bare(*id, *tensor));

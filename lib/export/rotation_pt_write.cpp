@@ -1,4 +1,3 @@
-#include <algorithm>
 
 #include "base/errors.h"
 #include "export/rotation_pt.h"

@@ -1,12 +1,10 @@
-#include "export/transformers_export.h"
+#include "export/writers.h"
 
 #include <sstream>
 
 #include "base/hash.h"
-#include "base/json.h"
 #include "bundle/model_card.h"
 #include "export/bundle_copy.h"
-#include "export/checksums.h"
 #include "export/export_card.h"
 
 namespace oscar {
@@ -24,8 +22,7 @@ std::string generate_py(const std::string& tool_version, const std::string& mani
          "    from oscar_kv.hf.generate import generate_with\n"
          "except ImportError as error:\n"
          "    raise ImportError(\"the 2-bit KV cache needs the Python package of the OSCAR toolchain, which is on no "
-         "package "
-         "index: \"\n"
+         "package index: \"\n"
          "                      \"install the wheel that its scripts/wheel builds\") from error\n"
          "\n"
          "MANIFEST_SHA256 = \"" +
@@ -44,17 +41,15 @@ std::string card(const ServedForm& form, const ExportOptions& options) {
   out << card_head(form.bundle, "2-bit KV cache for transformers")
       << "## Generate\n\n"
          "The Python package oscar-kv serves the bundle (the wheel that `scripts/wheel` builds; it is on no package "
-         "index). Copy "
-         "`custom_generate` and `oscar_bundle` into the model's directory or repository; a model that is loaded from "
-         "there has the cache in its `generate()`:\n\n"
+         "index). Copy `custom_generate` and `oscar_bundle` into the model's directory or repository; a model that is "
+         "loaded from there has the cache in its `generate()`:\n\n"
          "```python\nmodel = AutoModelForCausalLM.from_pretrained(DIRECTORY, trust_remote_code=True)\n"
          "model.generate(ids, max_new_tokens=100)\n```\n\n"
          "A model from elsewhere uses it for one call, with both paths as they are on your machine:\n\n"
          "```python\nmodel.generate(ids, max_new_tokens=100, trust_remote_code=True,\n"
          "               custom_generate=\"serving\", oscar_bundle=\"serving/oscar_bundle\")\n```\n\n"
          "`oscar_kv.attach(model, \"serving/oscar_bundle\")` does the same without remote code. `SHA256SUMS` is "
-         "checked "
-         "with `sha256sum -c`.\n\n";
+         "checked with `sha256sum -c`.\n\n";
   return out.str() + measured_section(form.format, options.report ? &*options.report : nullptr) + "\n" +
          provenance_section(form.bundle);
 }

@@ -1,4 +1,4 @@
-#include "fit/balanced_fit.h"
+#include "fit/layer_fits.h"
 
 #include <ATen/ATen.h>
 
@@ -9,7 +9,7 @@
 #include "fit/metric_fit.h"
 #include "fit/waterfill.h"
 #include "registry/registry.h"
-#include "transform/block_widths.h"
+#include "transform/fixed_sides.h"
 
 namespace oscar {
 namespace {
@@ -81,10 +81,9 @@ void note_rotating_mean(const Statistics& s, const FitOptions& o, const std::vec
   double least = 1.0;
   for (const double gain : rotated_mean_gains(s, o, moments)) least = std::min(least, std::max(gain, 0.0));
   if (least > kMostlyMean) return;
-  warnings.push_back(
-      formatted("in one layer %.1f%% of what keys weigh is their mean before RoPE (biases): --center rope stores them "
-                "without it",
-                100.0 * (1.0 - least)));
+  warnings.push_back(formatted(
+      "in one layer %.1f%% of what keys weigh is their mean before RoPE (biases): --center rope stores them without it",
+      100.0 * (1.0 - least)));
 }
 
 // Warns of statistics that lack the moments for these methods.
@@ -92,8 +91,7 @@ void note_missing_metrics(const FitOptions& o, FitResult& result) {
   if (!result.far() && o.metric == MetricSource::kAuto) {
     result.warnings.push_back(
         "the statistics hold no metrics of query-key pairs outside the windows: Q^T Q and W_O^T W_O take their place, "
-        "and layers are weighed "
-        "by them; collect again with sequences longer than both windows");
+        "and layers are weighed by them; collect again with sequences longer than both windows");
   }
 }
 

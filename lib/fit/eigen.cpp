@@ -7,7 +7,7 @@
 
 #include "base/errors.h"
 #include "base/formatted.h"
-#include "base/parallel_tasks.h"
+#include "base/parallel.h"
 #include "fit/eigen_batched.h"
 
 namespace oscar {

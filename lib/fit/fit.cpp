@@ -6,15 +6,13 @@
 #include <array>
 
 #include "base/errors.h"
-#include "fit/balanced_fit.h"
 #include "fit/clip_search.h"
 #include "fit/fit_phases.h"
 #include "fit/fit_rows.h"
 #include "fit/for_each_head.h"
-#include "fit/orthogonal_fit.h"
+#include "fit/layer_fits.h"
 #include "fit/predict.h"
 #include "registry/registry.h"
-#include "statistics/pre_rope_mean.h"
 
 namespace oscar {
 namespace {
@@ -48,8 +46,8 @@ void check_options(const Statistics& s, const FitOptions& o) {
   if (o.context < 0) throw UsageError("--context " + std::to_string(o.context) + " is no number of tokens");
   if (s.rope_reach > 0 && o.context > s.rope_reach) {
     throw InputError("--context " + std::to_string(o.context) + " is beyond " + std::to_string(s.rope_reach) +
-                     " tokens, up to which RoPE of this model has the frequencies of the statistics; collect them "
-                     "with sequences of the length that is served, or pass a shorter --context");
+                     " tokens, up to which RoPE of this model has the frequencies of the statistics; collect them with "
+                     "sequences of the length that is served, or pass a shorter --context");
   }
   if (o.center == Center::kRope && method.metric_aware() && o.context == 0) {
     throw UsageError("--center rope is fitted to the positions of a context: pass a --context above 0");
@@ -67,8 +65,7 @@ void note_rank(const Statistics& s, std::vector<std::string>& warnings) {
   if (s.tokens < s.head_dim) {
     warnings.push_back("the statistics hold " + std::to_string(s.tokens) + " tokens, fewer than head_dim " +
                        std::to_string(s.head_dim) +
-                       ": directions that never occurred are in arbitrary order; collect "
-                       "a few thousand tokens");
+                       ": directions that never occurred are in arbitrary order; collect a few thousand tokens");
   }
 }
 
@@ -104,8 +101,8 @@ void search_clips(const Statistics& s, const FitOptions& o, const std::vector<La
   if (!result.far() && !fitted_method(o.method).metric_aware() && o.metric == MetricSource::kAuto) {
     result.warnings.push_back(
         "the statistics hold no metrics of query-key pairs outside the windows: Q^T Q and W_O^T W_O weigh errors in "
-        "the clip search, and all "
-        "layers count alike for the one clip; collect again with sequences longer than both windows");
+        "the clip search, and all layers count alike for the one clip; collect again with sequences longer than both "
+        "windows");
   }
   for (const Side side : {Side::kKey, Side::kValue}) {
     std::vector<SideTransform> transforms;

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "fit/metric_fit.h"
 #include "fit/side_moments.h"
-#include "fit/transform_check.h"
 #include "transform/transform.h"
 
 namespace oscar {

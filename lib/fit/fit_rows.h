@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "bundle/bundle.h"
 #include "statistics/statistics.h"
 
 namespace oscar {
@@ -27,5 +28,15 @@ struct LayerRows {
 // samples. Tokens of the first `sink` positions are omitted, since they are never quantized. Uses at most max_rows
 // tokens. Fewer than two usable tokens give empty halves.
 LayerRows split_rows(const Statistics& statistics, std::size_t layer, std::int64_t sink, std::int64_t max_rows);
+
+// Rows of the statistics that a bundle carries for the self-check of engines (CheckRows in bundle/bundle.h).
+
+inline constexpr std::int64_t kMostCheckRows = 192;          // three pages of 64 tokens
+inline constexpr std::int64_t kCheckQueries = 8;             // of the newest rows
+inline constexpr std::int64_t kMostCheckBytes = 32'000'000;  // of all layers
+
+// The first tokens of the row sample, in the order of their positions: as many as fit into the bytes. Like the sample,
+// they depend only on the seed and the prompts. Empty if the statistics hold no rows.
+CheckRows check_rows_of(const Statistics& statistics);
 
 }  // namespace oscar

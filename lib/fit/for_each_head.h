@@ -8,7 +8,7 @@
 
 #include "base/errors.h"
 #include "base/interrupt.h"
-#include "base/parallel_tasks.h"
+#include "base/parallel.h"
 
 namespace oscar {
 

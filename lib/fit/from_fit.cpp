@@ -4,7 +4,7 @@
 
 #include "bundle/calibration_hashes.h"
 #include "bundle/manifest.h"
-#include "fit/check_rows.h"
+#include "fit/fit_rows.h"
 #include "layout/left_out.h"
 #include "registry/registry.h"
 #include "transform/compose.h"

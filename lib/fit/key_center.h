@@ -2,7 +2,6 @@
 // (model/rope_phases.h), or the mean of cached keys.
 #pragma once
 
-#include <cstdint>
 #include <vector>
 
 #include "fit/fit_options.h"

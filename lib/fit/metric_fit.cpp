@@ -10,7 +10,6 @@
 #include "fit/fit_rows.h"
 #include "fit/for_each_head.h"
 #include "fit/predict.h"
-#include "fit/side_moments.h"
 #include "transform/compose.h"
 
 namespace oscar {

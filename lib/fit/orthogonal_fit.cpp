@@ -1,4 +1,4 @@
-#include "fit/orthogonal_fit.h"
+#include "fit/layer_fits.h"
 
 #include <ATen/ATen.h>
 
@@ -11,7 +11,7 @@
 #include "fit/predict.h"
 #include "fit/targets.h"
 #include "registry/registry.h"
-#include "statistics/pre_rope_mean.h"
+#include "statistics/statistics.h"
 #include "transform/compose.h"
 #include "transform/fixed_sides.h"
 

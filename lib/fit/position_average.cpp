@@ -1,4 +1,4 @@
-#include "fit/position_average.h"
+#include "fit/side_moments.h"
 
 #include <ATen/ATen.h>
 

@@ -52,12 +52,11 @@ SideCosts side_costs(const Statistics& statistics, Side side, MetricSource sourc
 
 HeadProblem make_problem(const Statistics& statistics, std::size_t layer, std::int64_t head, const RowSet& rows,
                          const RowCode& code, Encoder encoder) {
-  HeadProblem problem;
-  problem.q = rows.q[head];
-  problem.k = rows.k[head];
-  problem.v = rows.v[head];
-  problem.rope_phases = rows.rope_phases;
-  problem.output_metric = statistics.layers[layer].wo_gram[head];
+  HeadProblem problem{.q = rows.q[head],
+                      .k = rows.k[head],
+                      .v = rows.v[head],
+                      .output_metric = statistics.layers[layer].wo_gram[head],
+                      .rope_phases = rows.rope_phases};
   if (!(problem.output_metric.diagonal().sum().item<double>() > 0.0)) {
     problem.output_metric = at::eye(statistics.head_dim, at::kDouble);
   }

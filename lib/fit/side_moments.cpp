@@ -7,7 +7,6 @@
 #include <stdexcept>
 
 #include "base/errors.h"
-#include "statistics/pre_rope_mean.h"
 
 namespace oscar {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "base/errors.h"
-#include "base/parallel_tasks.h"
+#include "base/parallel.h"
 #include "statistics/all_finite.h"
 
 namespace oscar {
@@ -34,9 +34,7 @@ void check_tensor(const at::Tensor& tensor, const std::string& name, at::IntArra
   if (tensor.sizes() != shape) {
     throw InputError(name + ": has shape " + shape_text(tensor.sizes()) + ", expected " + shape_text(shape));
   }
-  if (!all_finite(tensor)) {
-    throw NumericalError(name + ": holds NaN or infinity; collect the statistics again");
-  }
+  if (!all_finite(tensor)) throw NumericalError(name + ": holds NaN or infinity; collect the statistics again");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "fit/transform_check.h"
+#include "fit/metric_fit.h"
 
 #include <ATen/ATen.h>
 

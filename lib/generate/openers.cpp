@@ -1,4 +1,4 @@
-#include "generate/openers.h"
+#include "generate/row_script.h"
 
 namespace oscar {
 

@@ -3,7 +3,6 @@
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/random.h"
-#include "generate/openers.h"
 #include "text/sequences.h"
 
 namespace oscar {
@@ -16,9 +15,7 @@ constexpr const char* kAnswer = "ANSWER0";  // placeholder for an answer while a
 Json message(const char* role, const std::string& content) { return {{"role", role}, {"content", content}}; }
 
 std::string render(const ChatTemplate& chat, Json messages) {
-  ChatInput input;
-  input.messages = std::move(messages);
-  input.add_generation_prompt = true;
+  ChatInput input{.messages = std::move(messages), .add_generation_prompt = true};
   return chat.render(input);
 }
 

@@ -64,4 +64,9 @@ class ScriptBook {
   std::string fault_;
 };
 
+// Openings of calibration text, written for this project: texts of many kinds, and questions for a chat. The model
+// continues them freely.
+const std::vector<std::string>& text_openers();
+const std::vector<std::string>& questions();
+
 }  // namespace oscar

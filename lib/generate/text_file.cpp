@@ -1,4 +1,4 @@
-#include "generate/text_file.h"
+#include "generate/write_text.h"
 
 #include "base/errors.h"
 

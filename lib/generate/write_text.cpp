@@ -8,10 +8,10 @@
 #include "base/errors.h"
 #include "base/interrupt.h"
 #include "base/log.h"
+#include "base/parallel.h"
 #include "base/progress.h"
 #include "base/random.h"
 #include "base/run_directory.h"
-#include "base/thread_count.h"
 #include "generate/sample_token.h"
 #include "registry/registry.h"
 
@@ -136,9 +136,7 @@ class TextWriter {
 
   // A row replayed from its start: its forced tokens follow from its tokens.
   RowState replay(std::int64_t row) const {
-    RowState state;
-    state.row = row;
-    state.forced = book_.begin(row);
+    RowState state{.row = row, .forced = book_.begin(row)};
     for (const std::int32_t token : rows_[static_cast<std::size_t>(row)]) state.append(book_, token);
     return state;
   }

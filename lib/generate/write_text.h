@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "base/json.h"
 #include "generate/row_script.h"
 #include "model/decoder.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace oscar {
 
@@ -57,5 +59,13 @@ TextRows write_text(Decoder& decoder, const ScriptBook& book, const TextRequest&
 
 // Removes the files of a run in its work directory, if it exists.
 void forget_text(const TextRequest& request);
+
+// Rows that a model wrote, as a prompt file: JSON rows {"input_ids", "decoded"}, which oscar-collect reads and people
+// can inspect. The first row also records under "written" how the text was made.
+
+void save_text(const fs::path& file, const TextRows& rows, const Tokenizer& tokenizer, const Json& written);
+
+// The record in the first row; nullopt if it has none. InputError: unreadable.
+std::optional<Json> written_record(const fs::path& file);
 
 }  // namespace oscar

@@ -2,7 +2,7 @@
 
 #include "base/errors.h"
 #include "base/foreign_text.h"
-#include "base/json_range.h"
+#include "base/json.h"
 
 namespace oscar {
 namespace {

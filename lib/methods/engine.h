@@ -10,7 +10,6 @@
 
 #include "checkpoint/model_config.h"
 #include "layout/side.h"
-#include "methods/tile_codes.h"
 #include "registry/method_spec.h"
 
 namespace oscar {

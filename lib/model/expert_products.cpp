@@ -1,4 +1,4 @@
-#include "model/expert_products.h"
+#include "model/experts.h"
 
 #include <ATen/ATen.h>
 

@@ -1,8 +1,10 @@
-#include "model/expert_weights.h"
+#include "model/experts.h"
 
 #include <ATen/ATen.h>
 
 #include <map>
+
+#include "model/weights.h"
 
 namespace oscar {
 namespace {

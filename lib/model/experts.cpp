@@ -6,8 +6,6 @@
 #include <limits>
 #include <tuple>
 
-#include "model/expert_products.h"
-
 namespace oscar {
 namespace {
 
@@ -35,9 +33,7 @@ at::Tensor expert_block(const at::Tensor& x, const at::Tensor& routed, const Lay
   const at::Tensor given = routing.weights.to(at::kFloat).unsqueeze(2);
   const at::Tensor weights = pieces.weighed_inputs ? at::ones_like(given) : given;
   at::Tensor sum = at::zeros(x.sizes(), x.options().dtype(at::kFloat));
-  for (std::int64_t j = 0; j < chosen; ++j) {
-    sum.addcmul_(by_token.select(1, j).to(at::kFloat), weights.select(1, j));
-  }
+  for (std::int64_t j = 0; j < chosen; ++j) sum.addcmul_(by_token.select(1, j).to(at::kFloat), weights.select(1, j));
   return sum.to(x.scalar_type());
 }
 

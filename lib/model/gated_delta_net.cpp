@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "model/gated_delta_rule.h"
 #include "model/layer.h"
 
 namespace oscar {
@@ -56,11 +55,10 @@ at::Tensor mixed(const LinearAttention& c, const LayerWeights& w, const Block& x
     const at::Tensor unit = to_unit_length(heads(first, c.key_heads, c.key_dim));
     return shared == 1 ? unit : unit.repeat_interleave(shared, 1);
   };
-  DeltaRuleInput rule;
-  rule.q = keys(0) * (1.0 / std::sqrt(static_cast<double>(c.key_dim)));
-  rule.k = keys(c.keys());
-  rule.v = heads(2 * c.keys(), c.value_heads, c.value_dim);
-  rule.beta = x.beta.sigmoid().to(at::kFloat).transpose(1, 2);
+  DeltaRuleInput rule{.q = keys(0) * (1.0 / std::sqrt(static_cast<double>(c.key_dim))),
+                      .k = keys(c.keys()),
+                      .v = heads(2 * c.keys(), c.value_heads, c.value_dim),
+                      .beta = x.beta.sigmoid().to(at::kFloat).transpose(1, 2)};
   const at::Tensor softplus = at::softplus(x.decay.to(at::kFloat) + w.linear_decay_bias);
   rule.log_decay = (softplus * w.linear_log_rate.exp().neg()).transpose(1, 2);
   DeltaRuleOutput out =

@@ -1,11 +1,11 @@
-#include "model/gated_delta_rule.h"
+#include "model/gated_delta_net.h"
 
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <vector>
 
-#include "model/linear_algebra.h"
+#include "model/device.h"
 
 namespace oscar {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
-#include "model/device_settle.h"
+#include "model/device.h"
 
 namespace oscar {
 namespace {

@@ -7,7 +7,7 @@
 #include <numbers>
 
 #include "base/errors.h"
-#include "base/parallel_ranges.h"
+#include "base/parallel.h"
 #include "model/turned_rows.h"
 
 namespace oscar {
@@ -198,11 +198,9 @@ at::Tensor query_scales(const QueryScale& scale, const SequenceBatch& batch, at:
 RopeTable rope_table(const RopeFrequencies& frequencies, const SequenceBatch& batch, at::ScalarType dtype,
                      at::Device device) {
   const at::Tensor angles = at::outer(positions_of(batch).to(device), frequencies.inverse.to(device)).unsqueeze(1);
-  RopeTable table;
-  table.interleaved = frequencies.interleaved;
-  table.cos = angles.cos().mul_(frequencies.attention_factor).to(dtype);
-  table.sin = angles.sin().mul_(frequencies.attention_factor).to(dtype);
-  return table;
+  return {.cos = angles.cos().mul_(frequencies.attention_factor).to(dtype),
+          .sin = angles.sin().mul_(frequencies.attention_factor).to(dtype),
+          .interleaved = frequencies.interleaved};
 }
 
 at::Tensor apply_rope(const at::Tensor& x, const RopeTable& table) {

@@ -14,7 +14,7 @@
 
 #include "base/errors.h"
 #include "base/foreign_text.h"
-#include "model/expert_weights.h"
+#include "model/experts.h"
 #include "weights/weight_format.h"
 
 namespace oscar {
@@ -182,12 +182,11 @@ void refuse_ignored(const Checkpoint& checkpoint, const Family& family, const st
       continue;
     }
     if (!changes_nothing(name) && !is_empty_bias(checkpoint, name)) {
-      throw InputError(
-          "The checkpoint " + where(checkpoint) + " holds " + quote_name(name) + ", but " +
-          checkpoint.config().architecture +
-          " with this config.json would ignore it, so that results would differ; correct config.json "
-          "(architectures, attention_bias, mlp_bias, number of experts), or use the BF16 checkpoint of the "
-          "model where the tensor belongs to a quantization.");
+      throw InputError("The checkpoint " + where(checkpoint) + " holds " + quote_name(name) + ", but " +
+                       checkpoint.config().architecture +
+                       " with this config.json would ignore it, so that results would differ; correct config.json "
+                       "(architectures, attention_bias, mlp_bias, number of experts), or use the BF16 checkpoint of "
+                       "the model where the tensor belongs to a quantization.");
     }
   }
 }

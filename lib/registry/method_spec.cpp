@@ -1,7 +1,6 @@
 #include "registry/method_spec.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/errors.h"
 

@@ -9,12 +9,7 @@ namespace {
 constexpr std::int64_t kResidual = 128;  // residual length of KIVI
 
 SideCode side(CacheCode code, int bits, int group, CacheWindows windows = {0, 0, 1}) {
-  SideCode s;
-  s.code = code;
-  s.bits = bits;
-  s.group = group;
-  s.windows = windows;
-  return s;
+  return {.group = group, .code = code, .bits = bits, .windows = windows};
 }
 
 SideCode channels(SideCode s) {

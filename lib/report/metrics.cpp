@@ -35,28 +35,25 @@ KlMetrics summarize_kl(const std::vector<SequenceScores>& sequences, const Boots
   std::vector<double> values = gather(sequences, kl_of);
   const MeanAndError mean = mean_and_error(values);
   std::sort(values.begin(), values.end());
-  KlMetrics kl;
-  kl.mean = mean.mean;
-  kl.standard_error = mean.standard_error;
-  kl.min = values.front();
-  kl.p001 = quantile_sorted(values, 0.001);
-  kl.p01 = quantile_sorted(values, 0.01);
-  kl.p05 = quantile_sorted(values, 0.05);
-  kl.p10 = quantile_sorted(values, 0.1);
-  kl.median = quantile_sorted(values, 0.5);
-  kl.p90 = quantile_sorted(values, 0.9);
-  kl.p95 = quantile_sorted(values, 0.95);
-  kl.p99 = quantile_sorted(values, 0.99);
-  kl.p999 = quantile_sorted(values, 0.999);
-  kl.max = values.back();
+  KlMetrics kl{.mean = mean.mean,
+               .standard_error = mean.standard_error,
+               .min = values.front(),
+               .p001 = quantile_sorted(values, 0.001),
+               .p01 = quantile_sorted(values, 0.01),
+               .p05 = quantile_sorted(values, 0.05),
+               .p10 = quantile_sorted(values, 0.1),
+               .median = quantile_sorted(values, 0.5),
+               .p90 = quantile_sorted(values, 0.9),
+               .p95 = quantile_sorted(values, 0.95),
+               .p99 = quantile_sorted(values, 0.99),
+               .p999 = quantile_sorted(values, 0.999),
+               .max = values.back()};
   const std::vector<SequenceSum> parts = sums(sequences, kl_of);
   kl.interval = bootstrap_mean(parts, options);
   std::vector<std::vector<double>> by_token;
   for (const SequenceScores& s : sequences) by_token.push_back(s.kl);
   kl.p999_interval = bootstrap_quantile(by_token, 0.999, options);
-  for (const SequenceSum& s : parts) {
-    kl.by_sequence.push_back(s.count > 0 ? s.sum / static_cast<double>(s.count) : 0.0);
-  }
+  for (const SequenceSum& s : parts) kl.by_sequence.push_back(s.count > 0 ? s.sum / static_cast<double>(s.count) : 0.0);
   return kl;
 }
 

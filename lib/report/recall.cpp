@@ -1,4 +1,4 @@
-#include "report/recall.h"
+#include "report/metrics.h"
 
 #include <algorithm>
 #include <array>

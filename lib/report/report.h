@@ -12,8 +12,7 @@
 #include "bundle/curves.h"
 #include "bundle/report_format.h"
 #include "report/metrics.h"
-#include "report/recall.h"
-#include "text/seen_text.h"
+#include "text/text_hashes.h"
 
 namespace oscar {
 
@@ -131,7 +130,7 @@ struct TextQuality {
   QualityMetrics quality;
 };
 
-// KL to the BF16 cache that no code causes (verify/noise.h).
+// KL to the BF16 cache that no code causes (verify/plain_scores.h).
 struct NoiseFacts {
   std::int64_t tokens = 0;           // scored
   std::optional<double> arithmetic;  // of the BF16 cache in BF16 arithmetic; empty: not measured
@@ -236,7 +235,7 @@ std::vector<Verdict> verdicts(const VerifyReport& report);
 // One sentence per row of a bundle, the candidate's last: changed tokens, perplexity, memory, and at the end PASS,
 // FAIL, "no gate" or "no verdict"; of other bundles "would pass" or "would fail". Empty without a bundle.
 std::vector<std::string> verdict_sentences(const VerifyReport& report);
-// One sentence per row of a bundle whose text repeats phrases (recall.h).
+// One sentence per row of a bundle whose text repeats phrases (metrics.h).
 std::vector<std::string> recall_sentences(const VerifyReport& report);
 // "2.9x smaller at 2K, 6.7x at 128K"; empty without ratios.
 std::string memory_text(const MethodReport& method);

@@ -1,5 +1,6 @@
 // report.html: one self-contained page.
 #include "base/foreign_text.h"
+#include "base/markup.h"
 #include "report/html/parts.h"
 #include "report/number_text.h"
 #include "report/report.h"
@@ -7,30 +8,14 @@
 namespace oscar {
 namespace html {
 
-std::string escape(std::string_view text) {
-  std::string result;
-  for (const char c : escape_text(text)) {
-    switch (c) {
-      case '&':
-        result += "&amp;";
-        break;
-      case '<':
-        result += "&lt;";
-        break;
-      case '>':
-        result += "&gt;";
-        break;
-      case '"':
-        result += "&quot;";
-        break;
-      case '\'':
-        result += "&#39;";
-        break;
-      default:
-        result += c;
-    }
-  }
-  return result;
+std::string escape(std::string_view text) { return with_entities(escape_text(text)); }
+
+std::string folded(const std::string& summary, const std::string& content) {
+  return "<details><summary>" + summary + "</summary>\n" + content + "</details>\n";
+}
+
+std::string framed(const std::string& content, const std::string& label) {
+  return "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"" + label + "\">" + content + "</div>\n";
 }
 
 std::string series_class(const VerifyReport& report, const MethodReport& method) {
@@ -53,9 +38,7 @@ std::string provenance(const VerifyReport& r) {
                              std::to_string(r.model.layers) + " layers, " + std::to_string(r.model.query_heads) + "/" +
                              std::to_string(r.model.kv_heads) + " heads of " + std::to_string(r.model.head_dim));
   text += entry("model fingerprint", "<code>" + escape(r.model.fingerprint) + "</code>");
-  if (r.served) {
-    text += entry(kServedRow, escape(served_text(*r.served)));
-  }
+  if (r.served) text += entry(kServedRow, escape(served_text(*r.served)));
   for (const BundleFacts& b : r.bundles) {
     if (b.kind == kFittedKind) {
       text += entry("fitted for comparison", escape(b.row) + ", from " + escape(b.source));
@@ -68,9 +51,7 @@ std::string provenance(const VerifyReport& r) {
     text += entry("fitted on", b.model_fingerprint.empty() ? std::string("unknown: the files do not say")
                                : b.fingerprint_matches     ? std::string("this model")
                                                            : std::string("another model"));
-    for (const auto& [name, hash] : b.sha256) {
-      text += entry(escape(name), "<code>sha256:" + escape(hash) + "</code>");
-    }
+    for (const auto& [name, hash] : b.sha256) text += entry(escape(name), "<code>sha256:" + escape(hash) + "</code>");
   }
   text += entry("text", escape(r.text.name) + ", " + grouped(r.text.tokens) +
                             " tokens, <code>sha256:" + escape(r.text.sha256) + "</code>");
@@ -92,10 +73,11 @@ std::string report_html(const VerifyReport& report) {
   const std::string title = "KV-cache quality of " + html::escape(report.model.name);
   std::string page =
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-      "<meta http-equiv=\"Content-Security-Policy\" content=\"" +
-      html::content_security_policy() +
-      "\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>" + title +
-      "</title>\n<style>" + std::string(html::page_css) + "</style>\n</head>\n<body>\n<main>\n<h1>" + title + "</h1>\n";
+      "<meta http-equiv=\"Content-Security-Policy\" content=\""
+      "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+      "\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>" +
+      title + "</title>\n<style>" + std::string(page_css) + "</style>\n</head>\n<body>\n<main>\n<h1>" + title +
+      "</h1>\n";
   page += "<p class=\"faint\">" + html::escape(report.date.empty() ? "" : report.date + ": ") +
           std::to_string(report.scoring.sequences) + " sequences of " + std::to_string(report.scoring.context) +
           " tokens of " + html::escape(report.text.name) + "</p>\n";
@@ -105,9 +87,7 @@ std::string report_html(const VerifyReport& report) {
   }
   page += "<h2>Methods</h2>\n" + html::method_table(report);
   page += html::text_table(report);
-  if (const std::string plot = html::position_plot(report); !plot.empty()) {
-    page += "<h2>KL by position</h2>\n" + plot;
-  }
+  if (const std::string plot = html::position_plot(report); !plot.empty()) page += "<h2>KL by position</h2>\n" + plot;
   if (const std::string tables = html::layer_tables(report); !tables.empty()) {
     page += "<h2>Errors by layer</h2>\n" + tables;
   }
@@ -117,7 +97,6 @@ std::string report_html(const VerifyReport& report) {
   }
   page += "<h2>Gates and self checks</h2>\n" + html::gate_table(report);
   page += "<h2>Provenance</h2>\n" + html::provenance(report);
-  page += "<script>" + std::string(html::page_js) + "</script>\n";
   return page + "</main>\n</body>\n</html>\n";
 }
 

@@ -1,6 +1,5 @@
 // report.json, format version 1: schemas/report.schema.json. Members have a fixed order and numbers are rounded to nine
 // significant digits, so equal runs give byte-identical files.
-#include "base/foreign_text.h"
 #include "base/json.h"
 #include "report/number_text.h"
 #include "report/report.h"

@@ -84,14 +84,11 @@ std::string report_markdown(const VerifyReport& r) {
   if (!r.steps.empty()) text += "\n";
   text +=
       "| method | compare | path | bits | bytes/sequence | KL mean (nats) ± 95% | KL 99% | growth | PPL ratio ± 95% | "
-      "same top "
-      "| tasks |\n";
+      "same top | tasks |\n";
   text += "|---|---|---|---:|---:|---:|---:|---:|---:|---:|---|\n";
   for (const MethodReport& m : r.methods) text += row_of(m);
   text += text_lines(r);
-  if (r.served) {
-    text += "\n" + markdown_code(kServedRow) + " is " + markdown_text(served_text(*r.served)) + ".\n";
-  }
+  if (r.served) text += "\n" + markdown_code(kServedRow) + " is " + markdown_text(served_text(*r.served)) + ".\n";
   for (const BundleFacts& b : r.bundles) text += served_note(b);
   text += "\nBits: per element of K and V at this context, BF16 windows included. ±: " + interval_note(r) +
           ". Growth: KL over the last quarter of the scored positions over that of the second.\n";

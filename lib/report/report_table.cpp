@@ -92,9 +92,7 @@ std::string text_rows(const VerifyReport& report) {
 // What each bundle is. in_simulation: the words for a bundle that no engine serves.
 std::string bundle_lines(const VerifyReport& report, const char* in_simulation, const char* indent) {
   std::string text;
-  if (report.served) {
-    text += wrapped("* evaluated: " + std::string(kServedRow) + ", " + served_text(*report.served));
-  }
+  if (report.served) text += wrapped("* evaluated: " + std::string(kServedRow) + ", " + served_text(*report.served));
   for (const BundleFacts& b : report.bundles) {
     if (b.kind == kFittedKind) {
       text += wrapped("fitted for comparison: " + b.row + ", from " + b.source);

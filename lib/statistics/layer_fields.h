@@ -4,8 +4,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <array>
-#include <cstdint>
-#include <vector>
 
 #include "statistics/statistics.h"
 

@@ -1,4 +1,4 @@
-#include "statistics/layer_merge.h"
+#include "statistics/shard_merge.h"
 
 #include <ATen/ATen.h>
 

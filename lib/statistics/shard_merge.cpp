@@ -1,7 +1,6 @@
 #include "statistics/shard_merge.h"
 
 #include <algorithm>
-#include <numeric>
 #include <set>
 
 #include "base/errors.h"

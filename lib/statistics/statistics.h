@@ -84,6 +84,9 @@ Statistics load_part(const fs::path& path);  // the same for merge and show, whi
 // it.
 std::int64_t longest_distance(const Statistics& statistics);
 
+// Mean of the keys of each head before RoPE, [Hkv, d] FP64. InputError if the statistics lack the sums.
+at::Tensor pre_rope_key_mean(const Statistics& statistics, std::size_t layer);
+
 // Checks shapes, finiteness, symmetry, and sums that contradict each other or the token count. InputError
 // (NumericalError for NaN or infinity) naming `where`, the tensor and the fault. load_statistics() calls it.
 void check_statistics(const Statistics& statistics, const std::string& where);

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/errors.h"
-#include "base/parallel_tasks.h"
+#include "base/parallel.h"
 #include "statistics/all_finite.h"
 #include "statistics/layer_fields.h"
 #include "statistics/shard_merge.h"
@@ -25,9 +25,7 @@ constexpr double kSlack = 1e-4;
 void check_shape(const at::Tensor& t, at::IntArrayRef shape, at::ScalarType dtype, const std::string& where,
                  const std::string& name) {
   if (!t.defined()) refuse(where, name, "is missing");
-  if (t.sizes() != shape) {
-    refuse(where, name, "has shape " + shape_text(t.sizes()) + ", expected " + shape_text(shape));
-  }
+  if (t.sizes() != shape) refuse(where, name, "has shape " + shape_text(t.sizes()) + ", expected " + shape_text(shape));
   if (t.scalar_type() != dtype || !t.is_cpu()) {
     refuse(where, name, std::string("is ") + c10::toString(t.scalar_type()) + ", expected " + c10::toString(dtype));
   }
@@ -185,9 +183,7 @@ void check_layer(const Statistics& s, std::size_t i, const std::string& where) {
   if (layer.attention_gain.defined()) {
     check_attention_energy(s, i, layer.attention_gain, where, prefix + "attention_gain");
   }
-  if (layer.residual_energy.defined()) {
-    check_energy(layer.residual_energy, s.tokens, where, prefix + "residual_energy");
-  }
+  if (layer.residual_energy.defined()) check_energy(layer.residual_energy, s.tokens, where, prefix + "residual_energy");
   check_rows(s, i, where);
 }
 

@@ -8,9 +8,8 @@
 
 #include "base/errors.h"
 #include "base/foreign_text.h"
-#include "base/json_range.h"
-#include "base/parallel_tasks.h"
-#include "checkpoint/model_config.h"
+#include "base/json.h"
+#include "base/parallel.h"
 #include "checkpoint/model_name.h"
 #include "checkpoint/safetensors.h"
 #include "layout/left_out.h"
@@ -178,9 +177,7 @@ void check_records(const Json& metadata, const std::string& where) {
     json_int_within(rows, "requested", where, 1, kMaxTokens);
   }
   if (!metadata.contains("parts")) return;
-  for (const Json& part : json_array(metadata, "parts", where)) {
-    check_part(part, where);
-  }
+  for (const Json& part : json_array(metadata, "parts", where)) check_part(part, where);
 }
 
 // Runs in a file of several runs are complete ones: merge refuses shards among other parts.
@@ -199,7 +196,7 @@ Statistics read(const SafetensorsFile& file, std::shared_ptr<const SafetensorsFi
     throw InputError(where + ": 'format_version' of the JSON and of the file differ");
   }
   const Json& model = json_object(s.metadata, "model", where);
-  s.model_fingerprint = json_fingerprint(model, "fingerprint", where);
+  s.model_fingerprint = json_string(model, "fingerprint", where);
   s.model_name = read_model_name(json_string(model, "name", where), where);
   s.architecture = json_string(model, "architecture", where);
   const std::int64_t layers = json_int_within(model, "layers", where, 1, kMaxLayers);
@@ -236,9 +233,7 @@ Statistics read(const SafetensorsFile& file, std::shared_ptr<const SafetensorsFi
       layer.*field.tensor = field.required ? reader.required(prefix + field.name, DType::kF64)
                                            : reader.optional(prefix + field.name, DType::kF64);
     }
-    for (const RowField& field : kRowFields) {
-      layer.*field.tensor = reader.rows("rows." + number + "." + field.name);
-    }
+    for (const RowField& field : kRowFields) layer.*field.tensor = reader.rows("rows." + number + "." + field.name);
     layer.row_priority = priority;
     layer.row_position = position;
   }

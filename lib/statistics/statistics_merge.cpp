@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "base/errors.h"
-#include "base/parallel_tasks.h"
-#include "statistics/layer_merge.h"
+#include "base/parallel.h"
+#include "statistics/shard_merge.h"
 #include "statistics/statistics.h"
 
 namespace oscar {
@@ -153,9 +153,7 @@ Statistics merge_statistics(const std::vector<Statistics>& parts, const MergeOpt
   for (const Statistics& part : parts) require_same_model(parts[0], part);
 
   if (!options.mixed_dtypes) require_same_dtype(parts);
-  if (!options.missing_far_pairs) {
-    require_far_pairs(parts);
-  }
+  if (!options.missing_far_pairs) require_far_pairs(parts);
   require_same_far_pairs(parts);
   Statistics out = parts[0];
   out.model_name = std::min_element(parts.begin(), parts.end(), [](const auto& a, const auto& b) {

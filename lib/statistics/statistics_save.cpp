@@ -1,9 +1,7 @@
 #include <ATen/ATen.h>
 
-#include <cstring>
 #include <utility>
 
-#include "base/errors.h"
 #include "checkpoint/safetensors.h"
 #include "layout/left_out.h"
 #include "statistics/layer_fields.h"
@@ -73,9 +71,7 @@ void save_statistics(const Statistics& s, const fs::path& path, bool durable) {
   for (std::size_t i = 0; i < s.layers.size() && s.tokens > 0; ++i) {
     const LayerMoments& layer = s.layers[i];
     const std::string prefix = "layers." + std::to_string(s.number(i)) + ".";
-    for (const MomentField& field : kMomentFields) {
-      views.add(prefix + field.name, layer.*field.tensor, DType::kF64);
-    }
+    for (const MomentField& field : kMomentFields) views.add(prefix + field.name, layer.*field.tensor, DType::kF64);
     for (const MetricField& field : kFarPairFields) {
       if ((layer.*field.tensor).defined()) views.add(prefix + field.name, layer.*field.tensor, DType::kF64);
     }

@@ -4,7 +4,7 @@
 #include <map>
 
 #include "base/errors.h"
-#include "base/json_range.h"
+#include "base/json.h"
 
 namespace oscar {
 namespace {

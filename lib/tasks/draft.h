@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "tasks/task.h"
@@ -49,5 +48,24 @@ std::string noise_sentence(std::int64_t index);  // cycles through five short se
 // Noise with inserts: inserts[i] comes before sentence round(depths[i] * sentences).
 std::string noise_with(std::int64_t sentences, const std::vector<std::string>& inserts,
                        const std::vector<double>& depths);
+
+// The task builders. prompts: the number of prompts; their depths are spread evenly.
+
+using TaskBuilder = TaskSet (*)(std::int64_t length, std::int64_t prompts, std::uint64_t seed,
+                                const Tokenizer& tokenizer);
+
+// Needles in a haystack: one key and value in noise; one among needles with other keys; four values for one key; four
+// requested keys. RULER's niah_single_1, multikey_2, multivalue and multiquery.
+TaskSet make_needle_task(std::int64_t length, std::int64_t prompts, std::uint64_t seed, const Tokenizer& tokenizer);
+TaskSet make_multikey_task(std::int64_t length, std::int64_t prompts, std::uint64_t seed, const Tokenizer& tokenizer);
+TaskSet make_multivalue_task(std::int64_t length, std::int64_t prompts, std::uint64_t seed, const Tokenizer& tokenizer);
+TaskSet make_multiquery_task(std::int64_t length, std::int64_t prompts, std::uint64_t seed, const Tokenizer& tokenizer);
+
+// Variable tracking: a chain of assignments in noise; the answer lists the names that hold the value. RULER's vt, 1
+// chain, 4 hops.
+TaskSet make_tracking_task(std::int64_t length, std::int64_t prompts, std::uint64_t seed, const Tokenizer& tokenizer);
+
+// Spreads 0 to 1 over the prompts; 0.5 for a single prompt.
+double spread_depth(std::int64_t prompt, std::int64_t prompts);
 
 }  // namespace oscar

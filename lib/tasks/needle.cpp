@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tasks/builders.h"
 #include "tasks/draft.h"
 
 namespace oscar {

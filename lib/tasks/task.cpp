@@ -4,7 +4,7 @@
 
 #include "base/errors.h"
 #include "report/sample_statistics.h"
-#include "tasks/builders.h"
+#include "tasks/draft.h"
 
 namespace oscar {
 namespace {
@@ -60,10 +60,7 @@ TaskSet make_task(const std::string& task, std::int64_t length, std::int64_t pro
 }
 
 TaskScore score_task(const TaskSet& set, const FoundAnswers& found, const FoundAnswers& baseline) {
-  TaskScore score;
-  score.task = set.task;
-  score.length = set.length;
-  score.prompts = static_cast<std::int64_t>(set.prompts.size());
+  TaskScore score{.task = set.task, .length = set.length, .prompts = static_cast<std::int64_t>(set.prompts.size())};
   for (int row = 0; row < kDepthRows; ++row) {
     score.depths.push_back({static_cast<double>(row) / kDepthRows, static_cast<double>(row + 1) / kDepthRows, 0, 0});
   }

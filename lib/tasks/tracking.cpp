@@ -1,6 +1,5 @@
 #include <algorithm>
 
-#include "tasks/builders.h"
 #include "tasks/draft.h"
 
 namespace oscar {

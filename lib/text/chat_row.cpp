@@ -61,9 +61,7 @@ Json template_variables(const Json& extras, const std::string& where) {
     }
   };
   add_all(extras, false);
-  if (has_value(extras, "chat_template_kwargs")) {
-    add_all(json_object(extras, "chat_template_kwargs", where), true);
-  }
+  if (has_value(extras, "chat_template_kwargs")) add_all(json_object(extras, "chat_template_kwargs", where), true);
   return variables;
 }
 
@@ -116,10 +114,9 @@ std::vector<bool> kept_positions(const PromptRow& row, const std::string& where)
 }  // namespace
 
 ChatInput chat_of_row(const PromptRow& row, const std::string& where) {
-  ChatInput input;
-  input.messages = row.messages;
-  input.tools = list_of_objects(row.extras, "tools", where);
-  input.documents = list_of_objects(row.extras, "documents", where);
+  ChatInput input{.messages = row.messages,
+                  .tools = list_of_objects(row.extras, "tools", where),
+                  .documents = list_of_objects(row.extras, "documents", where)};
   // If a conversation ends with a question, the model is asked to answer it.
   const bool answered = input.messages.back()["role"] == "assistant";
   input.add_generation_prompt = json_bool(row.extras, "add_generation_prompt", where, !answered);

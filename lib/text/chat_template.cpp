@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
-#include <cstdio>
 
 #include "base/errors.h"
 #include "base/foreign_text.h"
 #include "base/json_rules.h"
-#include "text/jinja/from_json.h"
 #include "text/jinja/template.h"
+#include "text/jinja/value.h"
 #include "text/server_messages.h"
 #include "text/tokenizer/config_tokens.h"
 
@@ -197,10 +196,9 @@ const ChatTemplate::Named& ChatTemplate::choose(bool with_tools) const {
 
 // A question with this effort of reasoning; nothing if the template refuses it.
 std::optional<std::string> ChatTemplate::with_effort(const Named& chosen, const std::string& effort) const {
-  ChatInput input;
-  input.messages = {{{"role", "user"}, {"content", "Hi"}}};
-  input.variables = {{"reasoning_effort", effort}, {"enable_thinking", effort != "none"}};
-  input.add_generation_prompt = true;
+  ChatInput input{.messages = {{{"role", "user"}, {"content", "Hi"}}},
+                  .variables = {{"reasoning_effort", effort}, {"enable_thinking", effort != "none"}},
+                  .add_generation_prompt = true};
   try {
     return chosen.compiled->render(variables_of(input, special_tokens_), now_);
   } catch (const InputError&) {

@@ -1,4 +1,4 @@
-#include "text/conversation.h"
+#include "text/dialects.h"
 
 #include <algorithm>
 #include <array>
@@ -6,8 +6,6 @@
 
 #include "base/errors.h"
 #include "base/foreign_text.h"
-#include "base/json_rules.h"
-#include "text/dialects.h"
 #include "text/row_json.h"
 
 namespace oscar {

@@ -1,7 +1,9 @@
 // The bytes of one prompt file: plain, gzip-compressed, or standard input.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/files.h"
@@ -34,5 +36,14 @@ std::string read_document(const fs::path& file);
 
 // UsageError if two of the paths are the same file, even under different names.
 void require_different_files(const std::vector<fs::path>& files);
+
+// Decompresses complete gzip files (RFC 1952).
+
+// The content of all members in order. InputError, starting with `where`, for a damaged or truncated file, for bytes
+// after the last member, and for content larger than max_bytes.
+std::string gunzip(std::string_view bytes, const std::string& where, std::uint64_t max_bytes);
+
+// Whether the bytes start like a gzip file.
+bool is_gzip(std::string_view bytes);
 
 }  // namespace oscar

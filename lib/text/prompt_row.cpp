@@ -8,23 +8,21 @@
 #include "base/errors.h"
 #include "base/foreign_text.h"
 #include "base/json_rules.h"
-#include "text/conversation.h"
 #include "text/dialects.h"
 #include "text/row_json.h"
 
 namespace oscar {
 
 const char* const kPromptKeys =
-    "\"text\", \"messages\", \"prompt\", \"input_ids\", \"conversations\", \"chosen\", \"instruction\" or another "
-    "key that docs/prompts.md lists (--column names any other)";
+    "\"text\", \"messages\", \"prompt\", \"input_ids\", \"conversations\", \"chosen\", \"instruction\" or another key "
+    "that docs/prompts.md lists (--column names any other)";
 
 namespace {
 
 // Keys with a prompt or part of one; they are never chat template variables.
 constexpr std::string_view kContentKeys =
-    " input_ids messages conversations conversation text prompt completion chosen rejected instruction input "
-    "context question query problem content body request params response output answer solution history "
-    "attention_mask labels ";
+    " input_ids messages conversations conversation text prompt completion chosen rejected instruction input context "
+    "question query problem content body request params response output answer solution history attention_mask labels ";
 
 // Answers to a prompt or question, most likely first.
 constexpr std::array<const char*, 6> kAnswers = {"completion", "response", "output", "answer", "solution", "chosen"};

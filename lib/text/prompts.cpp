@@ -1,14 +1,13 @@
 #include "text/prompts.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "base/errors.h"
 #include "base/interrupt.h"
 #include "base/json_rules.h"
 #include "base/log.h"
 #include "text/chat_row.h"
-#include "text/jinja/from_json.h"
+#include "text/jinja/value.h"
 #include "text/prompt_file.h"
 #include "text/prompt_row.h"
 #include "text/row_json.h"

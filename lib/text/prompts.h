@@ -12,7 +12,7 @@
 
 #include "base/files.h"
 #include "text/chat_template.h"
-#include "text/tokenizer/lazy_tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace oscar {
 

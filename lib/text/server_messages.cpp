@@ -7,7 +7,7 @@
 #include "base/errors.h"
 #include "base/foreign_text.h"
 #include "base/json_rules.h"
-#include "text/jinja/from_json.h"
+#include "text/jinja/value.h"
 #include "text/row_json.h"
 
 namespace oscar {

@@ -56,9 +56,7 @@ std::string serialization_id(const Pickled& pickled) {
   for (const auto& storage : pickled.storages) hash.update(storage.data(), storage.size());
   const std::string hex = hash.hex();
   std::string id;
-  for (const std::size_t part : {0, 16}) {
-    id += formatted("%020llu", std::stoull(hex.substr(part, 16), nullptr, 16));
-  }
+  for (const std::size_t part : {0, 16}) id += formatted("%020llu", std::stoull(hex.substr(part, 16), nullptr, 16));
   return id;
 }
 

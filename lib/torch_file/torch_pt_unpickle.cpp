@@ -267,9 +267,7 @@ class Unpickler {
     const auto& items = need<Tuple>(i, what).items;
     if (items.size() > kMaxRank) refuse("a tensor has more than " + std::to_string(kMaxRank) + " dimensions");
     std::vector<std::int64_t> out;
-    for (const Index item : items) {
-      out.push_back(need<std::int64_t>(item, what));
-    }
+    for (const Index item : items) out.push_back(need<std::int64_t>(item, what));
     return out;
   }
 

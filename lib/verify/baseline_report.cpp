@@ -95,7 +95,7 @@ void BaselineReport::require_same(const ModelFacts& model, const TextFacts& text
   const auto refuse = [&](const std::string& what) {
     throw InputError("the baseline " + name_ + " is of another " + what + "; compare reports of equal runs");
   };
-  if (json_fingerprint(json_["model"], "fingerprint", name_) != model.fingerprint) refuse("model");
+  if (json_["model"]["fingerprint"] != model.fingerprint) refuse("model");
   if (json_["text"]["sha256"] != text.sha256) refuse("text");
   if (json_["context"] != scoring.context) {
     refuse("context (" + json_["context"].dump() + " tokens, and this run has " + std::to_string(scoring.context) +

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 
+#include "attention/cache_factory.h"
+
 namespace oscar {
 namespace {
 

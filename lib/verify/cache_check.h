@@ -6,7 +6,6 @@
 
 #include <cstdint>
 
-#include "attention/cache_factory.h"
 #include "attention/cached_attention.h"
 #include "attention/stored_rows.h"
 #include "checkpoint/model_config.h"

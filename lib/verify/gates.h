@@ -45,4 +45,9 @@ std::vector<GateResult> evaluate_gates(const GateLimits& limits, const MethodRep
 // report.undecided gives the reason.
 void apply_gates(const GateLimits& limits, VerifyReport& report);
 
+// Suggests steps after a failed gate, from the report and the bundle's files.
+// For the first candidate row that fails, the most likely cause first. Empty if nothing failed, or if only a longer
+// text is needed (GateResult::reason says so). One line each, without a period.
+std::vector<std::string> next_steps(const VerifyReport& report);
+
 }  // namespace oscar

@@ -7,9 +7,7 @@
 #include <limits>
 #include <utility>
 
-#include "attention/basis.h"
-#include "attention/column_range.h"
-#include "attention/reconstruction.h"
+#include "attention/prefill_core.h"
 
 namespace oscar {
 namespace {
@@ -101,9 +99,7 @@ void HeadErrorSums::add(const HeadErrorSums& other) {
 }
 
 HeadError HeadErrorSums::result(std::int64_t head) const {
-  HeadError e;
-  e.head = head;
-  e.k_logit = relative(logit_error, logit_energy);
+  HeadError e{.head = head, .k_logit = relative(logit_error, logit_energy)};
   const double product = logit_energy * stored_energy;
   e.k_logit_correlation = product > 0 ? std::clamp(logit_cross / std::sqrt(product), -1.0, 1.0) : 1.0;
   e.attention_kl = queries > 0 ? std::max(divergence / queries, 0.0) : 0.0;
@@ -120,10 +116,8 @@ HeadErrorSums LayerErrorSums::total() const {
 }
 
 LayerError LayerErrorSums::result(std::int64_t layer) const {
-  LayerError e;
-  e.layer = layer;
-  e.mean = total().result(-1);
-  e.projected_output = relative(projected_error, projected_energy);
+  LayerError e{
+      .layer = layer, .mean = total().result(-1), .projected_output = relative(projected_error, projected_energy)};
   for (std::size_t h = 0; h < heads.size(); ++h) e.heads.push_back(heads[h].result(static_cast<std::int64_t>(h)));
   return e;
 }

@@ -4,7 +4,6 @@
 
 #include "base/columns.h"
 #include "base/errors.h"
-#include "base/files.h"
 #include "base/json.h"
 #include "cache/kv_method.h"
 #include "methods/engine.h"

@@ -1,7 +1,6 @@
 // The available methods, for `oscar-verify methods`.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 

@@ -1,4 +1,4 @@
-#include "verify/next_steps.h"
+#include "verify/gates.h"
 
 #include <algorithm>
 #include <optional>

@@ -1,5 +1,4 @@
-// Scores of methods on sequences in the simulated prefill, without what a report has beside them: null run, layer
-// errors, checks of pages. For the measurement at the end of a fit.
+// Scores of methods on sequences without a report: at the end of a fit, and for the noise of one.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +8,13 @@
 #include "checkpoint/checkpoint.h"
 #include "model/decoder.h"
 #include "report/metrics.h"
+#include "report/report.h"
 #include "text/sequences.h"
 
 namespace oscar {
 
+// Scores of methods on sequences in the simulated prefill, without what a report has beside them: null run, layer
+// errors, checks of pages. For the measurement at the end of a fit.
 class PlainScores {
  public:
   // Loads the head; each measurement loads one layer at a time. windows: positions whose query sees no quantized key by
@@ -34,5 +36,13 @@ class PlainScores {
   std::vector<at::Tensor> exact_;  // [S] of [T, hidden]
   SequenceScores first_scores_;
 };
+
+// What a KL contains that no code causes: the noise of a report.
+// On the first sequence, against the BF16 cache of `decoder`, which is on a CPU in FP32: the same cache where weights,
+// activations and products are BF16, if `bfloat16`; and each of `methods` with every token in its BF16 window, so that
+// only its transforms, and their rounding to BF16, remain. NumericalError, InterruptedError.
+NoiseFacts measure_noise(Decoder& decoder, const Checkpoint& checkpoint, const KvMethod& baseline,
+                         const std::vector<const KvMethod*>& methods, const SequenceSet& set,
+                         std::int64_t first_position, bool bfloat16);
 
 }  // namespace oscar

@@ -1,4 +1,4 @@
-#include "verify/prediction_check.h"
+#include "verify/self_checks.h"
 
 #include <algorithm>
 #include <cmath>

@@ -98,13 +98,12 @@ void ProbedMethod::restore(const at::Tensor& state, std::int64_t kv_heads, const
   };
   const auto count = [&] { return static_cast<std::int64_t>(positive(kMostCount)); };
   constexpr double kAny = std::numeric_limits<double>::max();
-  CacheCheck found;
-  found.rows = count();
-  found.differing = count();
-  found.read = count();
-  found.misread = count();
-  found.reader_error = positive(kAny);
-  found.allocated_bytes = static_cast<std::uint64_t>(count());
+  CacheCheck found{.rows = count(),
+                   .differing = count(),
+                   .read = count(),
+                   .misread = count(),
+                   .reader_error = positive(kAny),
+                   .allocated_bytes = static_cast<std::uint64_t>(count())};
   if (found.differing > found.rows || found.misread > found.read)
     damaged_run(where, "more rows of a cache differ than there are");
   std::vector<LayerErrorSums> layers(sums.size());

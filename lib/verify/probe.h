@@ -2,8 +2,6 @@
 #pragma once
 
 #include <deque>
-#include <memory>
-#include <optional>
 #include <vector>
 
 #include "base/timeline.h"

@@ -4,10 +4,7 @@
 
 #include <algorithm>
 #include <deque>
-#include <functional>
-#include <memory>
 #include <numeric>
-#include <optional>
 #include <span>
 #include <utility>
 
@@ -15,13 +12,12 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "model/background_jobs.h"
-#include "verify/decode_tail.h"
 #include "verify/forward.h"
 #include "verify/probe.h"
-#include "verify/rank_groups.h"
-#include "verify/saved_hidden.h"
+#include "verify/score_store.h"
 #include "verify/sequence_scorer.h"
 #include "verify/verify_phases.h"
+#include "verify/verify_work.h"
 
 namespace oscar {
 namespace {

@@ -5,9 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,7 +26,7 @@ struct RunnerOptions {
   CacheWindows tiers;                 // whose sink and recent windows define the masses in layer errors
   std::int64_t layer_sequences = 1;   // sequences with layer errors
   std::int64_t decode_batch = 8;      // sequences decoded together
-  // Tokens of each sequence on the decode path, after a cache that an exact pass fills (decode_tail.h), as in an engine
+  // Tokens of each sequence on the decode path, after a cache that an exact pass fills (forward.h), as in an engine
   // whose prompts come in one chunk; 0: all. Needs both paths and can_fill_cache().
   std::int64_t decode_last = 0;
   std::int64_t streamed_batch = 8;   // sequences that pass through streamed layers together

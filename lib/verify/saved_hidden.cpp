@@ -1,4 +1,4 @@
-#include "verify/saved_hidden.h"
+#include "verify/verify_work.h"
 
 #include <ATen/ATen.h>
 

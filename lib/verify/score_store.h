@@ -2,12 +2,14 @@
 // unnamed temporary file. Rows are read back one at a time, so memory does not grow with text times methods.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "base/temp_file.h"
+#include "base/temporary.h"
+#include "distributed/ranks.h"
 #include "report/metrics.h"
 #include "verify/verify_work.h"
 
@@ -56,5 +58,17 @@ class ScoreStore {
   std::shared_ptr<TempFile> file_;
   std::vector<std::vector<Piece>> rows_;
 };
+
+// Distributes the sequences of a run over ranks (distributed/ranks.h), in complete groups whose scores are independent.
+// Sequences with layer errors stay on rank 0. Their sums are thus added in single-process order, and every number in
+// the report has the same bits.
+
+// The rank of each group. probed: sequences with layer errors; they count twice because they cost about twice as much.
+// The other groups go, in order, to the rank with the fewest tokens so far (ties: the lowest).
+std::vector<int> deal_groups(const ScoreLayout& layout, std::int64_t probed, int ranks);
+
+// Collects and checks the records of all groups in the work directory of rank 0. rows: number per record.
+void gather_groups(Ranks& ranks, const VerifyWork& work, const ScoreLayout& layout, const std::vector<int>& owners,
+                   std::size_t rows);
 
 }  // namespace oscar

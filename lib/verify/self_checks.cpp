@@ -1,11 +1,9 @@
 #include "verify/self_checks.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "registry/registry.h"
 #include "report/number_text.h"
-#include "verify/prediction_check.h"
 
 namespace oscar {
 namespace {

@@ -8,15 +8,13 @@
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "base/thread_count.h"
-#include "model/device_settle.h"
+#include "base/parallel.h"
+#include "model/device.h"
 #include "registry/registry.h"
 #include "report/number_text.h"
-#include "text/prompts.h"
-#include "verify/decode_tail.h"
-#include "verify/next_steps.h"
-#include "verify/noise.h"
-#include "verify/runner.h"
+#include "verify/forward.h"
+#include "verify/gates.h"
+#include "verify/plain_scores.h"
 #include "verify/self_checks.h"
 #include "verify/served_scores.h"
 #include "verify/task_runner.h"
@@ -127,8 +125,7 @@ void Verification::check_request() const {
   }
   if (request_.ranks != nullptr && request_.work_dir.empty()) {
     throw UsageError(
-        "ranks exchange their scores through files: pass --report FILE, beside which they are kept, or "
-        "--work-dir DIR");
+        "ranks exchange their scores through files: pass --report FILE, beside which they are kept, or --work-dir DIR");
   }
   if (request_.decode_last > 0) {
     if (!request_.prefill || !request_.decode) {
@@ -197,11 +194,10 @@ void Verification::check_tasks() {
 
 // Reads the sequences to score.
 void Verification::read_texts(const LazyTokenizer& tokenizer) {
-  SequenceOptions sequences;
-  sequences.context = request_.context;
-  sequences.max_tokens = request_.tokens;
-  sequences.max_sequences = request_.max_sequences;
-  sequences.max_position = checkpoint_.config().max_position;
+  SequenceOptions sequences{.context = request_.context,
+                            .max_tokens = request_.tokens,
+                            .max_sequences = request_.max_sequences,
+                            .max_position = checkpoint_.config().max_position};
   // Checks the context before reading the text, because the check is cheap.
   check_sequence_options(sequences, request_.windows);
   for (const fs::path& file : request_.texts) add_text(file, sequences, tokenizer);
@@ -349,17 +345,15 @@ VerifyReport Verification::run() {
 }
 
 RunnerOptions Verification::runner_options(const VerifyReport& report) const {
-  RunnerOptions options;
-  options.prefill = request_.prefill;
-  options.decode = request_.decode;
-  options.decode_last = request_.decode_last;
-  options.first_position = report.scoring.first_position;
-  options.layer_sequences = report.layer_error_sequences;
-  options.tiers = request_.windows;
-  options.work = work_.get();
-  options.timeline = request_.timeline;
-  options.ranks = request_.ranks;
-  return options;
+  return {.prefill = request_.prefill,
+          .decode = request_.decode,
+          .first_position = report.scoring.first_position,
+          .tiers = request_.windows,
+          .layer_sequences = report.layer_error_sequences,
+          .decode_last = request_.decode_last,
+          .work = work_.get(),
+          .timeline = request_.timeline,
+          .ranks = request_.ranks};
 }
 
 MethodReport Verification::method_report(const RunnerResult& result, std::size_t row, const VerifyReport& report,
@@ -371,13 +365,12 @@ MethodReport Verification::method_report(const RunnerResult& result, std::size_t
   const auto index =
       static_cast<std::size_t>(std::find(methods.begin(), methods.end(), scored.method) - methods.begin());
   const ComparedMethod& compared = selection_.methods[index];
-  MethodReport m;
-  m.id = scored.method->id;
-  m.source = scored.method->source;
-  m.path = scored.path;
-  m.comparison = compared.comparison;
-  m.settings = compared.settings;
-  m.quantized = scored.method->quantized;
+  MethodReport m{.id = scored.method->id,
+                 .source = scored.method->source,
+                 .comparison = compared.comparison,
+                 .settings = compared.settings,
+                 .path = scored.path,
+                 .quantized = scored.method->quantized};
   m.evaluated = contains(evaluated_, m.id);
   m.beside = m.evaluated && (m.id != evaluated_.front() || !request_.served.empty());
   m.code_bits = scored.method->bits_per_element();
@@ -418,13 +411,12 @@ std::vector<std::vector<SequenceScores>> Verification::add_served(Decoder& decod
   std::vector<std::vector<SequenceScores>> all;
   for (auto* rows : {&scores.prefill, &scores.decode}) {
     if (rows->empty()) continue;
-    MethodReport m;
-    m.id = kServedRow;
-    m.source = server_->url();
-    m.path = rows == &scores.prefill ? "prefill" : "decode";
-    m.comparison = "common";
-    m.settings = "as the server runs";
-    m.evaluated = true;
+    MethodReport m{.id = kServedRow,
+                   .source = server_->url(),
+                   .comparison = "common",
+                   .settings = "as the server runs",
+                   .path = rows == &scores.prefill ? "prefill" : "decode",
+                   .evaluated = true};
     add_quality(m, *rows, bootstrap);
     m.by_position = kl_by_position(*rows, rows->front().first_position, set_.context, kPositionBuckets);
     report.methods.push_back(std::move(m));

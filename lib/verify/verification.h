@@ -17,10 +17,9 @@
 #include "tasks/task.h"
 #include "text/prompts.h"
 #include "text/sequences.h"
-#include "text/tokenizer/lazy_tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 #include "verify/baseline_report.h"
 #include "verify/comparison.h"
-#include "verify/divergence.h"
 #include "verify/gates.h"
 #include "verify/runner.h"
 #include "verify/verify_work.h"
@@ -67,8 +66,8 @@ struct VerifyRequest {
 struct EvaluatedBundle {
   const Bundle* bundle = nullptr;
   BundleFacts facts;
-  // A method that was fitted for comparison (pipeline/verify/beside_fit.h) and is no bundle of the request: the id of
-  // its row. Such entries come last.
+  // A method that was fitted for comparison (pipeline/verify/verify_source.h) and is no bundle of the request: the id
+  // of its row. Such entries come last.
   std::string fitted;
 };
 

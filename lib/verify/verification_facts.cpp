@@ -6,8 +6,7 @@
 
 #include "base/columns.h"
 #include "base/hash.h"
-#include "base/progress.h"
-#include "model/device_memory.h"
+#include "model/device.h"
 #include "model/weights.h"
 #include "report/number_text.h"
 #include "text/text_hashes.h"
@@ -114,9 +113,7 @@ std::vector<const KvMethod*> Verification::method_pointers() const {
 
 VerifyReport Verification::empty_report() const {
   const ModelConfig& model = checkpoint_.config();
-  VerifyReport r;
-  r.tool_version = request_.tool_version;
-  r.command = request_.command;
+  VerifyReport r{.tool_version = request_.tool_version, .command = request_.command};
   r.model = {checkpoint_.location().name,
              checkpoint_.fingerprint(),
              model.architecture,

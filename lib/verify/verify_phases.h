@@ -10,7 +10,7 @@
 
 namespace oscar::verify_phase {
 
-inline constexpr const char* kStarting = "starting";    // loading libraries, options, the model's files, device
+inline constexpr const char* kStarting = "starting";    // options, the model's files, device
 inline constexpr const char* kReading = "reading";      // bundles and their hashes, tokenizer, text
 inline constexpr const char* kWeights = "weights";      // read and copied to the device
 inline constexpr const char* kErrors = "layer errors";  // each method's attention on the baseline's inputs

@@ -5,7 +5,6 @@
 #include <array>
 #include <cstring>
 
-#include "base/errors.h"
 #include "checkpoint/run_tensors.h"
 
 namespace oscar {

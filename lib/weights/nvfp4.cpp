@@ -5,7 +5,6 @@
 //                                      w[n, k] = code[n, k] (scale[n, k / 16] scale_2)
 #include <ATen/ATen.h>
 
-#include "base/errors.h"
 #include "weights/tensor_view.h"
 #include "weights/unpacked_codes.h"
 #include "weights/weight_format.h"

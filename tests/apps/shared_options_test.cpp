@@ -12,7 +12,6 @@
 #include "base/errors.h"
 #include "build_info.h"
 #include "pipeline/common/device_choice.h"
-#include "pipeline/common/gpu_facts.h"
 #include "support/temp_directory.h"
 
 namespace oscar {

@@ -1,8 +1,7 @@
-"""The surroundings of a process: closed descriptors, readers that leave, signals, a small stack, a checkpoint that shrinks
-while it is read, options of absurd size, a user without a home."""
+"""The surroundings of a process: closed descriptors, readers that leave, signals, a checkpoint that shrinks while
+it is read, options of absurd size, a user without a home."""
 import json
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -98,18 +97,6 @@ def test_an_ignored_hangup_stays_ignored(model, prompts, tmp_path):
     process.send_signal(signal.SIGHUP)
     process.communicate(timeout=120)
     assert process.returncode == DONE and (tmp_path / "s").exists()
-
-
-def small_stack():
-    resource.setrlimit(resource.RLIMIT_STACK, (128 * 1024, 128 * 1024))
-
-
-@pytest.mark.skipif(os.environ.get("OSCAR_MAX_CASES", "0") != "0", reason="sanitizers need more stack before main")
-def test_a_small_stack_is_enough(verify, model, prompts, statistics, tmp_path):
-    collect = ["collect", "--model", model, "--prompts", prompts, "--seq-len", 128, "-o", tmp_path / "s"]
-    for line in (collect, ["fit", statistics, "--method", "oscar", "-o", tmp_path / "bundle"], [*verify, "--report", tmp_path / "r.json"]):
-        done = subprocess.run(command(*line), capture_output=True, text=True, timeout=300, preexec_fn=small_stack)
-        assert done.returncode == DONE, done
 
 
 def test_a_checkpoint_that_shrinks_ends_with_a_sentence(long_prompts, tmp_path):

@@ -119,7 +119,7 @@ def test_reports_that_failed_or_belong_to_another_bundle(sample, tmp_path):
     del old["bundles"][0]["served_as"]
     (tmp_path / "old.json").write_text(json.dumps(old))
     refuse(BAD_INPUT, "export", sample / "pair", "--format", "sglang-branch", "--report", tmp_path / "old.json", "-o", tmp_path / "x",
-           names=["old.json", "--as sglang-branch"])
+           names=["old.json", "served_as"])
     assert not (tmp_path / "x").exists()
 
 

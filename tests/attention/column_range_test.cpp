@@ -1,4 +1,4 @@
-#include "attention/column_range.h"
+#include "attention/prefill_core.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "attention/cached_attention.h"
-#include "attention/reconstruction.h"
+#include "attention/prefill_core.h"
 #include "attention/rotated_scenario.h"
 #include "attention/scenario.h"
 #include "base/errors.h"

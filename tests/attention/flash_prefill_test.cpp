@@ -1,5 +1,5 @@
 // Flash attention over the tiers of a cache against attend_cached(), which multiplies in FP32 and masks.
-#include "attention/flash_prefill.h"
+#include "attention/fast_prefill.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

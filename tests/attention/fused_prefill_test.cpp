@@ -1,5 +1,5 @@
 // Attention in tiles with a running softmax against the same written out in blocks, and against ATen's.
-#include "attention/fused_prefill.h"
+#include "attention/fast_prefill.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

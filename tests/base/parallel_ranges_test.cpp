@@ -1,4 +1,4 @@
-#include "base/parallel_ranges.h"
+#include "base/parallel.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,6 @@
 #include <thread>
 #include <vector>
 
-#include "base/parallel_tasks.h"
 #include "support/four_threads.h"
 
 namespace oscar {

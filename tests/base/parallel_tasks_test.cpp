@@ -1,4 +1,4 @@
-#include "base/parallel_tasks.h"
+#include "base/parallel.h"
 
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>

@@ -1,4 +1,4 @@
-#include "base/thread_count.h"
+#include "base/parallel.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>

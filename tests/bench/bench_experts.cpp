@@ -6,7 +6,6 @@
 #include <benchmark/benchmark.h>
 #include <c10/core/InferenceMode.h>
 
-#include "model/expert_products.h"
 #include "model/experts.h"
 
 namespace oscar {

@@ -32,32 +32,13 @@ TEST(ModelName, FoldersOfAnyNameGetAPlainOne) {
   }
 }
 
-TEST(ModelName, FilesMayHoldFolderNamesButNoCommands) {
+TEST(ModelName, FilesHoldNoCommands) {
   EXPECT_EQ(read_model_name("", "f"), "");
-  EXPECT_EQ(read_model_name("my model+1 (copy)", "f"), "my-model-1-copy-");
-  EXPECT_EQ(read_model_name("caf\xc3\xa9", "f"), "caf-");
-  for (const char* name : {"$(touch x)",
-                           "a; rm -rf /",
-                           "a`id`",
-                           "a|b",
-                           "a&b",
-                           "a>b",
-                           "a'b",
-                           "a\"b",
-                           "a\\b",
-                           "a\nb",
-                           "a\n```\n# h",
-                           "x\x1b[2J",
-                           "a\xe2\x80\xae",
-                           "a\xff",
-                           "../../etc",
-                           "a/b/c",
-                           "<img src=x>",
-                           "a*",
-                           "a?",
-                           "!x",
-                           "#x",
-                           "{a}"}) {
+  for (const char* name : {"$(touch x)", "my model",  "caf\xc3\xa9", "a; rm -rf /", "a`id`",
+                           "a|b",        "a&b",       "a>b",         "a'b",         "a\"b",
+                           "a\\b",       "a\nb",      "a\n```\n# h", "x\x1b[2J",    "a\xe2\x80\xae",
+                           "a\xff",      "../../etc", "a/b/c",       "<img src=x>", "a*",
+                           "a?",         "!x",        "#x",          "{a}"}) {
     try {
       read_model_name(name, "f.json");
       ADD_FAILURE() << "accepted: " << name;

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "base/errors.h"
-#include "codec/blocks.h"
+#include "codec/layouts.h"
 #include "codec/rows.h"
 
 namespace oscar {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "collect/accumulator.h"
-#include "collect/layer_copy.h"
+#include "collect/device_values.h"
 #include "support/gpu.h"
 
 namespace oscar {

@@ -1,10 +1,9 @@
 // Rows and products of the kernels against those that ATen makes on the same GPU: the same bits.
-#include "collect/device_rows.h"
+#include "collect/device_sums.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "collect/device_gram.h"
 #include "support/gpu.h"
 
 namespace oscar {

@@ -6,8 +6,8 @@
 #include <numeric>
 #include <vector>
 
+#include "collect/device_values.h"
 #include "collect/far_pairs.h"
-#include "collect/layer_copy.h"
 #include "support/gpu.h"
 
 namespace oscar {

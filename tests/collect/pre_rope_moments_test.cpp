@@ -5,7 +5,7 @@
 
 #include "base/errors.h"
 #include "collect/residual_energy.h"
-#include "statistics/pre_rope_mean.h"
+#include "statistics/statistics.h"
 
 namespace oscar {
 namespace {

@@ -1,6 +1,5 @@
 #include "collect/spool.h"
 #include "collect/hidden_states.h"
-#include "collect/mirrored_spool.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <utility>
 
-#include "attention/reconstruction.h"
+#include "attention/prefill_core.h"
 #include "base/random.h"
 #include "collect/collect.h"
 #include "fit/fit.h"
@@ -16,7 +16,7 @@
 #include "support/metric_fit_options.h"
 #include "support/paths.h"
 #include "support/temp_directory.h"
-#include "transform/block_widths.h"
+#include "transform/fixed_sides.h"
 #include "verify/forward.h"
 
 namespace oscar {

@@ -1,5 +1,5 @@
 // The directories for vLLM and SGLang: the bundle byte for byte, and a card whose command names it and the model.
-#include "export/engine_export.h"
+#include "export/writers.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,6 @@
 #include "base/json.h"
 #include "bundle/bundle_fixture.h"
 #include "export/engine_limits.h"
-#include "export/hub_export.h"
 #include "support/paths.h"
 #include "support/temp_directory.h"
 

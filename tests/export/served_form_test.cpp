@@ -168,7 +168,7 @@ TEST(ExportReport, OtherBundlesFailedGatesAndOldReportsAreRefused) {
   EXPECT_NE(refusal(report, form).find("check 'drift' failed"), std::string::npos);
   report = report_of(fitted, "sglang-branch");
   report["bundles"][0].erase("served_as");
-  EXPECT_NE(refusal(report, form).find("--as sglang-branch"), std::string::npos);
+  EXPECT_NE(refusal(report, form).find("served_as"), std::string::npos);
   report = report_of(fitted, "sglang-branch");
   report["windows"]["recent"] = fitted.windows.recent + 64;
   EXPECT_NE(refusal(report, form).find("the bundle is served with"), std::string::npos);

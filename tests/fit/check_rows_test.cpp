@@ -1,4 +1,4 @@
-#include "fit/check_rows.h"
+#include "fit/fit_rows.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

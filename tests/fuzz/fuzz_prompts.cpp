@@ -5,7 +5,7 @@
 #include "base/errors.h"
 #include "fuzz/fuzz_target.h"
 #include "text/chat_template.h"
-#include "text/gunzip.h"
+#include "text/prompt_file.h"
 #include "text/prompts.h"
 #include "text/row_json.h"
 

@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "checkpoint/checkpoint.h"
-#include "generate/openers.h"
 #include "support/paths.h"
 #include "support/temp_directory.h"
 

@@ -9,7 +9,6 @@
 
 #include "base/errors.h"
 #include "base/run_directory.h"
-#include "generate/text_file.h"
 #include "support/message_of.h"
 #include "support/paths.h"
 #include "support/temp_directory.h"

@@ -5,7 +5,7 @@
 
 #include "methods/gaussian_rows.h"
 #include "methods/group_codes.h"
-#include "methods/lloyd_max.h"
+#include "methods/tile_codes.h"
 
 namespace oscar {
 namespace {

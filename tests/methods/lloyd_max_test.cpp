@@ -1,4 +1,4 @@
-#include "methods/lloyd_max.h"
+#include "methods/tile_codes.h"
 
 #include <gtest/gtest.h>
 

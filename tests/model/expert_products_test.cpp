@@ -1,12 +1,11 @@
 // One grouped product for all experts against a product for each: empty experts, biases, both kinds of gates.
-#include "model/expert_products.h"
+#include "model/experts.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <vector>
 
-#include "model/experts.h"
 #include "support/gpu.h"
 
 namespace oscar {

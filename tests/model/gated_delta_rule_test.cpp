@@ -1,5 +1,5 @@
 // The gated delta rule: by hand, in chunks against the specification, and cut anywhere.
-#include "model/gated_delta_rule.h"
+#include "model/gated_delta_net.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>

@@ -1,4 +1,4 @@
-#include "model/linear_algebra.h"
+#include "model/device.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -13,8 +13,8 @@
 #include "base/json_rules.h"
 #include "text/chat_row.h"
 #include "text/chat_template.h"
-#include "text/jinja/from_json.h"
 #include "text/jinja/template.h"
+#include "text/jinja/value.h"
 
 namespace {
 

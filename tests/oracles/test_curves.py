@@ -192,7 +192,7 @@ def wait_for(condition, process):
 
 
 def checked(content):
-    """The text of a run's file, with the checksum of lib/base/checksum.h."""
+    """The text of a run's file, with the checksum of lib/base/hash.h."""
     def mixed(word, place):
         x = ((word ^ place * 0xd1b54a32d192ed03 & MASK) + 0x9e3779b97f4a7c15) & MASK
         x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9 & MASK

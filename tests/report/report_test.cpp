@@ -216,7 +216,7 @@ TEST(ReportHtml, EscapesNames) {
   const std::string page = report_html(sample_report({}));
   EXPECT_THAT(page, HasSubstr("a &lt;model&gt;"));
   EXPECT_THAT(page, Not(HasSubstr("<model>")));
-  EXPECT_EQ(html::escape("<a b=\"c\" d='e'>&"), "&lt;a b=&quot;c&quot; d=&#39;e&#39;&gt;&amp;");
+  EXPECT_EQ(html::escape("<a b=\"c\" d='e'>&"), "&lt;a b=&#34;c&#34; d=&#39;e&#39;&gt;&amp;");
 }
 
 TEST(ReportHtml, BannerTellsTheVerdict) {

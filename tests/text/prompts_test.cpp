@@ -8,7 +8,7 @@
 #include "base/errors.h"
 #include "support/paths.h"
 #include "support/temp_directory.h"
-#include "text/gunzip.h"
+#include "text/prompt_file.h"
 
 namespace oscar {
 namespace {

@@ -1,4 +1,4 @@
-#include "text/seen_text.h"
+#include "text/text_hashes.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,6 @@
 
 #include "base/errors.h"
 #include "base/random.h"
-#include "text/text_hashes.h"
 
 namespace oscar {
 namespace {

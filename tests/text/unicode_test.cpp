@@ -55,13 +55,13 @@ TEST(UnicodeTables, AreSortedAndDisjoint) {
       }
     }
   };
-  for (const auto& rows : {word_ranges(), numeric_ranges(), punctuation_ranges(), mark_ranges(), inert_ranges()})
-    check(rows);
-  for (const auto& rows : {young_lower_case_ranges(), stand_in_ranges()}) check(rows);
+  for (int table = 0; table <= static_cast<int>(CodeTable::kStandIn); ++table) {
+    check(code_ranges(static_cast<CodeTable>(table)));
+  }
 }
 
 TEST(UnicodeTables, StandInsHaveTheLengthOfWhatTheyStandFor) {
-  for (const MappedRange& row : stand_in_ranges()) {
+  for (const CodeRange& row : code_ranges(CodeTable::kStandIn)) {
     std::string first, last, stand_in;
     append_utf8(first, row.first);
     append_utf8(last, row.last);

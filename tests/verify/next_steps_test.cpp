@@ -1,5 +1,5 @@
 // What a failed gate advises, from the facts of the report.
-#include "verify/next_steps.h"
+#include "verify/gates.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

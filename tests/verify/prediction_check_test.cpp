@@ -1,5 +1,5 @@
 // The self check of a bundle's own prediction, on made reports.
-#include "verify/prediction_check.h"
+#include "verify/self_checks.h"
 
 #include <gtest/gtest.h>
 

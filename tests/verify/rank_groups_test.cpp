@@ -1,4 +1,4 @@
-#include "verify/rank_groups.h"
+#include "verify/score_store.h"
 
 #include <gtest/gtest.h>
 

@@ -8,7 +8,7 @@
 #include "attention/cpu/decode_attention_cpu.h"
 #include "attention/cpu/decode_group.h"
 #include "attention/paged_backend.h"
-#include "base/parallel_ranges.h"
+#include "base/parallel.h"
 
 namespace oscar {
 namespace {

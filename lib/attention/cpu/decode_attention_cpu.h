@@ -1,8 +1,6 @@
 // Decode attention on the CPU: the definition in tiered_decode.h. cpu_backend.cpp distributes the work over threads.
 #pragma once
 
-#include <vector>
-
 #include "attention/cpu/tiered_decode.h"
 #include "cache/cache_pages.h"
 #include "cache/kv_cache.h"

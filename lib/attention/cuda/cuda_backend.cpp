@@ -4,12 +4,10 @@
 
 #include <algorithm>
 
-#include "attention/cache_factory.h"
 #include "attention/cuda/cuda_backend.h"
 #include "base/errors.h"
 #include "cache/row_pages.h"
 #include "kernels/common/fragment_pages.h"
-#include "kernels/decode/decode_attention.h"
 #include "kernels/decode/page_queries.h"
 
 namespace oscar {

@@ -10,11 +10,10 @@
 
 #include "attention/begin_step.h"
 #include "attention/cuda/device_cache.h"
-#include "attention/cuda/device_launch.h"
-#include "attention/cuda/device_phases.h"
 #include "attention/cuda/device_transform.h"
 #include "attention/cuda/finite_watch.h"
 #include "attention/paged_backend.h"
+#include "base/cuda/launch.h"
 #include "kernels/append/append_tokens.h"
 #include "kernels/decode/decode_attention.h"
 #include "kernels/quantize/quantize_pages.h"

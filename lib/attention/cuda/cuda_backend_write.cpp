@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "attention/cuda/cuda_backend.h"
-#include "base/errors.h"
 
 namespace oscar {
 namespace {

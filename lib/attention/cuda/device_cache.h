@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "attention/cuda/repeated_upload.h"
-#include "cache/page_allocator.h"
+#include "cache/cache_pages.h"
 #include "kernels/common/page_layout.h"
 #include "layout/cache_windows.h"
 

@@ -4,11 +4,10 @@
 #include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
-#include <vector>
 
-#include "attention/cuda/device_launch.h"
 #include "attention/cuda/device_transform.h"
 #include "attention/cuda/finite_watch.h"
+#include "base/cuda/launch.h"
 #include "base/errors.h"
 #include "cache/row_pages.h"
 #include "kernels/dequantize/dequantize_pages.h"

@@ -1,4 +1,4 @@
-#include "attention/cuda/device_phases.h"
+#include "attention/cuda/device_transform.h"
 
 #include <ATen/ATen.h>
 

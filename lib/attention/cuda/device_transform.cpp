@@ -4,8 +4,6 @@
 
 #include <vector>
 
-#include "attention/cuda/device_launch.h"
-
 namespace oscar {
 
 DeviceSide device_side(const KvMethod& method, std::int64_t kv_heads, std::int64_t layer, Side which,

@@ -1,7 +1,7 @@
 // Cohere 2 (Command R7B, Command A): attention and MLP read one LayerNorm, and their outputs are added together. Three
 // sliding-window layers with interleaved RoPE alternate with one full layer without RoPE. The model's logits are
 // scaled.
-#include "base/json_range.h"
+#include "base/json.h"
 #include "checkpoint/families/family.h"
 
 namespace oscar {
@@ -26,8 +26,7 @@ Family cohere2_family(const ModelConfig& config) {
 
 }  // namespace
 
-extern const FamilyRow kCohere2;
-const FamilyRow kCohere2 = {
+extern const FamilyRow kCohere2 = {
     .architecture = "Cohere2ForCausalLM",
     .model_type = "cohere2",
     .defaults = {.max_position = 8192,

@@ -9,8 +9,7 @@ void read_ernie(const Json& config, const std::string& where, ModelConfig* out) 
   out->qkv_bias = out->output_bias = out->mlp_bias = bias;
 }
 
-extern const FamilyRow kErnie4_5;
-const FamilyRow kErnie4_5 = {
+extern const FamilyRow kErnie4_5 = {
     .architecture = "Ernie4_5ForCausalLM",
     .model_type = "ernie4_5",
     .defaults = ernie_defaults(128, 2),

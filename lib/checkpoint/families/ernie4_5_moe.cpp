@@ -13,8 +13,7 @@ void ernie4_5_moe_config(const Json& config, const std::string& where, ModelConf
   read_ernie(config, where, out);
   if (out->mlp_bias) {
     throw InputError(where +
-                     ": 'use_bias' is not supported for ERNIE 4.5 with experts, whose published models have no "
-                     "biases");
+                     ": 'use_bias' is not supported for ERNIE 4.5 with experts, whose published models have no biases");
   }
   read_experts(
       config, where,
@@ -30,9 +29,7 @@ void ernie4_5_moe_config(const Json& config, const std::string& where, ModelConf
   const std::int64_t end = json_int(config, "moe_layer_end_index", where, -1);
   const std::int64_t last = end == -1 ? out->layers - 1 : end;
   const std::int64_t step = json_int(config, "moe_layer_interval", where, 1);
-  if (step < 1) {
-    throw InputError(where + ": 'moe_layer_interval' is " + std::to_string(step) + ", expected at least 1");
-  }
+  if (step < 1) throw InputError(where + ": 'moe_layer_interval' is " + std::to_string(step) + ", expected at least 1");
   for (std::int64_t i = 0; i < out->layers; ++i) {
     e.layers[static_cast<std::size_t>(i)] = (i + 1) % step == 0 && i >= first && i <= last;
   }
@@ -51,8 +48,7 @@ Family ernie4_5_moe_family(const ModelConfig& config) {
 
 }  // namespace
 
-extern const FamilyRow kErnie4_5Moe;
-const FamilyRow kErnie4_5Moe = {
+extern const FamilyRow kErnie4_5Moe = {
     .architecture = "Ernie4_5_MoeForCausalLM",
     .model_type = "ernie4_5_moe",
     .defaults = ernie_defaults(0, 4),

@@ -27,8 +27,7 @@ Family exaone4_family(const ModelConfig&) {
 
 }  // namespace
 
-extern const FamilyRow kExaone4;
-const FamilyRow kExaone4 = {
+extern const FamilyRow kExaone4 = {
     .architecture = "Exaone4ForCausalLM",
     .model_type = "exaone4",
     .defaults = {.kv_heads = 32,

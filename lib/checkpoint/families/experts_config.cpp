@@ -1,7 +1,7 @@
 #include "checkpoint/families/experts_config.h"
 
 #include "base/errors.h"
-#include "base/json_range.h"
+#include "base/json.h"
 
 namespace oscar {
 namespace {

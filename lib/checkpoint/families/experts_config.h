@@ -22,8 +22,7 @@ struct GroupDefaults {
   std::int64_t count, chosen;
 };
 
-// Reads n_group and topk_group. Call it after read_experts(). InputError for groups that
-// do not fit the experts.
+// Reads n_group and topk_group. Call it after read_experts(). InputError for groups that do not fit the experts.
 void read_expert_groups(const Json& config, const std::string& where, const GroupDefaults& defaults, ExpertConfig* out);
 
 // Reads which layers have experts: every decoder_sparse_step-th (default 1), except mlp_only_layers. InputError as

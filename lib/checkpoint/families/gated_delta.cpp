@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/errors.h"
-#include "base/json_range.h"
+#include "base/json.h"
 #include "checkpoint/layer_types.h"
 
 namespace oscar {

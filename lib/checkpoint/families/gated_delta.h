@@ -12,17 +12,15 @@ namespace oscar {
 void read_gated_delta(const Json& config, const std::string& where, ModelConfig* out);
 
 constexpr ConfigDefaults gated_delta_defaults(std::int64_t kv_heads, std::int64_t vocabulary) {
-  ConfigDefaults defaults;
-  defaults.head_dim = 256;
-  defaults.kv_heads = kv_heads;
-  defaults.query_heads = 16;
-  defaults.vocabulary = vocabulary;
-  defaults.max_position = 32768;
-  defaults.reads_attention_bias = true;
-  defaults.partial_rope = true;
-  defaults.partial_rotary = 0.25;
-  defaults.qk_norm = true;
-  return defaults;
+  return {.head_dim = 256,
+          .query_heads = 16,
+          .kv_heads = kv_heads,
+          .vocabulary = vocabulary,
+          .max_position = 32768,
+          .reads_attention_bias = true,
+          .partial_rope = true,
+          .partial_rotary = 0.25,
+          .qk_norm = true};
 }
 
 // Layer variants and tensor names, except the projections that feed a gated delta net.

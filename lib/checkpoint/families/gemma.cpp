@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "base/errors.h"
-#include "base/json_range.h"
+#include "base/json.h"
 
 namespace oscar {
 

@@ -12,8 +12,7 @@ void gemma2_config(const Json& config, const std::string& where, ModelConfig* ou
 
 }  // namespace
 
-extern const FamilyRow kGemma2;
-const FamilyRow kGemma2 = {
+extern const FamilyRow kGemma2 = {
     .architecture = "Gemma2ForCausalLM",
     .model_type = "gemma2",
     .defaults = gemma_defaults(256000, 8192),

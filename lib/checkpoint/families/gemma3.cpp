@@ -25,8 +25,7 @@ constexpr ConfigDefaults gemma3_defaults() {
 
 }  // namespace
 
-extern const FamilyRow kGemma3;
-const FamilyRow kGemma3 = {
+extern const FamilyRow kGemma3 = {
     .architecture = "Gemma3ForCausalLM",
     .model_type = "gemma3_text",
     .wrapper = "Gemma3ForConditionalGeneration",

@@ -5,11 +5,10 @@
 // The small models (E2B, E4B) have layer embeddings, and their last layers share an earlier layer's cache. The unified
 // model (12B) has neither experts nor layer embeddings.
 #include <cmath>
-#include <limits>
 
 #include "base/errors.h"
 #include "base/foreign_text.h"
-#include "base/json_range.h"
+#include "base/json.h"
 #include "checkpoint/families/experts_config.h"
 #include "checkpoint/families/gemma.h"
 #include "checkpoint/rope_config.h"
@@ -204,8 +203,7 @@ constexpr ConfigDefaults gemma4_defaults(std::int64_t max_position, std::int64_t
 
 }  // namespace
 
-extern const FamilyRow kGemma4, kGemma4Unified;
-const FamilyRow kGemma4 = {
+extern const FamilyRow kGemma4 = {
     .architecture = "Gemma4ForCausalLM",
     .model_type = "gemma4_text",
     .wrapper = "Gemma4ForConditionalGeneration",
@@ -215,7 +213,7 @@ const FamilyRow kGemma4 = {
     .read_config = gemma4_config,
     .family = gemma4_family,
 };
-const FamilyRow kGemma4Unified = {
+extern const FamilyRow kGemma4Unified = {
     .architecture = "Gemma4UnifiedForCausalLM",
     .model_type = "gemma4_unified_text",
     .wrapper = "Gemma4UnifiedForConditionalGeneration",

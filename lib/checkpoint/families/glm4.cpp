@@ -20,8 +20,7 @@ Family glm4_family(const ModelConfig& config) {
 
 }  // namespace
 
-extern const FamilyRow kGlm4;
-const FamilyRow kGlm4 = {
+extern const FamilyRow kGlm4 = {
     .architecture = "Glm4ForCausalLM",
     .model_type = "glm4",
     .defaults = {.head_dim = 128,

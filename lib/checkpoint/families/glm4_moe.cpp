@@ -35,8 +35,7 @@ Family glm4_moe_family(const ModelConfig& config) {
 
 }  // namespace
 
-extern const FamilyRow kGlm4Moe;
-const FamilyRow kGlm4Moe = {
+extern const FamilyRow kGlm4Moe = {
     .architecture = "Glm4MoeForCausalLM",
     .model_type = "glm4_moe",
     .defaults = {.kv_heads = 8,

@@ -47,8 +47,7 @@ Family gpt_oss_family(const ModelConfig& config) {
 
 }  // namespace
 
-extern const FamilyRow kGptOss;
-const FamilyRow kGptOss = {
+extern const FamilyRow kGptOss = {
     .architecture = "GptOssForCausalLM",
     .model_type = "gpt_oss",
     .defaults = {.head_dim = 64,

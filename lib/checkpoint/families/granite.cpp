@@ -1,6 +1,6 @@
 // Granite 3 (dense): Llama's layers with factors for embeddings, attention logits and branch outputs, and a divisor of
 // the model's logits.
-#include "base/json_range.h"
+#include "base/json.h"
 #include "checkpoint/families/family.h"
 
 namespace oscar {
@@ -19,8 +19,7 @@ void granite_config(const Json& config, const std::string& where, ModelConfig* o
 
 }  // namespace
 
-extern const FamilyRow kGranite;
-const FamilyRow kGranite = {
+extern const FamilyRow kGranite = {
     .architecture = "GraniteForCausalLM",
     .model_type = "granite",
     .defaults = {.bos = 1, .eos = {2, -1, -1}, .reads_attention_bias = true, .reads_mlp_bias = true},

@@ -86,27 +86,20 @@ Family hunyuan_moe_family(const ModelConfig& config) {
 }
 
 constexpr ConfigDefaults hunyuan_defaults() {
-  ConfigDefaults defaults;
-  defaults.bos = 1;
-  defaults.eos = {2, -1, -1};
-  defaults.rms_eps = 1e-5;
-  defaults.reads_attention_bias = true;
-  defaults.own_rope = true;
-  defaults.qk_norm = true;
-  return defaults;
+  return {
+      .bos = 1, .eos = {2, -1, -1}, .rms_eps = 1e-5, .reads_attention_bias = true, .own_rope = true, .qk_norm = true};
 }
 
 }  // namespace
 
-extern const FamilyRow kHunyuan, kHunyuanMoe;
-const FamilyRow kHunyuan = {
+extern const FamilyRow kHunyuan = {
     .architecture = "HunYuanDenseV1ForCausalLM",
     .model_type = "hunyuan_v1_dense",
     .defaults = hunyuan_defaults(),
     .read_config = hunyuan_config,
     .family = hunyuan_family,
 };
-const FamilyRow kHunyuanMoe = {
+extern const FamilyRow kHunyuanMoe = {
     .architecture = "HunYuanMoEV1ForCausalLM",
     .model_type = "hunyuan_v1_moe",
     .defaults = hunyuan_defaults(),

@@ -3,8 +3,7 @@
 
 namespace oscar {
 
-extern const FamilyRow kLlama;
-const FamilyRow kLlama = {
+extern const FamilyRow kLlama = {
     .architecture = "LlamaForCausalLM",
     .model_type = "llama",
     .defaults = {.bos = 1, .eos = {2, -1, -1}, .reads_attention_bias = true, .reads_mlp_bias = true},

@@ -3,7 +3,7 @@
 // The sigmoid of the largest logits weights the experts' inputs, beside a shared expert. Dense MLPs have another width.
 #include "base/errors.h"
 #include "base/foreign_text.h"
-#include "base/json_range.h"
+#include "base/json.h"
 #include "checkpoint/families/experts_config.h"
 #include "checkpoint/families/family.h"
 
@@ -119,8 +119,7 @@ Family llama4_family(const ModelConfig& config) {
 
 }  // namespace
 
-extern const FamilyRow kLlama4;
-const FamilyRow kLlama4 = {
+extern const FamilyRow kLlama4 = {
     .architecture = "Llama4ForCausalLM",
     .model_type = "llama4_text",
     .wrapper = "Llama4ForConditionalGeneration",

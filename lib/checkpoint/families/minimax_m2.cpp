@@ -1,7 +1,7 @@
 // MiniMax-M2, 2.1 and 2.5: RMSNorm over the full projections of q and k, RoPE over the first rotary_dim channels, and
 // experts by corrected sigmoid scores in every layer.
 #include "base/errors.h"
-#include "base/json_range.h"
+#include "base/json.h"
 #include "checkpoint/families/experts_config.h"
 #include "checkpoint/families/family.h"
 #include "checkpoint/rope_config.h"
@@ -47,8 +47,7 @@ Family minimax_m2_family(const ModelConfig&) {
 
 }  // namespace
 
-extern const FamilyRow kMinimaxM2;
-const FamilyRow kMinimaxM2 = {
+extern const FamilyRow kMinimaxM2 = {
     .architecture = "MiniMaxM2ForCausalLM",
     .model_type = "minimax_m2",
     .defaults = {.head_dim = 128,

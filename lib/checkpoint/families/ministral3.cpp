@@ -1,6 +1,6 @@
 // Ministral 3: Mistral with YaRN, and queries that grow with the logarithm of the position after the original context.
 // Also the text model in Mistral's multimodal wrapper.
-#include "base/json_range.h"
+#include "base/json.h"
 #include "checkpoint/families/family.h"
 #include "checkpoint/rope_config.h"
 
@@ -31,8 +31,7 @@ void ministral3_config(const Json& config, const std::string& where, ModelConfig
 
 }  // namespace
 
-extern const FamilyRow kMinistral3;
-const FamilyRow kMinistral3 = {
+extern const FamilyRow kMinistral3 = {
     .architecture = "Ministral3ForCausalLM",
     .model_type = "ministral3",
     .wrapper = "Mistral3ForConditionalGeneration",

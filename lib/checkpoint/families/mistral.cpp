@@ -4,8 +4,7 @@
 
 namespace oscar {
 
-extern const FamilyRow kMistral;
-const FamilyRow kMistral = {
+extern const FamilyRow kMistral = {
     .architecture = "MistralForCausalLM",
     .model_type = "mistral",
     .wrapper = "Mistral3ForConditionalGeneration",

@@ -18,8 +18,7 @@ Family mixtral_family(const ModelConfig&) {
 
 }  // namespace
 
-extern const FamilyRow kMixtral;
-const FamilyRow kMixtral = {
+extern const FamilyRow kMixtral = {
     .architecture = "MixtralForCausalLM",
     .model_type = "mixtral",
     .defaults = {.kv_heads = 8,

@@ -16,8 +16,7 @@ Family olmo_family(const ModelConfig& config) {
   return family;
 }
 
-extern const FamilyRow kOlmo2;
-const FamilyRow kOlmo2 = {
+extern const FamilyRow kOlmo2 = {
     .architecture = "Olmo2ForCausalLM",
     .model_type = "olmo2",
     .defaults = {.eos = {50279, -1, -1}, .rms_eps = 1e-5, .reads_attention_bias = true, .qk_norm = true},

@@ -16,8 +16,7 @@ void olmo3_config(const Json& config, const std::string& where, ModelConfig* out
 
 }  // namespace
 
-extern const FamilyRow kOlmo3;
-const FamilyRow kOlmo3 = {
+extern const FamilyRow kOlmo3 = {
     .architecture = "Olmo3ForCausalLM",
     .model_type = "olmo3",
     .defaults = {.eos = {50279, -1, -1},

@@ -32,8 +32,7 @@ Family phi3_family(const ModelConfig&) {
 
 }  // namespace
 
-extern const FamilyRow kPhi3;
-const FamilyRow kPhi3 = {
+extern const FamilyRow kPhi3 = {
     .architecture = "Phi3ForCausalLM",
     .model_type = "phi3",
     .defaults = {.max_position = 4096,

@@ -12,8 +12,7 @@ Family qwen2_family(const ModelConfig&) {
 
 }  // namespace
 
-extern const FamilyRow kQwen2;
-const FamilyRow kQwen2 = {
+extern const FamilyRow kQwen2 = {
     .architecture = "Qwen2ForCausalLM",
     .model_type = "qwen2",
     .defaults = {.kv_heads = 32, .max_position = 32768, .qkv_bias = true, .sliding = SlidingLayers::kByLayer},

@@ -13,8 +13,7 @@ Family qwen3_family(const ModelConfig& config) {
 
 }  // namespace
 
-extern const FamilyRow kQwen3;
-const FamilyRow kQwen3 = {
+extern const FamilyRow kQwen3 = {
     .architecture = "Qwen3ForCausalLM",
     .model_type = "qwen3",
     .defaults = {.head_dim = 128,

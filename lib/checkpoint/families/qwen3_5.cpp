@@ -35,8 +35,7 @@ constexpr ConfigDefaults qwen3_5_defaults(std::int64_t kv_heads, std::int64_t in
 
 }  // namespace
 
-extern const FamilyRow kQwen3_5, kQwen3_5Moe;
-const FamilyRow kQwen3_5 = {
+extern const FamilyRow kQwen3_5 = {
     .architecture = "Qwen3_5ForCausalLM",
     .model_type = "qwen3_5_text",
     .wrapper = "Qwen3_5ForConditionalGeneration",
@@ -45,7 +44,7 @@ const FamilyRow kQwen3_5 = {
     .read_config = read_gated_delta,
     .family = qwen3_5_family,
 };
-const FamilyRow kQwen3_5Moe = {
+extern const FamilyRow kQwen3_5Moe = {
     .architecture = "Qwen3_5MoeForCausalLM",
     .model_type = "qwen3_5_moe_text",
     .wrapper = "Qwen3_5MoeForConditionalGeneration",

@@ -22,8 +22,7 @@ Family qwen3_moe_family(const ModelConfig& config) {
 
 }  // namespace
 
-extern const FamilyRow kQwen3Moe;
-const FamilyRow kQwen3Moe = {
+extern const FamilyRow kQwen3Moe = {
     .architecture = "Qwen3MoeForCausalLM",
     .model_type = "qwen3_moe",
     .defaults = {.kv_heads = 4,

@@ -30,8 +30,7 @@ constexpr ConfigDefaults qwen3_next_defaults() {
 
 }  // namespace
 
-extern const FamilyRow kQwen3Next;
-const FamilyRow kQwen3Next = {
+extern const FamilyRow kQwen3Next = {
     .architecture = "Qwen3NextForCausalLM",
     .model_type = "qwen3_next",
     .defaults = qwen3_next_defaults(),

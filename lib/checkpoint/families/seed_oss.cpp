@@ -10,8 +10,7 @@ void seed_oss_config(const Json& config, const std::string& where, ModelConfig* 
 
 }  // namespace
 
-extern const FamilyRow kSeedOss;
-const FamilyRow kSeedOss = {
+extern const FamilyRow kSeedOss = {
     .architecture = "SeedOssForCausalLM",
     .model_type = "seed_oss",
     .defaults = {.head_dim = 128,

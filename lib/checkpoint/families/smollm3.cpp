@@ -33,8 +33,7 @@ void smollm3_config(const Json& config, const std::string& where, ModelConfig* o
 
 }  // namespace
 
-extern const FamilyRow kSmolLm3;
-const FamilyRow kSmolLm3 = {
+extern const FamilyRow kSmolLm3 = {
     .architecture = "SmolLM3ForCausalLM",
     .model_type = "smollm3",
     .defaults = {.kv_heads = 4,

@@ -1,8 +1,8 @@
-#include "collect/device_far_pairs.h"
+#include "collect/device_sums.h"
 
 #include <ATen/ATen.h>
 
-#include "collect/cuda/launch.h"
+#include "base/cuda/launch.h"
 #include "kernels/far_pairs/far_pair_sums.h"
 
 namespace oscar {

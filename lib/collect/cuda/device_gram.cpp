@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "collect/cuda/launch.h"
-#include "collect/device_gram.h"
+#include "base/cuda/launch.h"
+#include "collect/device_sums.h"
 #include "kernels/gram/gram.h"
 #include "kernels/gram/ordered_gram.h"
 
@@ -41,9 +41,8 @@ bool device_gram_about_mean(at::Tensor& sum, at::Tensor& row_sum, const at::Tens
   if (!built(x) || x.size(1) != sum.size(0)) return false;
   if (x.size(0) == 0) return true;
   const at::Tensor rows = x.contiguous(), mean = rows.mean(0);  // any shift near the rows works: BF16
-  kernels::GramParams p;
-  p.shift = static_cast<const std::uint16_t*>(mean.const_data_ptr());
-  p.row_sum = row_sum.data_ptr<double>();
+  kernels::GramParams p{.shift = static_cast<const std::uint16_t*>(mean.const_data_ptr()),
+                        .row_sum = row_sum.data_ptr<double>()};
   add(sum, rows, p);
   return true;
 }
@@ -55,11 +54,10 @@ bool device_ordered_gram(at::Tensor& sum, const at::Tensor& x, std::int64_t bloc
   }
   const std::size_t bytes = kernels::ordered_gram_workspace_bytes(x.size(1), heads, d, rows);
   const at::Tensor workspace = at::empty({static_cast<std::int64_t>(bytes / sizeof(float))}, x.options());
-  kernels::OrderedGramParams p;
-  p.x = x.const_data_ptr<float>();
-  p.sum = sum.data_ptr<double>();
-  p.workspace = workspace.data_ptr<float>();
-  p.rows = x.size(1);
+  kernels::OrderedGramParams p{.x = x.const_data_ptr<float>(),
+                               .sum = sum.data_ptr<double>(),
+                               .workspace = workspace.data_ptr<float>(),
+                               .rows = x.size(1)};
   p.matrices = heads, p.head_dim = d, p.block = rows;
   check_launch(kernels::ordered_gram(p, current_stream()), "ordered_gram");
   return true;

@@ -1,8 +1,8 @@
-#include "collect/device_rows.h"
+#include "collect/device_sums.h"
 
 #include <ATen/ATen.h>
 
-#include "collect/cuda/launch.h"
+#include "base/cuda/launch.h"
 #include "kernels/gram/head_rows.h"
 
 namespace oscar {
@@ -16,10 +16,8 @@ bool takes(const at::Tensor& x, std::int64_t pairs = 0) {
 }
 
 kernels::HeadRowsParams params_of(const at::Tensor& x, std::int64_t kv_heads) {
-  kernels::HeadRowsParams p;
-  p.x = static_cast<const std::uint16_t*>(x.const_data_ptr());
-  p.stride = x.stride(0);
-  p.tokens = x.size(0);
+  kernels::HeadRowsParams p{
+      .x = static_cast<const std::uint16_t*>(x.const_data_ptr()), .stride = x.stride(0), .tokens = x.size(0)};
   p.heads = static_cast<std::int32_t>(x.size(1)), p.kv_heads = static_cast<std::int32_t>(kv_heads);
   p.head_dim = static_cast<std::int32_t>(x.size(2));
   p.pairs = p.head_dim % 8 == 0 ? p.head_dim / 2 : 0;  // a thread takes two parts of a row

@@ -1,9 +1,8 @@
-#include "pipeline/collect/collect_check.h"
+#include "pipeline/collect/collect_run.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/InferenceMode.h>
 
-#include <cmath>
 #include <vector>
 
 #include "base/errors.h"

@@ -12,7 +12,7 @@
 #include "collect/collect_phases.h"
 #include "collect/pre_rope_moments.h"
 #include "collect/unrotation.h"
-#include "model/device_settle.h"
+#include "model/device.h"
 #include "model/rope.h"
 
 namespace oscar {
@@ -133,9 +133,7 @@ void RunTime::add_to(Json& out) const {
                               : std::string(kNotKnown);
   if (!known) return;
   out["phases"] = Json::array();
-  for (const PhaseSeconds& phase : phases) {
-    out["phases"].push_back({{"phase", phase.name}, {"seconds", phase.seconds}});
-  }
+  for (const PhaseSeconds& phase : phases) out["phases"].push_back({{"phase", phase.name}, {"seconds", phase.seconds}});
   for (const PhaseSeconds& way : other_ways) {
     out["other_ways"].push_back({{"options", way.name}, {"seconds", way.seconds}});
   }

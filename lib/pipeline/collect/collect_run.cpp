@@ -1,9 +1,8 @@
 #include "pipeline/collect/collect_run.h"
 
-#include "base/errors.h"
 #include "base/foreign_text.h"
 #include "base/log.h"
-#include "checkpoint/checkpoint_files.h"
+#include "checkpoint/model_location.h"
 #include "collect/shard.h"
 
 namespace oscar {

@@ -1,10 +1,12 @@
 // One run of collecting statistics, for oscar-collect and `oscar-fit --model`: its inputs and outputs.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <string>
-#include <vector>
 
 #include "base/file_roles.h"
+#include "base/files.h"
 #include "checkpoint/checkpoint.h"
 #include "collect/collect.h"
 #include "collect/collect_estimate.h"
@@ -44,5 +46,12 @@ std::string plan_counts(const TokenPlan& plan);
 // collect(), after checks of GPU memory and disk space.
 CollectReport run_collect(const CollectRun& run, const CollectArguments& arguments, const Checkpoint& checkpoint,
                           const PromptSet& prompts);
+
+// --check-against: compares another stack's predictions with this reader's predictions for the same checkpoint.
+// The file is {"ids": [...], "top": [...]}: tokens of one text, and after each of them the other stack's most likely
+// token. "logits" [ids][vocabulary] may replace "top". InputError for a file of another form, or if the two disagree: a
+// top token of the other stack has a logit more than 0.5 below the highest one here.
+// Returns a line that says how well they agree.
+std::string check_against(const fs::path& file, const Checkpoint& checkpoint, at::ScalarType dtype, at::Device device);
 
 }  // namespace oscar

@@ -5,13 +5,13 @@
 #include "base/errors.h"
 #include "base/formatted.h"
 #include "base/interrupt.h"
-#include "base/json_range.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/progress.h"
 #include "base/run_directory.h"
 #include "collect/collect_phases.h"
 #include "collect/reading_range.h"
-#include "model/device_memory.h"
+#include "model/device.h"
 #include "pipeline/collect/collect_run.h"
 
 namespace oscar {

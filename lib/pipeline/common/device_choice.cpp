@@ -9,7 +9,6 @@
 #include "base/errors.h"
 #include "base/log.h"
 #include "build_info.h"
-#include "pipeline/common/gpu_facts.h"
 
 namespace oscar {
 namespace {

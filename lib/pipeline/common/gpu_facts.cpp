@@ -1,4 +1,4 @@
-#include "pipeline/common/gpu_facts.h"
+#include "pipeline/common/device_choice.h"
 
 #include <cstdio>
 #include <cstdlib>

@@ -1,7 +1,5 @@
 #include "pipeline/common/output_files.h"
 
-#include <string>
-
 #include "base/errors.h"
 #include "base/output_file.h"
 

@@ -1,4 +1,4 @@
-#include "pipeline/common/pair_options.h"
+#include "pipeline/common/common_options.h"
 
 #include <charconv>
 #include <cstdint>

@@ -10,7 +10,6 @@
 #include "base/timeline.h"
 #include "distributed/byte_gather.h"
 #include "distributed/ranks.h"
-#include "pipeline/common/common_options.h"
 
 namespace oscar {
 

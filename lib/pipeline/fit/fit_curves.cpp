@@ -9,12 +9,9 @@
 #include "base/foreign_text.h"
 #include "base/log.h"
 #include "bundle/calibration_hashes.h"
-#include "checkpoint/checkpoint.h"
-#include "checkpoint/checkpoint_files.h"
+#include "checkpoint/model_location.h"
 #include "curves/choose_profiles.h"
 #include "curves/curve_passes.h"
-#include "curves/curve_text.h"
-#include "curves/measure_curves.h"
 #include "fit/fit.h"
 #include "fit/from_fit.h"
 #include "pipeline/common/device_choice.h"
@@ -22,7 +19,6 @@
 #include "pipeline/common/rank_run.h"
 #include "registry/registry.h"
 #include "report/number_text.h"
-#include "text/prompts.h"
 
 namespace oscar {
 namespace {
@@ -153,9 +149,7 @@ bool uses_curves(const CurveArguments& a, const CommonOptions& common, const std
   const bool file = !a.file.empty(), allocates = fitted_method(method).allocates_bits;
   const bool text = a.allocate == "auto" && !a.text.empty() && allocates;
   if (a.allocate != "measured" && !file && !text) return false;
-  if (!allocates) {
-    throw UsageError("measured curves are for --method waterfill, whose widths can be chosen");
-  }
+  if (!allocates) throw UsageError("measured curves are for --method waterfill, whose widths can be chosen");
   if (a.allocate != "auto" && a.allocate != "measured") {
     throw UsageError("--curves gives measured curves; with --allocate " + a.allocate + " they are not used");
   }
@@ -201,17 +195,13 @@ MeasuredCurves curves_for(const Statistics& statistics, const std::string& sha25
   if (!decoding.stream_layers) gather = gather_of(arguments.ranks, options.device, checkpoint.weight_bytes());
   decoding.gather = gather.get();
   Decoder decoder(checkpoint, decoding);
-  Curves facts;
-  facts.model_fingerprint = statistics.model_fingerprint;
-  facts.statistics_sha256 = sha256;
-  facts.tool_version = tool_version();
-  facts.options = fit_options;
-  facts.text = std::move(text.record);
+  Curves facts{.model_fingerprint = statistics.model_fingerprint,
+               .statistics_sha256 = sha256,
+               .tool_version = tool_version(),
+               .options = fit_options,
+               .text = std::move(text.record)};
   if (text_hashes) facts.text_hashes = std::move(text.hashes);
-  CurveRequest request;
-  request.sequences = std::move(text.sequences);
-  request.windows = windows;
-  request.target_kl = arguments.target_kl;
+  CurveRequest request{.sequences = std::move(text.sequences), .windows = windows, .target_kl = arguments.target_kl};
   if (!request.target_kl) request.budgets = budgets;
   const CurveShape shape = curve_shape(arguments, checkpoint.config(), options.device);
   request.profiles = shape.profiles, request.one = shape.one();

@@ -12,7 +12,6 @@
 #include "curves/measure_curves.h"
 #include "distributed/ranks.h"
 #include "fit/fit_options.h"
-#include "fit/fit_result.h"
 #include "pipeline/common/common_options.h"
 #include "text/prompts.h"
 

@@ -11,6 +11,7 @@
 #include "fit/fit_result.h"
 #include "pipeline/fit/fit_curves.h"
 #include "pipeline/fit/fit_measure.h"
+#include "pipeline/fit/fit_request.h"
 #include "pipeline/fit/fit_time.h"
 
 namespace oscar {
@@ -62,5 +63,9 @@ class FitListener {
   virtual void saved(const SavedFit& fit) = 0;
   virtual void saved(const std::vector<ParetoRow>& rows) = 0;  // with --dry-run only fitted
 };
+
+// oscar-fit: collect, measure widths, fit, save.
+// Runs the request, or under --dry-run plans it.
+void run_fit(const FitRequest& request, FitListener& listener);
 
 }  // namespace oscar

@@ -13,7 +13,6 @@
 #include "fit/fit_phases.h"
 #include "pipeline/common/device_choice.h"
 #include "pipeline/common/output_files.h"
-#include "report/number_text.h"
 
 namespace oscar {
 fs::path statistics_beside(const std::string& output) { return beside_output(output, ".statistics.safetensors"); }
@@ -124,10 +123,7 @@ std::optional<HeldOutText> ModelRun::held_out(const CacheWindows& windows) const
 
 FitShape ModelRun::shape(const std::optional<CurvePlan>& curves, const CacheWindows& windows,
                          std::size_t measurements) const {
-  FitShape shape;
-  shape.held_out = held_out_shape(windows);
-  shape.windows = windows;
-  shape.measurements = measurements;
+  FitShape shape{.held_out = held_out_shape(windows), .windows = windows, .measurements = measurements};
   const bool tries = arguments_.context == 0 && arguments_.seq_len == 0 && arguments_.options.context > 0;
   if (tries && !tried_lengths(run_.plan.longest).empty()) shape.range_tokens = run_.plan.longest;
   shape.range = arguments_.range_decoding();
@@ -174,9 +170,7 @@ bool ModelRun::take_earlier() const {
   log_info("the statistics are taken from " + options.output.string());
   // Remains of a run that was killed between its last two steps, or within the last.
   const fs::path work = work_directory_of(options);
-  if (holds_run(work)) {
-    WorkDirectory(work, run_identity(fingerprint, prompts_, options), true).remove();
-  }
+  if (holds_run(work)) WorkDirectory(work, run_identity(fingerprint, prompts_, options), true).remove();
   return true;
 }
 

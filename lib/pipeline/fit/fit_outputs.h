@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "bundle/bundle.h"
-#include "pipeline/fit/fit_curves.h"
 #include "pipeline/fit/fit_request.h"
 #include "statistics/statistics.h"
 

@@ -6,7 +6,6 @@
 #include "base/errors.h"
 #include "curves/measure_curves.h"
 #include "fit/fit.h"
-#include "fit/waterfill.h"
 #include "registry/registry.h"
 
 namespace oscar {

@@ -4,7 +4,6 @@
 
 #include "base/errors.h"
 #include "base/formatted.h"
-#include "pipeline/common/common_options.h"
 #include "transform/profile_allocation.h"
 
 namespace oscar {

@@ -1,7 +1,6 @@
 // oscar-fit --target-kl, --target-ppl and --preset: the budget is chosen by what measured curves predict of it.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 

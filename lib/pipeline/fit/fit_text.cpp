@@ -8,8 +8,8 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/output_file.h"
-#include "generate/text_file.h"
-#include "model/device_memory.h"
+#include "generate/write_text.h"
+#include "model/device.h"
 #include "model/weights.h"
 #include "pipeline/common/device_choice.h"
 
@@ -29,9 +29,7 @@ OwnText::OwnText(Checkpoint& checkpoint, const CollectArguments& collect, const 
         "--stream-layers: without --prompts, and with --own-text, the model writes calibration text token by token, "
         "which needs all of its weights in memory; pass only --prompts");
   }
-  if (!book_.fault().empty()) {
-    log_info("the chat template is not used for self-generated text: " + book_.fault());
-  }
+  if (!book_.fault().empty()) log_info("the chat template is not used for self-generated text: " + book_.fault());
   request_.shape = text_shape(tokens, options.seq_len);
   if (options.device.is_cuda()) {
     request_.shape =

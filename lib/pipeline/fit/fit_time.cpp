@@ -9,7 +9,6 @@
 #include <memory>
 
 #include "attention/cached_attention.h"
-#include "attention/prefill_core.h"
 #include "base/clock.h"
 #include "collect/collect_phases.h"
 #include "collect/reading_range.h"
@@ -18,7 +17,7 @@
 #include "curves/measure_curves.h"
 #include "curves/sampled_logits.h"
 #include "fit/fit_phases.h"
-#include "model/device_settle.h"
+#include "model/device.h"
 #include "text/sequences.h"
 
 namespace oscar {

@@ -1,4 +1,4 @@
-#include "pipeline/fit/run_fit.h"
+#include "pipeline/fit/fit_listener.h"
 
 #include <future>
 #include <optional>
@@ -10,7 +10,7 @@
 #include "bundle/bundle_files.h"
 #include "collect/collect_phases.h"
 #include "fit/fit_phases.h"
-#include "model/device_memory.h"
+#include "model/device.h"
 #include "pipeline/common/device_choice.h"
 #include "pipeline/fit/fit_model.h"
 #include "pipeline/fit/fit_outputs.h"

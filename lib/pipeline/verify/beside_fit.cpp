@@ -1,4 +1,4 @@
-#include "pipeline/verify/beside_fit.h"
+#include "pipeline/verify/verify_source.h"
 
 #include <algorithm>
 

@@ -1,7 +1,6 @@
 #include "pipeline/verify/verify_source.h"
 
 #include <algorithm>
-#include <cmath>
 #include <tuple>
 
 #include "base/errors.h"
@@ -11,7 +10,7 @@
 #include "export/export_report.h"
 #include "export/published.h"
 #include "layout/left_out.h"
-#include "pipeline/common/pair_options.h"
+#include "pipeline/common/common_options.h"
 
 namespace oscar {
 namespace {
@@ -48,14 +47,13 @@ void add_calibration_facts(const Bundle& bundle, BundleFacts& facts) {
 }
 
 BundleFacts facts_of(const Bundle& bundle) {
-  BundleFacts facts;
-  facts.method = bundle.method;
-  facts.scope = bundle.scope;
-  facts.encoder = bundle.encoder;
-  facts.model_fingerprint = bundle.model_fingerprint;
-  facts.longest_distance = longest_distance(bundle);
-  facts.key_clip = one_clip(bundle, true);
-  facts.value_clip = one_clip(bundle, false);
+  BundleFacts facts{.method = bundle.method,
+                    .scope = bundle.scope,
+                    .encoder = bundle.encoder,
+                    .model_fingerprint = bundle.model_fingerprint,
+                    .key_clip = one_clip(bundle, true),
+                    .value_clip = one_clip(bundle, false),
+                    .longest_distance = longest_distance(bundle)};
   if (facts.key_clip && facts.value_clip) return facts;
   for (const LayerTransform& layer : bundle.layers) {
     LayerClip& clip = facts.layer_clips.emplace_back();
@@ -138,9 +136,7 @@ void set_clip(Bundle& bundle, float key, float value) {
 VerifySource load_published_source(const std::string& files, const std::string& clip, const std::string& form) {
   const auto [key, value] = split_pair(files, "--rotations", "K.pt,V.pt");
   float key_clip = kPublishedKeyClip, value_clip = kPublishedValueClip;
-  if (!clip.empty()) {
-    std::tie(key_clip, value_clip) = parse_clip_pair(clip);
-  }
+  if (!clip.empty()) std::tie(key_clip, value_clip) = parse_clip_pair(clip);
   VerifySource source;
   source.bundle = bundle_from_published(key, value);
   const std::string format = published_format(*source.bundle);
@@ -169,9 +165,7 @@ VerifySource load_verify_source(const SourceRequest& request, const Checkpoint* 
   VerifySource source;
   if (!request.bundle.empty()) source = load_bundle_source(request.bundle, request.form);
   if (!request.rotations.empty()) source = load_published_source(request.rotations, request.clip, request.form);
-  if (!source.bundle && !request.form.empty()) {
-    throw UsageError("--as says how a bundle is served: it needs --bundle");
-  }
+  if (!source.bundle && !request.form.empty()) throw UsageError("--as says how a bundle is served: it needs --bundle");
   if (source.bundle && checkpoint != nullptr) {
     const std::string fingerprint = checkpoint->fingerprint();
     const std::vector<std::string> faults = check_bundle_model(

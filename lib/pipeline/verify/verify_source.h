@@ -1,13 +1,14 @@
 // The artifact that oscar-verify evaluates: a bundle of oscar-fit, or published K.pt,V.pt files.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "bundle/bundle.h"
 #include "checkpoint/checkpoint.h"
-#include "layout/cache_windows.h"
 #include "report/report.h"
 
 namespace oscar {
@@ -32,5 +33,17 @@ VerifySource load_verify_source(const SourceRequest& request, const Checkpoint* 
 
 // The checks of --check-only, one line each; InputError with the first fault.
 std::vector<std::string> check_verify_source(const VerifySource& source, const Checkpoint* checkpoint);
+
+// Methods that oscar-verify compares a bundle with and that need a fit of their own, such as `oscar` beside a bundle of
+// `waterfill`. They are fitted from the statistics of the bundle, where these are beside it.
+
+// The names among `methods` for which this is so: oscar-fit makes them, and none of the bundles has a row of this name.
+std::vector<std::string> methods_to_fit(const std::vector<std::string>& methods,
+                                        const std::vector<VerifySource>& sources);
+
+// The method with its usual options, for the layers, windows and contexts of the bundle in `directory`. InputError if
+// the statistics are not there, or are not those that the bundle records.
+VerifySource fit_beside(const std::string& method, const Bundle& bundle, const std::string& directory,
+                        c10::Device device);
 
 }  // namespace oscar

@@ -1,28 +1,24 @@
 // The parts of the HTML report. Each returns a fragment; report_html.cpp assembles the page. The page is plain HTML,
-// CSS and inline SVG, readable without its one small script (page.js). It makes no requests and follows the reader's
-// light or dark preference.
+// CSS and inline SVG. It runs no script, makes no requests and follows the reader's light or dark preference.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "report/report.h"
+
+namespace oscar {
+extern const std::string_view page_css;  // html/page.css
+}
 
 namespace oscar::html {
 
 // Writes & < > " ' as entities, and unsafe characters as escape_text() (foreign_text.h) does. Safe for HTML and XML.
 std::string escape(std::string_view text);
 
-extern const std::string_view page_css, page_js;  // html/page.css and html/page.js
-
-// A scrollable frame for a table or plot that may be wider than the window; page.css marks it as scrollable. `label`
-// names it for screen readers.
+// A scrollable frame for a table or plot that may be wider than the window. `label` names it for screen readers.
 std::string framed(const std::string& content, const std::string& label);
-
-// The content security policy of the page: nothing is loaded, and only page.js runs, identified by its hash.
-std::string content_security_policy();
 
 // The color class of a method row ("s0" .. "s7"), determined by its order among the report's rows.
 std::string series_class(const VerifyReport& report, const MethodReport& method);

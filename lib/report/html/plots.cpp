@@ -1,5 +1,4 @@
-// Inline SVG: the functions of axes.h and the plot by position. Coordinates have one decimal; colors come from the
-// page's series classes.
+// Inline SVG: the plot by position. Coordinates have one decimal; colors come from the page's series classes.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -22,6 +21,10 @@ DecadeAxis decade_axis(double low, double high, double from, double to) {
   return decades;
 }
 
+namespace {
+
+constexpr double kPlotWidth = 960, kPlotHeight = 320, kPlotLeft = 64, kPlotRight = 80, kPlotTop = 16, kPlotBottom = 44;
+
 std::string text_at(double x, double y, const char* anchor, const std::string& text) {
   return "<text x=\"" + fixed(x, 1) + "\" y=\"" + fixed(y, 1) + "\" text-anchor=\"" + anchor + "\">" + text + "</text>";
 }
@@ -42,6 +45,7 @@ std::string horizontal_grid(const Axis& y, const std::vector<double>& ticks) {
   return text;
 }
 
+// The gate's limit across the plot, its number beside it.
 std::string limit_line(const Axis& y, double limit) {
   const std::string at = fixed(y.pixel(limit), 1);
   return "<line class=\"gate\" x1=\"" + fixed(kPlotLeft, 1) + "\" x2=\"" + fixed(kPlotWidth - kPlotRight, 1) +
@@ -49,7 +53,7 @@ std::string limit_line(const Axis& y, double limit) {
          text_at(kPlotWidth - kPlotRight + 6, y.pixel(limit) + 4, "start", "gate " + significant(limit, 3)) + "\n";
 }
 
-// 1, 2 or 5 times a power of ten, about `count` of them up to `high`.
+// 1, 2 or 5 times a power of ten, for about `count` steps up to `high`.
 double round_step(double high, int count) {
   const double raw = high / count;
   const double power = std::pow(10.0, std::floor(std::log10(raw)));
@@ -72,8 +76,6 @@ std::string marker(std::size_t series, double x, double y) {
       return "<path d=\"M0 -4.5L4.5 0L0 4.5L-4.5 0Z\" transform=\"" + at + "\" fill=\"currentColor\"/>";
   }
 }
-
-namespace {
 
 constexpr std::array<const char*, 4> kDashes = {"", "7 3", "2 3", "9 3 2 3"};
 

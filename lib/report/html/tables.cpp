@@ -75,8 +75,7 @@ std::string method_row(const VerifyReport& report, const MethodReport& m) {
   std::string row =
       (m.evaluated ? "<tr class=\"evaluated\">" : "<tr>") + name_cell(report, m) + quality_cells(m.quality);
   row += cell(m.bits_per_element > 0 ? fixed(m.bits_per_element, 2) : "&ndash;");
-  row += "<td data-sort=\"" + std::to_string(m.allocated_bytes) + "\">" +
-         (m.allocated_bytes > 0 ? escape(format_bytes(m.allocated_bytes)) : "&ndash;") + "</td>" +
+  row += cell(m.allocated_bytes > 0 ? escape(format_bytes(m.allocated_bytes)) : "&ndash;") +
          cell(m.quantized ? smaller_text(report, m) : "&ndash;");
   row += m.passes_gates ? verdict_cell(m.passes_gates) : cell("&ndash;");
   return row + cell(task_summary(m), "text") + "</tr>\n";
@@ -182,7 +181,7 @@ std::string method_table(const VerifyReport& report) {
                      escape(interval_note(report)) + (report.noise ? ". Noise: " + escape(noise_text(report)) : "") +
                      ". Growth: KL over the last quarter of the scored positions over that of the second.</p>\n";
   std::string table =
-      "<table class=\"sortable wide\"><caption><span>Each method against the BF16 cache on the same tokens</span>"
+      "<table class=\"wide\"><caption><span>Each method against the BF16 cache on the same tokens</span>"
       "</caption><thead><tr><th scope=\"col\">method</th>";
   for (const char* name :
        {"KL mean &plusmn;95%", "PPL ratio &plusmn;95%", "PPL", "same top", "bits", "bytes", "smaller", "gates"}) {
@@ -192,7 +191,7 @@ std::string method_table(const VerifyReport& report) {
   for (const MethodReport& m : report.methods) table += method_row(report, m);
   text += framed(table + "</tbody></table>", "methods") + memory_line(report);
   std::string details =
-      "<table class=\"sortable wide\"><caption><span>KL over tokens, growth with length, and how each method ran</span>"
+      "<table class=\"wide\"><caption><span>KL over tokens, growth with length, and how each method ran</span>"
       "</caption><thead><tr><th scope=\"col\">method</th>";
   for (const char* name : {"median", "90%", "95%", "99%", "99.9%", "max", "growth", "ln PPL cor.", "RMS &Delta;p"}) {
     details += std::string("<th scope=\"col\">") + name + "</th>";
@@ -214,7 +213,7 @@ std::string method_table(const VerifyReport& report) {
 std::string text_table(const VerifyReport& report) {
   if (report.texts.empty()) return "";
   std::string text =
-      "<table class=\"sortable\"><caption><span>Each text by itself</span></caption><thead><tr>"
+      "<table><caption><span>Each text by itself</span></caption><thead><tr>"
       "<th scope=\"col\">method</th><th scope=\"col\" class=\"text\">text</th>";
   for (const char* name : {"KL mean &plusmn;95%", "PPL ratio &plusmn;95%", "PPL", "same top", "KL 99.9%"}) {
     text += std::string("<th scope=\"col\">") + name + "</th>";

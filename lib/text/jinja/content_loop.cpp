@@ -1,4 +1,4 @@
-#include "text/jinja/content_loop.h"
+#include "text/jinja/template.h"
 
 #include <algorithm>
 #include <functional>

@@ -110,9 +110,7 @@ Spec read_percent(const std::string& text, std::size_t& at) {
     if (text[at] == '+' || (text[at] == ' ' && spec.sign == '-')) spec.sign = text[at];
   }
   spec.width = read_number(text, at, kMostWidth);
-  if (at < text.size() && text[at] == '.') {
-    spec.precision = static_cast<int>(read_number(text, ++at, kMostPrecision));
-  }
+  if (at < text.size() && text[at] == '.') spec.precision = static_cast<int>(read_number(text, ++at, kMostPrecision));
   spec.align = left ? '<' : zeros ? '=' : '>';
   if (zeros && !left) spec.fill = "0";
   spec.type = at < text.size() ? text[at++] : ' ';

@@ -1,4 +1,4 @@
-#include "text/jinja/from_json.h"
+#include "text/jinja/value.h"
 
 #include <algorithm>
 

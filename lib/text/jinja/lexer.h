@@ -2,7 +2,6 @@
 // trim_blocks and lstrip_blocks (the settings of transformers).
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 

@@ -7,7 +7,6 @@
 
 #include "base/budget.h"
 #include "text/jinja/builtins.h"
-#include "text/jinja/text_search.h"
 #include "text/unicode/unicode.h"
 
 namespace oscar::jinja {

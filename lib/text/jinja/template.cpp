@@ -6,7 +6,6 @@
 
 #include "base/budget.h"
 #include "text/jinja/builtins.h"
-#include "text/jinja/content_loop.h"
 #include "text/jinja/parser.h"
 #include "text/unicode/unicode.h"
 
@@ -362,9 +361,7 @@ class Renderer {
     for (std::size_t i = 0; i < 3; ++i) {
       if (e.items[i + 1] != nullptr) bounds[i] = evaluate(*e.items[i + 1], scope);
     }
-    if (object.is_string()) {
-      return slice_text(object.string(), bounds[0], bounds[1], bounds[2]);
-    }
+    if (object.is_string()) return slice_text(object.string(), bounds[0], bounds[1], bounds[2]);
     if (!object.is_list() || !object.can_index())
       throw TemplateError("a slice of " + object.type_name() + " is not supported");
     return Value(slice_list(object.list(), bounds[0], bounds[1], bounds[2]), object.sequence());

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/budget.h"
+#include "base/markup.h"
 #include "text/jinja/builtins.h"
 #include "text/unicode/unicode.h"
 
@@ -47,28 +48,7 @@ Value formatted(const std::string& text, Arguments& arguments) {
 }  // namespace
 
 std::string escape(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&#34;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
-      default:
-        out += c;
-    }
-  }
+  std::string out = with_entities(text);
   Budget::spend(2 * text.size());
   check_text_size(out.size());
   return out;

@@ -1,4 +1,4 @@
-#include "text/jinja/text_search.h"
+#include "text/jinja/builtins.h"
 
 #include "base/budget.h"
 

@@ -4,8 +4,7 @@
 #include <cmath>
 
 #include "base/budget.h"
-#include "text/jinja/text_search.h"
-#include "text/unicode/unicode.h"
+#include "text/jinja/builtins.h"
 
 namespace oscar::jinja {
 

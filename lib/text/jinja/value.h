@@ -6,11 +6,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "base/errors.h"
+#include "base/json.h"
 #include "text/unicode/unicode.h"
 
 namespace oscar::jinja {
@@ -198,5 +200,14 @@ struct JsonStyle {
   bool ascii_only = false, sort_keys = false;
 };
 std::string to_json(const Value& value, const JsonStyle& style);
+
+// Converts JSON to template values.
+
+// TemplateError for an integer of 2^63 or more. Json already stores larger integers, which Python would keep exactly,
+// as floats: see has_huge_integer.
+Value from_json(const Json& json);
+
+// Whether JSON text contains an integer of more than 64 bits.
+bool has_huge_integer(std::string_view text);
 
 }  // namespace oscar::jinja

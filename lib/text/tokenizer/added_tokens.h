@@ -9,7 +9,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "text/tokenizer/normalizers.h"
+#include "text/tokenizer/stages.h"
 #include "text/tokenizer/string_matcher.h"
 #include "text/tokenizer/token_model.h"
 

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "text/tokenizer/normalizers.h"
+#include "text/tokenizer/stages.h"
 
 namespace oscar {
 

@@ -4,9 +4,12 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "base/files.h"
 #include "base/json.h"
 #include "text/tokenizer/regex.h"
+#include "text/tokenizer/stages.h"
 
 namespace oscar {
 
@@ -36,5 +39,30 @@ class TextPattern {
 // GPT-2's reversible map from bytes to printable characters (below U+0800).
 std::string_view byte_to_text(unsigned char byte);
 int text_to_byte(char32_t c);  // -1 for a character outside the map
+
+// How a split treats the matched delimiters.
+// For "the-final--countdown" split at '-':
+enum class SplitBehavior {
+  kRemoved,             // the, final, countdown
+  kIsolated,            // the, -, final, -, -, countdown
+  kMergedWithPrevious,  // the-, final-, -, countdown
+  kMergedWithNext,      // the, -final, -, -countdown
+  kContiguous           // the, -, final, --, countdown
+};
+
+// InputError for an unknown name.
+SplitBehavior parse_split_behavior(const std::string& name, const std::string& where);
+
+// Appends the words of one span, given the parts of its text (offsets relative to the span).
+void append_split(const PreTokenized::Span& span, const std::vector<Part>& parts, SplitBehavior behavior,
+                  std::vector<PreTokenized::Span>& out);
+
+// One part per character with `is_match`, and one per run between them.
+std::vector<Part> split_by_character(std::string_view text, bool (*is_match)(char32_t));
+
+// Handles unsupported tokenizers in a model directory without tokenizer.json.
+// InputError for a missing tokenizer.json. It names the tokenizer.model, *.tiktoken or other file that holds the
+// tokenizer in another form, and the command that converts it.
+[[noreturn]] void refuse_missing_tokenizer(const fs::path& tokenizer_json);
 
 }  // namespace oscar

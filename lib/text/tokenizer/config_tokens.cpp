@@ -5,7 +5,6 @@
 #include <charconv>
 #include <map>
 #include <optional>
-#include <utility>
 
 #include "base/errors.h"
 #include "base/foreign_text.h"

@@ -1,4 +1,4 @@
-#include "text/tokenizer/decoders.h"
+#include "text/tokenizer/stages.h"
 
 #include "base/budget.h"
 #include "base/errors.h"

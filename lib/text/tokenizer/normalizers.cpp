@@ -1,4 +1,4 @@
-#include "text/tokenizer/normalizers.h"
+#include "text/tokenizer/stages.h"
 
 #include <string_view>
 #include <vector>
@@ -208,10 +208,9 @@ std::unique_ptr<Normalizer> make_normalizer(const Json& description, const std::
     }
     return std::make_unique<SequenceNormalizer>(std::move(steps));
   }
-  refuse_component(
-      where, "normalizer", type,
-      "NFC, NFD, NFKC, NFKD, Nmt, Precompiled, Lowercase, StripAccents, Strip, Prepend, Replace, ByteLevel "
-      "and Sequence");
+  refuse_component(where, "normalizer", type,
+                   "NFC, NFD, NFKC, NFKD, Nmt, Precompiled, Lowercase, StripAccents, Strip, Prepend, Replace, "
+                   "ByteLevel and Sequence");
 }
 
 }  // namespace oscar

@@ -1,11 +1,10 @@
-#include "text/tokenizer/post_processor.h"
+#include "text/tokenizer/stages.h"
 
 #include <algorithm>
 #include <limits>
 
 #include "base/errors.h"
 #include "text/tokenizer/components.h"
-#include "text/unicode/unicode.h"
 
 namespace oscar {
 namespace {

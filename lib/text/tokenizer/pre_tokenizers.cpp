@@ -1,9 +1,8 @@
-#include "text/tokenizer/pre_tokenizers.h"
+#include "text/tokenizer/stages.h"
 
 #include "base/budget.h"
 #include "base/errors.h"
 #include "text/tokenizer/components.h"
-#include "text/tokenizer/split_behavior.h"
 #include "text/unicode/unicode.h"
 
 namespace oscar {

@@ -44,7 +44,7 @@ std::string with_stand_ins(std::string_view text) {
     }
     const CodePoint c = decode_code_point(text, at);
     const bool old = (c.value > 0x31EF && c.value < 0xA7CB) || (c.value > 0xA7DC && c.value < 0x105C0);
-    if (const MappedRange* row = old ? nullptr : find_row(stand_in_ranges(), c.value)) {
+    if (const CodeRange* row = old ? nullptr : find_row(CodeTable::kStandIn, c.value)) {
       if (replaced.empty()) replaced = text;
       std::string stand_in;
       append_utf8(stand_in, row->value);

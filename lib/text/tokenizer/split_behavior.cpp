@@ -1,55 +1,35 @@
-#include "text/tokenizer/split_behavior.h"
+#include "text/tokenizer/components.h"
 
 #include <algorithm>
 
-#include "text/tokenizer/components.h"
 #include "text/unicode/unicode.h"
 
 namespace oscar {
 namespace {
 
-// Joins a delimiter to the previous word, unless that is also a delimiter.
-std::vector<Part> merge_with_previous(const std::vector<Part>& parts) {
-  std::vector<Part> merged;
-  bool previous = false;
+// Joins a part to the word before it where `joins` says so of it and of the part before it: whether they are
+// delimiters.
+std::vector<Part> merged(const std::vector<Part>& parts, bool (*joins)(bool now, bool before)) {
+  std::vector<Part> words;
+  bool before = false;
   for (const Part& part : parts) {
-    if (part.match && !previous && !merged.empty()) {
-      merged.back().end = part.end;
+    if (!joins(part.match, before) || words.empty()) {
+      words.push_back(part);
     } else {
-      merged.push_back(part);
+      words.back().begin = std::min(words.back().begin, part.begin);
+      words.back().end = std::max(words.back().end, part.end);
     }
-    previous = part.match;
+    before = part.match;
   }
-  return merged;
+  return words;
 }
 
-std::vector<Part> merge_with_next(const std::vector<Part>& parts) {
-  std::vector<Part> merged;
-  bool previous = false;
-  for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
-    if (part->match && !previous && !merged.empty()) {
-      merged.back().begin = part->begin;
-    } else {
-      merged.push_back(*part);
-    }
-    previous = part->match;
-  }
-  std::reverse(merged.begin(), merged.end());
-  return merged;
-}
+// A delimiter joins a word, but no other delimiter.
+bool delimiter_to_word(bool now, bool before) { return now && !before; }
 
-std::vector<Part> merge_contiguous(const std::vector<Part>& parts) {
-  std::vector<Part> merged;
-  bool previous = false;
-  for (const Part& part : parts) {
-    if (part.match == previous && !merged.empty()) {
-      merged.back().end = part.end;
-    } else {
-      merged.push_back(part);
-    }
-    previous = part.match;
-  }
-  return merged;
+std::vector<Part> merged_with_next(const std::vector<Part>& parts) {
+  const std::vector<Part> words = merged({parts.rbegin(), parts.rend()}, delimiter_to_word);
+  return {words.rbegin(), words.rend()};
 }
 
 }  // namespace
@@ -78,11 +58,11 @@ void append_split(const PreTokenized::Span& span, const std::vector<Part>& parts
     case SplitBehavior::kIsolated:
       return append(parts, true);
     case SplitBehavior::kMergedWithPrevious:
-      return append(merge_with_previous(parts), true);
+      return append(merged(parts, delimiter_to_word), true);
     case SplitBehavior::kMergedWithNext:
-      return append(merge_with_next(parts), true);
+      return append(merged_with_next(parts), true);
     case SplitBehavior::kContiguous:
-      return append(merge_contiguous(parts), true);
+      return append(merged(parts, [](bool now, bool before) { return now == before; }), true);
   }
 }
 

@@ -7,11 +7,7 @@
 #include "text/tokenizer/added_tokens.h"
 #include "text/tokenizer/components.h"
 #include "text/tokenizer/config_tokens.h"
-#include "text/tokenizer/decoders.h"
-#include "text/tokenizer/normalizers.h"
-#include "text/tokenizer/other_tokenizers.h"
-#include "text/tokenizer/post_processor.h"
-#include "text/tokenizer/pre_tokenizers.h"
+#include "text/tokenizer/stages.h"
 #include "text/tokenizer/token_model.h"
 #include "text/tokenizer/tokenizer_json.h"
 #include "text/unicode/unicode.h"
@@ -171,6 +167,12 @@ std::int64_t Tokenizer::vocabulary_size() const {
   return std::int64_t{
              std::max({impl_->model->highest_id(), impl_->added.highest_id(), impl_->post_processor.highest_id()})} +
          1;
+}
+
+const Tokenizer& LazyTokenizer::get() const {
+  if (given_ != nullptr) return *given_;
+  if (!own_) own_ = Tokenizer::from_file(file_);
+  return *own_;
 }
 
 }  // namespace oscar

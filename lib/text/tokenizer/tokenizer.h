@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/files.h"
@@ -34,6 +35,22 @@ class Tokenizer {
   Tokenizer();
   struct Impl;
   std::unique_ptr<Impl> impl_;
+};
+
+// A tokenizer that is read on first use. Rows of token ids need none, so a model with a missing or unsupported
+// tokenizer can still be calibrated and evaluated on them.
+class LazyTokenizer {
+ public:
+  explicit LazyTokenizer(fs::path tokenizer_json) : file_(std::move(tokenizer_json)) {}
+  LazyTokenizer(const Tokenizer& tokenizer) : given_(&tokenizer) {}  // which must outlive this object
+
+  // InputError as in Tokenizer::from_file(), on the first call. For one thread at a time.
+  const Tokenizer& get() const;
+
+ private:
+  fs::path file_;
+  const Tokenizer* given_ = nullptr;
+  mutable std::optional<Tokenizer> own_;
 };
 
 }  // namespace oscar

@@ -9,8 +9,7 @@
 
 #include "base/budget.h"
 #include "base/errors.h"
-#include "base/json_fault.h"
-#include "text/unicode/unicode.h"
+#include "base/json_rules.h"
 
 namespace oscar {
 namespace {
@@ -293,9 +292,7 @@ TokenizerJson parse_tokenizer_json(std::string_view text, const std::string& whe
   const Budget budget(where + ": reading this JSON", kLimits);
   Reader reader(text, file, where);
   Json::sax_parse(text.begin(), text.end(), &reader);
-  if (!file.rest.is_object()) {
-    throw InputError(where + ": found " + file.rest.type_name() + ", expected a JSON object");
-  }
+  if (!file.rest.is_object()) throw InputError(where + ": found " + file.rest.type_name() + ", expected a JSON object");
   const Json& model = json_object(file.rest, "model", where);
   // Old files do not name the model; only Unigram's vocabulary is a list.
   const bool has_pieces = !file.pieces.empty();

@@ -85,22 +85,22 @@ bool is_whitespace(char32_t c) {
 
 bool is_word(char32_t c) {
   if (c < 0x80) return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_';
-  return find_row(word_ranges(), c) != nullptr;
+  return find_row(CodeTable::kWord, c) != nullptr;
 }
 
 bool is_numeric(char32_t c) {
   if (c < 0x80) return c >= '0' && c <= '9';
-  return find_row(numeric_ranges(), c) != nullptr;
+  return find_row(CodeTable::kNumeric, c) != nullptr;
 }
 
-bool is_punctuation(char32_t c) { return find_row(punctuation_ranges(), c) != nullptr; }
+bool is_punctuation(char32_t c) { return find_row(CodeTable::kPunctuation, c) != nullptr; }
 
-bool is_mark(char32_t c) { return c >= 0x300 && find_row(mark_ranges(), c) != nullptr; }
+bool is_mark(char32_t c) { return c >= 0x300 && find_row(CodeTable::kMark, c) != nullptr; }
 
 void append_lowercase(std::string& out, char32_t c) {
   if (c == 0x130) {  // the only character whose lowercase has two characters (SpecialCasing.txt)
     out += "i\xCC\x87";
-  } else if (const MappedRange* young = find_row(young_lower_case_ranges(), c)) {
+  } else if (const CodeRange* young = find_row(CodeTable::kYoungLowerCase, c)) {
     append_utf8(out, young->value + (c - young->first));
   } else {
     append_utf8(out, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
@@ -129,7 +129,7 @@ namespace {
 
 bool is_inert(char32_t c) {
   if (c < 0x7FD || (c > 0x32FF && c < 0xA7F2)) return false;  // most text
-  return find_row(inert_ranges(), c) != nullptr;
+  return find_row(CodeTable::kInert, c) != nullptr;
 }
 
 int combining_class(utf8proc_int32_t c) {

@@ -2,24 +2,17 @@
 
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/cuda/CUDAStream.h>
 
 #include <limits>
 #include <stdexcept>
 
-#include "base/errors.h"
+#include "base/cuda/launch.h"
 #include "kernels/weights/column_codes.h"
 #include "kernels/weights/row_codes.h"
 #include "weights/tensor_view.h"
 
 namespace oscar {
 namespace {
-
-void check_launch(cudaError_t error, const StoredWeight& weight) {
-  if (error == cudaSuccess) return;
-  throw EnvironmentError("the GPU failed in dequantizing the weight " + weight.name + " (" + cudaGetErrorString(error) +
-                         "); pass --device cpu");
-}
 
 kernels::WeightType weight_type(at::ScalarType dtype) {
   if (dtype == at::kFloat) return kernels::WeightType::kFloat32;
@@ -82,11 +75,10 @@ bool by_columns(WeightCode code) {
 }
 
 kernels::ColumnCodesParams column_params(const StoredWeight& weight, const WeightLayout& layout, const Parts& parts) {
-  kernels::ColumnCodesParams p;
-  p.codes = data<std::uint32_t>(parts.codes);
-  p.zeros = data<std::uint32_t>(parts.zeros);
-  p.scale = data<void>(parts.scale);
-  p.groups = data<std::int32_t>(parts.groups);
+  kernels::ColumnCodesParams p{.codes = data<std::uint32_t>(parts.codes),
+                               .zeros = data<std::uint32_t>(parts.zeros),
+                               .scale = data<void>(parts.scale),
+                               .groups = data<std::int32_t>(parts.groups)};
   p.rows = static_cast<std::int32_t>(layout.rows), p.columns = static_cast<std::int32_t>(layout.columns);
   p.block_columns = static_cast<std::int32_t>(layout.block_columns);
   p.zero_offset = static_cast<std::int32_t>(weight.zero_point_offset);
@@ -98,12 +90,11 @@ kernels::ColumnCodesParams column_params(const StoredWeight& weight, const Weigh
 }
 
 kernels::RowCodesParams row_params(const StoredWeight& weight, const WeightLayout& layout, const Parts& parts) {
-  kernels::RowCodesParams p;
-  p.codes = data<std::uint8_t>(parts.codes);
-  p.scale = data<void>(parts.scale);
-  p.zeros = data<std::int32_t>(parts.zeros);
-  p.groups = data<std::int32_t>(parts.groups);
-  p.row_bytes = static_cast<std::int64_t>(weight.codes->data.size()) / layout.rows;
+  kernels::RowCodesParams p{.codes = data<std::uint8_t>(parts.codes),
+                            .scale = data<void>(parts.scale),
+                            .zeros = data<std::int32_t>(parts.zeros),
+                            .groups = data<std::int32_t>(parts.groups),
+                            .row_bytes = static_cast<std::int64_t>(weight.codes->data.size()) / layout.rows};
   p.rows = static_cast<std::int32_t>(layout.rows), p.columns = static_cast<std::int32_t>(layout.columns);
   p.column_groups = static_cast<std::int32_t>(layout.column_groups);
   p.block_rows = static_cast<std::int32_t>(layout.block_rows);
@@ -124,19 +115,20 @@ at::Tensor dequantize_on_device(const StoredWeight& weight, const WeightLayout& 
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   if (layout.rows > kMost || layout.columns > kMost) throw std::logic_error("a weight of more than 2^31 rows");
   const c10::DeviceGuard guard(device);
-  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream().stream();
+  const cudaStream_t stream = current_stream();
   const kernels::WeightType type = weight_type(dtype);
   const at::Tensor out = at::empty({layout.rows, layout.columns}, at::TensorOptions(dtype).device(device));
   if (out.numel() == 0) return out;
   const Parts parts(weight, layout, device);
+  const std::string what = "dequantizing the weight " + weight.name;
   if (by_columns(layout.code)) {
     kernels::ColumnCodesParams p = column_params(weight, layout, parts);
     p.weight = out.mutable_data_ptr(), p.weight_type = type;
-    check_launch(kernels::dequantize_column_codes(p, stream), weight);
+    check_launch(kernels::dequantize_column_codes(p, stream), what.c_str());
   } else {
     kernels::RowCodesParams p = row_params(weight, layout, parts);
     p.weight = out.mutable_data_ptr(), p.weight_type = type;
-    check_launch(kernels::dequantize_row_codes(p, stream), weight);
+    check_launch(kernels::dequantize_row_codes(p, stream), what.c_str());
   }
   return out;
 }

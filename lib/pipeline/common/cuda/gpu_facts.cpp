@@ -5,7 +5,7 @@
 
 #include "base/errors.h"
 #include "build_info.h"
-#include "pipeline/common/gpu_facts.h"
+#include "pipeline/common/device_choice.h"
 
 namespace oscar {
 

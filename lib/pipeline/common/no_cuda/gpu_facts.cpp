@@ -1,6 +1,6 @@
 // Without CUDA there are no GPUs. --device refuses them, so no GPU function is called.
-#include "pipeline/common/gpu_facts.h"
 #include "base/errors.h"
+#include "pipeline/common/device_choice.h"
 
 namespace oscar {
 
