@@ -23,8 +23,7 @@ from .pages import FEWEST_PAGES, nominal_cell, pages_of_block, tokens_of_block
 from .serving import Serving, layer_refusal
 
 MARK = "oscar_kv"
-# vLLM's tags while it builds a model that proposes tokens (speculative decoding), which has no bundle. Its layers may
-# have the numbers of the served model's.
+# vLLM's tags while it builds a model that proposes tokens. It has no bundle, and perhaps the served model's numbers.
 DRAFTS = ("draft_model", "eagle_head")
 
 
@@ -159,9 +158,9 @@ def layer_spec(layer: Any, spec: Any, config: Any, specify: Callable[..., Any]) 
             return spec
         return dataclasses.replace(spec, state_content_bytes=serving.cell(layer_index(layer.layer_name)))
     if config.model_config.is_hybrid and serving.shares and others:
-        raise InputError("prefix caching is on, and vLLM would then copy parts of blocks for models with linear "
-                         "attention whose attention layers do not all have the 2-bit cache, which oscar-kv does not "
-                         "follow; pass --no-enable-prefix-caching")
+        raise InputError("prefix caching is on, and beside linear attention vLLM would copy parts of blocks unless all "
+                         "attention layers, a draft model's included, have the 2-bit cache; pass "
+                         "--no-enable-prefix-caching")
     page = serving.nominal_page(ours[0].num_kv_heads)
     pages = _pages(serving, page, others, config)
     serving.share_blocks(pages)
