@@ -1,13 +1,14 @@
 """Small random models with heads that propose tokens (speculative decoding): EAGLE-3 for Llama, MTP layers for Qwen3-Next and Qwen3.5.
-Embeddings are loud, so that a head which sees little more than the last token is right for a part of its proposals. Attention still moves
-log-probabilities by more than tests allow."""
+Embeddings are loud, so that a head which sees little more than the last token is right for a fifth to a half of its proposals. Attention is loud,
+too: other tokens in the first two thirds of a prompt move the log-probabilities of the most likely tokens by .3 to .5."""
 import json
 
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, Qwen3_5TextConfig, Qwen3NextConfig
 
-LOUD = 60.0
+LOUD = {"llama": {"embed_tokens": 120, "q_proj": 4, "o_proj": 4}, "qwen3_next": {"embed_tokens": 60, "o_proj": 2}}
+LOUD["qwen3_5_text"] = LOUD["qwen3_next"]
 SMALL = dict(vocab_size=512, hidden_size=256, intermediate_size=512, num_hidden_layers=4, max_position_embeddings=16384, initializer_range=0.06,
              pad_token_id=0, bos_token_id=2, eos_token_id=1)
 # Two layers of attention, so that a head in BF16 gives each of them a group of its own.
@@ -29,9 +30,10 @@ def qwen3_5():
 
 
 def louder(folder):
-    """Of a saved model."""
-    tensors = load_file(folder / "model.safetensors")
-    tensors["model.embed_tokens.weight"] *= LOUD
+    """Scales weights of a saved model."""
+    tensors, factors = load_file(folder / "model.safetensors"), LOUD[json.loads((folder / "config.json").read_text())["model_type"]]
+    for name, weight in tensors.items():
+        weight *= factors.get(name.split(".")[-2], 1)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
@@ -42,7 +44,7 @@ def add_mtp(folder):
     last, size = config["num_hidden_layers"] - 1, config["hidden_size"]
     for name, weight in list(tensors.items()):
         if name.startswith(f"model.layers.{last}."):
-            quiet = 0.1 if "o_proj" in name or "down_proj" in name else 1.0
+            quiet = 0.02 if "o_proj" in name or "down_proj" in name else 1.0
             tensors[name.replace(f"model.layers.{last}.", "mtp.layers.0.")] = quiet * weight
     unit = torch.eye(size, dtype=torch.bfloat16)
     tensors["mtp.fc.weight"] = torch.cat([unit, 0.1 * unit], 1)
@@ -66,7 +68,7 @@ def save_eagle3(target, folder, layers=(1, 2, 3)):
         return (0.01 * torch.randn(shape, generator=generator)).to(kind)
 
     made = {f"midlayer.self_attn.{side}_proj.weight": torch.cat([scale * unit, none], 1) for side, scale in (("q", 2), ("k", 2), ("v", 1))}
-    made |= {"midlayer.self_attn.o_proj.weight": unit, "fc.weight": 0.1 * noise(size, len(layers) * size), "lm_head.weight": tensors["lm_head.weight"]}
+    made |= {"midlayer.self_attn.o_proj.weight": unit, "fc.weight": 0.02 * noise(size, len(layers) * size), "lm_head.weight": tensors["lm_head.weight"]}
     made |= {f"midlayer.mlp.{side}_proj.weight": noise(512, size) for side in ("gate", "up")} | {"midlayer.mlp.down_proj.weight": noise(size, 512)}
     made |= {f"{name}.weight": torch.ones(size, dtype=kind) for name in ("midlayer.hidden_norm", "midlayer.input_layernorm",
                                                                         "midlayer.post_attention_layernorm", "norm")}

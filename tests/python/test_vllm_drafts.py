@@ -37,6 +37,7 @@ def saved(tmp_path_factory):
     for name in ("llama", "qwen3_next"):
         torch.manual_seed(1)
         AutoModelForCausalLM.from_config(getattr(made_drafts, name)()).bfloat16().save_pretrained(folder / name)
+        made_drafts.louder(folder / name)
     made_drafts.save_eagle3(folder / "llama", folder / "head")
     made_drafts.add_mtp(folder / "qwen3_next")
     return folder
