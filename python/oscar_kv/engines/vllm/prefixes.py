@@ -58,10 +58,9 @@ class Prefixes:
 
     def __init__(self, manager: Any, windows: tuple[int, int], slots: int, most_new: int, room: int) -> None:
         from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
-        coordinator = manager.coordinator
+        coordinator, self.pool = manager.coordinator, manager.coordinator.block_pool
         self.groups = {i: held for i, held in enumerate(coordinator.single_type_managers)
                        if isinstance(held, FullAttentionManager)}
-        self.pool = coordinator.block_pool
         (self.sink, self.recent), self.own = windows, computed_tokens(windows[1], most_new)
         self.offers = room >= self.recent
         self.sinks = Sinks(kept_sinks(slots, sink_pages(self.sink)))
