@@ -65,7 +65,8 @@ def config(layers=2, kv_heads=2, d=32, model=SAMPLES / "tiny-qwen3", **changed):
 
 def speculation(tokens=3, method="ngram", kv_cache_dtype=None, head="llama", use_mla=False):
     draft = types.SimpleNamespace(hf_config=types.SimpleNamespace(model_type=head), use_mla=use_mla)
-    return types.SimpleNamespace(method=method, num_speculative_tokens=tokens, kv_cache_dtype=kv_cache_dtype, draft_model_config=draft)
+    return types.SimpleNamespace(method=method, num_speculative_tokens=tokens, kv_cache_dtype=kv_cache_dtype, draft_model_config=draft,
+                                 **dict.fromkeys(("use_eagle", "use_eagle_block_drop"), lambda: method in ("eagle", "eagle3", "mtp")))  # 0.32 asks
 
 
 def lora():

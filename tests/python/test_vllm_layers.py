@@ -2,6 +2,7 @@
 sizes and memory, and pages that share blocks with BF16 layers."""
 import contextlib
 import dataclasses
+import functools
 import inspect
 import logging
 import math
@@ -481,6 +482,10 @@ def test_vllm_makes_blocks_that_hold_a_state(kind, caching, build, monkeypatch):
 class StateEngine(VllmEngine):
     """Batches pass through vLLM's own model state of models with linear attention, which does not hand on the slots."""
 
+    def builders(self):
+        """{name of a layer: its metadata builder} of all groups of layers."""
+        return {self.layer.layer_name: self.builder}
+
     def compute(self, slots, starts, counts, lengths, table, mapping, query, key, value):
         from vllm.config.compilation import CUDAGraphMode
         from vllm.v1.worker.gpu.model_states.mamba_hybrid import MambaHybridModelState
@@ -489,7 +494,10 @@ class StateEngine(VllmEngine):
         state._align_mode, state.recoverssm = False, None
         state.vllm_config = types.SimpleNamespace(num_speculative_tokens=self.builder.serving.most_new - 1)
         state.num_accepted_tokens_gpu = torch.ones(8, dtype=torch.int32)
-        group = AttentionGroup(OscarBackend, [self.layer.layer_name], self.builder.kv_cache_spec, 0, metadata_builders=[self.builder])
+        groups = [[AttentionGroup(OscarBackend, [name], self.builder.kv_cache_spec, i, metadata_builders=[builder])]
+                  for i, (name, builder) in enumerate(self.builders().items())]
+        tables, place = [table.flip(0) + 1 + i for i in range(len(groups))], list(self.builders()).index(self.layer.layer_name)
+        tables[place] = table
         ends = np.cumsum([0, *counts] + [0] * (len(lengths) - len(slots))).astype(np.int32)
         batch = types.SimpleNamespace(
             num_reqs=len(lengths), num_tokens=query.shape[0], query_start_loc_np=ends, query_start_loc=torch.from_numpy(ends), max_query_len=None,
@@ -497,7 +505,7 @@ class StateEngine(VllmEngine):
             is_prefilling_np=np.zeros(len(lengths), dtype=bool), prefill_runs_as_decode_np=None, dcp_local_seq_lens=None, prompt_lens=None,
             idx_mapping_np=np.array(slots), idx_mapping=torch.zeros(len(lengths), dtype=torch.int64), num_draft_tokens_per_req=None)
         batch.num_scheduled_tokens = np.array([*counts, *[0] * (len(lengths) - len(counts))])
-        made = state.prepare_attn(batch, CUDAGraphMode.NONE, (table,), [mapping], [[group]], types.SimpleNamespace(kv_cache_groups=[None]))
+        made = state.prepare_attn(batch, CUDAGraphMode.NONE, tables, [mapping] * len(groups), groups, types.SimpleNamespace(kv_cache_groups=[None] * len(groups)))
         output = torch.zeros_like(query)
         self.layer.impl.forward(self.layer, query, key, value, self.blocks, made[self.layer.layer_name], output)
         return output
@@ -511,18 +519,19 @@ def test_requests_beside_states_of_linear_attention(serve):
 
 
 class AmongGroups(StateEngine):
-    """Layers of the model with blocks of their own, because a draft head shares no block table with them: vLLM asks their builders in the same
-    passes, before and after this one's, with other tables."""
+    """Layers of the model with blocks of their own, because a draft head shares no block table with them: the one in the middle is followed."""
 
-    def compute(self, slots, starts, counts, lengths, table, mapping, *tensors):
+    def builders(self):
         if not hasattr(self, "around"):
             self.around = [OscarMetadataBuilder(self.builder.kv_cache_spec, [f"model.layers.{i}.self_attn.attn"], self.builder.vllm_config,
                                                 torch.device("cpu")) for i in (1, 2)]
-        given = [self.metadata(slots, counts, lengths, table.flip(0) + 1 + i, mapping.flip(0)) for i in range(2)]
-        self.around[0].build(0, given[0])
-        found = super().compute(slots, starts, counts, lengths, table, mapping, *tensors)
-        self.around[1].build(0, given[1])
-        return found
+            for builder in (self.builder, self.around[1]):
+                builder.table.rows = functools.partial(self.planned, builder.table.rows)
+        return {"model.layers.1": self.around[0], self.layer.layer_name: self.builder, "model.layers.2": self.around[1]}
+
+    def planned(self, original, slots, starts, counts, *others):
+        assert len(set(counts)) > 1 or max(counts) > 4, "a decode step is planned once, for all groups"
+        return original(slots, starts, counts, *others)
 
 
 @pytest.mark.parametrize("kind", [StateEngine, AmongGroups])

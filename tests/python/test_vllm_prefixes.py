@@ -105,7 +105,7 @@ def groups_apart(build, blocks):  # noqa: F811
     windowed, head = {"per_layer_sliding_window": 2048, **small}, {"prefix": "mtp.layers.0.self_attn.attn", "inside": set_model_tag("eagle_head"), **small}
     bundle = random_bundle(2, d=64, sink=64, key=(4, 4, 4, 4), value=(4, 4, 4, 4))
     bundle.model["left_out"] = [{"layer": 2, "reason": "a window"}]
-    made, _ = build(bundle, [{}, {}, windowed, head], cache_config__enable_prefix_caching=True, speculative_config=speculation(method="eagle3"))
+    made, _ = build(bundle, [{}, {}, windowed, head], cache_config__enable_prefix_caching=True, speculative_config=speculation(method="draft_model"))
     found = generate_scheduler_kv_cache_config([planned(made, blocks)[0]])
     assert [group.kv_cache_spec.block_size for group in found.kv_cache_groups] == [128, 128, 64, 64] and len(found.kv_cache_groups[0].layer_names) == 1
     return cache_manager(found, made, *resolve_kv_cache_block_sizes(found, made))

@@ -18,7 +18,8 @@ from vllm.v1.kv_cache_interface import SlidingWindowSpec
 from ...files.errors import InputError
 from ...format.page_layout import PAGE_TOKENS
 from ..names import CACHE_DTYPE, VLLM_BACKEND
-from .backend import OscarImpl, backend_of, current_config, layer_index, serving_of
+from . import backend as adapter
+from .backend import OscarImpl, backend_of, layer_index, serving_of
 from .pages import FEWEST_PAGES, nominal_cell, pages_of_block, tokens_of_block
 from .serving import Serving, layer_refusal
 
@@ -40,7 +41,7 @@ def install() -> None:
         if cache is None or cache.cache_dtype != CACHE_DTYPE or given.arguments.get("attn_backend") is not None:
             make(self, *arguments, **named)
             return
-        config = current_config()
+        config = adapter.get_current_vllm_config()
         if backends.model_tag not in DRAFTS and bf16_reason(config, given) is None:
             make(self, *arguments, **named)
             return
@@ -134,8 +135,7 @@ def bf16_reason(config: Any, given: inspect.BoundArguments) -> str | None:
 
 
 def _attention_layers(config: Any) -> list[Any]:
-    layers = config.compilation_config.static_forward_context.values()
-    return [layer for layer in layers if isinstance(layer, Attention)]
+    return [one for one in config.compilation_config.static_forward_context.values() if isinstance(one, Attention)]
 
 
 def _bytes_per_token(spec: Any) -> int:
