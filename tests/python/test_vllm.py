@@ -63,8 +63,10 @@ def config(layers=2, kv_heads=2, d=32, model=SAMPLES / "tiny-qwen3", **changed):
     return made
 
 
-def speculation(tokens=3, method="ngram", kv_cache_dtype=None):
-    return types.SimpleNamespace(method=method, num_speculative_tokens=tokens, kv_cache_dtype=kv_cache_dtype)
+def speculation(tokens=3, method="ngram", kv_cache_dtype=None, head="llama", use_mla=False):
+    draft = types.SimpleNamespace(hf_config=types.SimpleNamespace(model_type=head), use_mla=use_mla)
+    return types.SimpleNamespace(method=method, num_speculative_tokens=tokens, kv_cache_dtype=kv_cache_dtype, draft_model_config=draft,
+                                 **dict.fromkeys(("use_eagle", "use_eagle_block_drop"), lambda: method in ("eagle", "eagle3", "mtp")))  # 0.32 asks
 
 
 def lora():
@@ -210,7 +212,9 @@ def test_versions():
 
 @pytest.mark.parametrize("changed,sentence", [
     ({"cache_config__enable_prefix_caching": True}, "the bundle has 4; fit with --windows 64,256, or pass --no-enable-prefix-caching"),
-    ({"cache_config__kv_cache_dtype_skip_layers": ["0"]}, "skip-layers"), ({"speculative_config": speculation(method="eagle3")}, "method eagle3 .* one of ngram, ngram_gpu, draft_model"),
+    ({"cache_config__kv_cache_dtype_skip_layers": ["0"]}, "skip-layers"), ({"speculative_config": speculation(method="dflash")}, "method dflash .* one of ngram, ngram_gpu, draft_model, eagle, eagle3, mtp, or"),
+    ({"speculative_config": speculation(method="mtp", head="gemma4_mtp")}, "gemma4_mtp reads the cache of the model's own layers.*use ngram"),
+    ({"speculative_config": speculation(method="eagle3", use_mla=True)}, "draft model has latent attention.*use ngram"),
     ({"speculative_config": speculation(kv_cache_dtype="fp8")}, "leave kv_cache_dtype out"),
     ({"speculative_config": speculation(8)}, "8 speculated tokens do not fit into the bundle's recent window of 8"),
     ({"model_config__is_hybrid": True, "cache_config__prefix_match_unit": 64}, "--prefix-match-unit.*leave it out"),

@@ -20,6 +20,7 @@ from oscar_kv.engines.serving import bits_and_bytes  # noqa: E402
 from oscar_kv.engines.vllm.backend import OscarImpl, serving_of  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
 from test_vllm_layers import PlainBackend, build  # noqa: E402, F401
+from vllm.compilation.backends import set_model_tag  # noqa: E402
 from vllm.model_executor.layers.mamba.mamba_utils import MambaStateDtypeCalculator, MambaStateShapeCalculator  # noqa: E402
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWindowSpec  # noqa: E402
 
@@ -62,7 +63,7 @@ SHAPES = {
 
 class Planner:
     def __init__(self, shape, build, monkeypatch):
-        self.shape, self.build = shape, build
+        self.shape, self.build, self.proposed = shape, build, 0  # tokens that an MTP layer of the model's geometry proposes
         every = (shape.full + shape.others) // shape.full
         self.full = [every * (i + 1) - 1 for i in range(shape.full)]
         model = types.SimpleNamespace(get_mamba_state_shape_from_config=lambda config: shape.states,
@@ -81,8 +82,9 @@ class Planner:
             held = [dataclasses.replace(layers[j % len(layers)], layer=i) for j, i in enumerate(self.full)]
             others = [{"layer": i, "reason": "a window"} for i in range(count) if i not in self.full]
             bundle = dataclasses.replace(random_bundle(1, shape.kv_heads, shape.d, *pairs[0], heads=1), layers=held, model={"left_out": others})
+            head = {"num_heads": shape.heads, "prefix": "mtp.layers.0.self_attn.attn", "inside": set_model_tag("eagle_head")}
             made, built = self.build(bundle, [{"num_heads": shape.heads, "per_layer_sliding_window": None if i in self.full else shape.window}
-                                              if i in self.full or shape.window else None for i in range(count)], **changed)
+                                              if i in self.full or shape.window else None for i in range(count)] + [head] * bool(self.proposed), **changed)
         else:
             made, built = config(**changed), []
             made.cache_config.cache_dtype, made.cache_config.block_size = cache, 16  # vLLM's default
@@ -90,7 +92,7 @@ class Planner:
                                        max_model_len=context)
         vars(made.cache_config).update(kv_cache_layout="LBHNC", num_gpu_blocks_override=None)
         vars(made.cache_config).update(zip(("mamba_cache_mode", "mamba_block_size"), ("align", 16) if caching and shape.states else ("none", context)))
-        made.max_in_flight_tokens, made.num_speculative_tokens = CHUNK, 0
+        made.max_in_flight_tokens, made.num_speculative_tokens = CHUNK, self.proposed
         return made, built
 
     def specs(self, cache, made, built):
@@ -105,9 +107,11 @@ class Planner:
             sizes = dict(block_size=held.block_size, num_kv_heads=shape.kv_heads, head_size=shape.d, dtype=torch.bfloat16 if cache == "auto" else torch.uint8)
             found = {name: FullAttentionSpec(**sizes) if i in self.full else SlidingWindowSpec(**sizes, sliding_window=shape.window)
                      for i, name in enumerate(names) if i in self.full or shape.window}
+            found |= {"mtp.layers.0": FullAttentionSpec(**sizes)} if self.proposed else {}
         if shape.states:
             found |= {f"{name}.mixer": MambaSpec(block_size=held.mamba_block_size, shapes=shape.states, dtypes=shape.dtypes,
-                                                 page_size_padded=held.mamba_page_size_padded, mamba_cache_mode=held.mamba_cache_mode)
+                                                 page_size_padded=held.mamba_page_size_padded, mamba_cache_mode=held.mamba_cache_mode,
+                                                 num_speculative_blocks=self.proposed)
                       for i, name in enumerate(names) if i not in self.full}
         return found
 
@@ -164,6 +168,17 @@ def test_with_prefix_caching(planner):
             gains.append(plan.tokens("oscar", 32768, True) / plan.tokens("auto", 32768, True))
     assert "At 32K Qwen3.5-9B then gains {:.1f} times, Qwen3-Next {:.1f}, Granite {:.1f}.".format(*gains) in " ".join(PAGE.read_text(encoding="utf-8").split())
     assert min(gains[:2]) >= 3
+
+
+def test_with_an_mtp_layer(planner):
+    """It keeps BF16, and each state is kept once more for each proposed token."""
+    gains = []
+    for model in ("Qwen3.5-9B", "Qwen3-Next-80B-A3B"):
+        plan = planner(model)
+        plan.proposed = 2
+        gains += [plan.tokens("oscar", context) / plan.tokens("auto", context) for context in CONTEXTS[2:]]
+    assert "gains are {:.1f} and {:.1f} times with Qwen3.5-9B at 32K and 128K, {:.1f} and {:.1f} with Qwen3-Next".format(*gains) in " ".join(
+        PAGE.read_text(encoding="utf-8").split()), gains
 
 
 def test_one_wide_layer_costs_all(planner):

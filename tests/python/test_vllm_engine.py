@@ -19,6 +19,7 @@ try:
 except ImportError as error:
     pytest.skip(f"vLLM's kernels do not load: {error}", allow_module_level=True)
 
+import made_drafts  # noqa: E402
 from conftest import SAMPLES  # noqa: E402
 from transformers import (  # noqa: E402
     AutoConfig, AutoModelForCausalLM, Exaone4Config, Gemma3TextConfig, GptOssConfig, Qwen3_5TextConfig, Qwen3NextConfig)
@@ -145,6 +146,52 @@ def test_speculation(method, monkeypatch):
             assert 0 < kept < 2 * NEW * len(asked)
 
 
+HEADS = {"eagle3": "llama", "mtp-qwen3_next": "qwen3_next", "mtp-qwen3_5": "qwen3_5"}
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_heads_that_propose(head, monkeypatch, tmp_path):
+    """EAGLE-3 and MTP heads, with BF16 beside the 2-bit cache: one request and eight of them, short ones and one of 8,000 tokens, have the answers
+    of an engine that proposes nothing, and heads guess about as well as with vLLM's BF16 cache."""
+    text, model, linear = getattr(made_drafts, HEADS[head])(), tmp_path / "model", head != "eagle3"
+    if hasattr(text, "num_experts_per_tok"):
+        pytest.importorskip("vllm._moe_C_stable_libtorch", reason="vLLM's kernels for experts are missing")
+    if head == "mtp-qwen3_5":
+        pytest.importorskip("torchvision", reason="vLLM's module of Qwen3.5 imports it")
+    save_model(text, model)
+    made_drafts.louder(model)
+    made = dict(method=head.partition("-")[0])
+    if linear:
+        made_drafts.add_mtp(model)
+    else:
+        made_drafts.save_eagle3(model, tmp_path / "head")
+        made["model"] = str(tmp_path / "head")
+    full = [i for i in range(text.num_hidden_layers) if not linear or text.layer_types[i] == "full_attention"]
+    bundle = bundle_of("blocks", text, layers=len(full), numbers=full, left_out=[i for i in range(text.num_hidden_layers) if i not in full])
+    options = dict(model=model, max_model_len=9000, max_num_batched_tokens=16384, disable_log_stats=False)
+    if linear:
+        options["gdn_prefill_backend"] = "triton"
+    asked = prompts((8000, 300, 900, 1500, 2100, 500, 700, 1100))  # together in one step
+    with engine(monkeypatch, bundle, **options) as llm:
+        expected = answers(llm, asked, together=False)
+    cases = {"BF16": (3, None, GRAPHS | {"ours": False}), "graphs": (3, 0.1, GRAPHS), "in chunks": (2, 0.3, {"max_num_batched_tokens": 2048})}
+    if not linear:  # refused beside states: vLLM would copy parts of blocks
+        cases["prefix caching"] = 3, 0.3, dict(enable_prefix_caching=True, **GRAPHS)
+    rates = {}
+    for name, (tokens, limit, more) in cases.items():
+        with engine(monkeypatch, bundle, speculative_config=dict(num_speculative_tokens=tokens, **made), **options | more) as llm:
+            names = "spec_decode_num_accepted_tokens", "spec_decode_num_draft_tokens", "prefix_cache_hits"
+            before = [metric(llm, one) for one in names]  # of this process
+            found = [answers(llm, asked[:2], together=False), answers(llm, asked)]
+            kept, proposed, hits = (metric(llm, one) - was for one, was in zip(names, before))
+            rates[name] = kept / proposed
+            print(f"{head}, {name}: {kept} of {proposed} proposed tokens were kept")
+            for count, one in zip((1, 8), found) if limit is not None else ():
+                compare(f"{head}, {tokens} tokens, {name}, {count} at a time", one, expected[:len(one)], limit)
+            assert name != "prefix caching" or hits > 0
+            assert 0 < kept < proposed and rates[name] > 0.5 * rates["BF16"], rates
+
+
 def test_samples(monkeypatch):
     """Several samples of one prompt, together and beside other requests, with the seeds of single ones."""
     asked, bundle = prompts((800, 1300)), bundle_of("blocks")
@@ -238,13 +285,13 @@ def qwen3_5():
 
 def save_model(text, folder):
     torch.manual_seed(1)
-    model = AutoModelForCausalLM.from_config(text).bfloat16()
+    model, linear = AutoModelForCausalLM.from_config(text).bfloat16(), "linear_attention" in (getattr(text, "layer_types", None) or ())
     for name, weight in model.named_parameters():
         if name.endswith(".sinks"):  # level with the sum of some hundred keys
             torch.nn.init.normal_(weight, 6.0)
-        elif "linear_attention" in text.layer_types and name.endswith(".self_attn.q_norm.weight"):
+        elif linear and name.endswith(".self_attn.q_norm.weight"):
             weight.data.fill_(1.0)  # one is added: fewer keys decide, so that texts depend on the cache
-        elif "linear_attention" in text.layer_types and name.endswith(".self_attn.o_proj.weight"):
+        elif linear and name.endswith(".self_attn.o_proj.weight"):
             weight.data.mul_(4)
     model.save_pretrained(folder)
 

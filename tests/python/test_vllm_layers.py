@@ -2,6 +2,7 @@
 sizes and memory, and pages that share blocks with BF16 layers."""
 import contextlib
 import dataclasses
+import functools
 import inspect
 import logging
 import math
@@ -21,9 +22,10 @@ from oscar_kv.engines import serving as engine_serving  # noqa: E402
 from oscar_kv.engines.vllm import backend as vllm_backend, prefixes as vllm_prefixes, states as vllm_states  # noqa: E402
 from oscar_kv.files.errors import InputError  # noqa: E402
 from oscar_kv.engines.serving import bits_and_bytes  # noqa: E402
-from oscar_kv.engines.vllm.backend import OscarBackend, OscarImpl, serving_of  # noqa: E402
+from oscar_kv.engines.vllm.backend import OscarBackend, OscarImpl, OscarMetadataBuilder, serving_of  # noqa: E402
 from oscar_kv.engines.vllm.pages import Places, nominal_cell, pages_of_block, tokens_of_block  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
+from test_speculation import exact_bundle  # noqa: E402
 from vllm.model_executor.layers.attention import attention as vllm_attention  # noqa: E402
 from vllm.model_executor.layers.attention import Attention  # noqa: E402
 from vllm.v1.attention.backend import AttentionBackend, AttentionImpl, AttentionMetadataBuilder, MultipleOf  # noqa: E402
@@ -230,7 +232,7 @@ def test_a_draft_model_keeps_bf16(tag, name, build):
     from vllm.compilation.backends import set_model_tag
     bundle = random_bundle(2, d=64)
     draft = [{"num_heads": 2, "num_kv_heads": 1, "head_size": 128, "prefix": f"{name}.{i}.self_attn.attn", "inside": set_model_tag(tag)} for i in range(3)]
-    made, built = build(bundle, [{}, {}, *draft], speculative_config=speculation(method="draft_model"))
+    made, built = build(bundle, [{}, {}, *draft], speculative_config=speculation(method="draft_model" if tag == "draft_model" else "mtp"))
     assert [isinstance(one.impl, OscarImpl) for one in built] == [True, True, False, False, False]
     assert {(one.kv_cache_dtype, one.kv_cache_torch_dtype) for one in built[2:]} == {("auto", torch.bfloat16)}
     serving = vllm_backend.serving_of(made)
@@ -480,21 +482,30 @@ def test_vllm_makes_blocks_that_hold_a_state(kind, caching, build, monkeypatch):
 class StateEngine(VllmEngine):
     """Batches pass through vLLM's own model state of models with linear attention, which does not hand on the slots."""
 
+    def builders(self):
+        """{name of a layer: its metadata builder} of all groups of layers."""
+        return {self.layer.layer_name: self.builder}
+
     def compute(self, slots, starts, counts, lengths, table, mapping, query, key, value):
         from vllm.config.compilation import CUDAGraphMode
         from vllm.v1.worker.gpu.model_states.mamba_hybrid import MambaHybridModelState
         from vllm.v1.worker.utils import AttentionGroup
         state = MambaHybridModelState.__new__(MambaHybridModelState)
         state._align_mode, state.recoverssm = False, None
-        state.vllm_config = types.SimpleNamespace(num_speculative_tokens=0)
-        group = AttentionGroup(OscarBackend, [self.layer.layer_name], self.builder.kv_cache_spec, 0, metadata_builders=[self.builder])
+        state.vllm_config = types.SimpleNamespace(num_speculative_tokens=self.builder.serving.most_new - 1)
+        state.num_accepted_tokens_gpu = torch.ones(8, dtype=torch.int32)
+        groups = [[AttentionGroup(OscarBackend, [name], self.builder.kv_cache_spec, i, metadata_builders=[builder])]
+                  for i, (name, builder) in enumerate(self.builders().items())]
+        tables, place = [table.flip(0) + 1 + i for i in range(len(groups))], list(self.builders()).index(self.layer.layer_name)
+        tables[place] = table
         ends = np.cumsum([0, *counts] + [0] * (len(lengths) - len(slots))).astype(np.int32)
         batch = types.SimpleNamespace(
             num_reqs=len(lengths), num_tokens=query.shape[0], query_start_loc_np=ends, query_start_loc=torch.from_numpy(ends), max_query_len=None,
             num_scheduled_tokens=np.array(counts), seq_lens_cpu_upper_bound=self.upper(slots, lengths), seq_lens=lengths, positions=None,
             is_prefilling_np=np.zeros(len(lengths), dtype=bool), prefill_runs_as_decode_np=None, dcp_local_seq_lens=None, prompt_lens=None,
-            idx_mapping_np=np.array(slots))
-        made = state.prepare_attn(batch, CUDAGraphMode.NONE, (table,), [mapping], [[group]], types.SimpleNamespace(kv_cache_groups=[None]))
+            idx_mapping_np=np.array(slots), idx_mapping=torch.zeros(len(lengths), dtype=torch.int64), num_draft_tokens_per_req=None)
+        batch.num_scheduled_tokens = np.array([*counts, *[0] * (len(lengths) - len(counts))])
+        made = state.prepare_attn(batch, CUDAGraphMode.NONE, tables, [mapping] * len(groups), groups, types.SimpleNamespace(kv_cache_groups=[None] * len(groups)))
         output = torch.zeros_like(query)
         self.layer.impl.forward(self.layer, query, key, value, self.blocks, made[self.layer.layer_name], output)
         return output
@@ -505,6 +516,34 @@ def test_requests_beside_states_of_linear_attention(serve):
     engine = StateEngine(bundle, 0, serve(bundle, model_config__is_hybrid=True), [attention_layer(0)], 40, 3)
     engine.run(requests(5, 330, 5))
     assert engine.kinds == {"decode", "mixed", "prefill"} and engine.compared > 40 and vllm_states.slots() is None
+
+
+class AmongGroups(StateEngine):
+    """Layers of the model with blocks of their own, because a draft head shares no block table with them: the one in the middle is followed."""
+
+    def builders(self):
+        if not hasattr(self, "around"):
+            self.around = [OscarMetadataBuilder(self.builder.kv_cache_spec, [f"model.layers.{i}.self_attn.attn"], self.builder.vllm_config,
+                                                torch.device("cpu")) for i in (1, 2)]
+            for builder in (self.builder, self.around[1]):
+                builder.table.rows = functools.partial(self.planned, builder.table.rows)
+        return {"model.layers.1": self.around[0], self.layer.layer_name: self.builder, "model.layers.2": self.around[1]}
+
+    def planned(self, original, slots, starts, counts, *others):
+        assert len(set(counts)) > 1 or max(counts) > 4, "a decode step is planned once, for all groups"
+        return original(slots, starts, counts, *others)
+
+
+@pytest.mark.parametrize("kind", [StateEngine, AmongGroups])
+def test_speculation_beside_states_of_linear_attention(serve, kind):
+    bundle = exact_bundle(d=64, key=(4, 2, 1, 1), value=(4, 2, 1, 1), sink=64, recent=40)
+    bundle = dataclasses.replace(bundle, layers=[dataclasses.replace(bundle.layers[0], layer=i) for i in range(3)])
+    made, work = serve(bundle, model_config__is_hybrid=True, speculative_config=speculation(method="mtp")), families(8, 330, 8)
+    for request in work:
+        request.prompt = max(1, request.total - 40)
+    engine = kind(bundle, 0, made, [attention_layer(0)], 27, 3, most_new=4)
+    engine.run(work)
+    assert engine.kinds >= {"decode", "mixed"} and engine.compared > 60 and engine.rejected > 30 and vllm_states.slots() is None
 
 
 def test_two_engines_in_a_process(build):

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from test_vllm import serve, vllm_planning  # noqa: F401, I001  (skips this file, too, with another release)
+from test_vllm import serve, speculation, vllm_planning  # noqa: F401, I001  (skips this file, too, with another release)
 from test_vllm_layers import build, cache_manager, planned  # noqa: F401
 from oscar_kv.cache.prefix_table import PrefixTable  # noqa: E402
 from oscar_kv.engines.vllm import backend, prefixes, requests  # noqa: E402
@@ -22,9 +22,11 @@ SLOTS, BUDGET, WIDTH = 4, 1100, 16  # requests at a time, tokens of a step, bloc
 class Server:
     """Steps of a scheduler and of a worker. Requests begin as one of three others or as nobody, in chunks of any size; some are taken off."""
 
-    def __init__(self, manager, admit, kept, seed):
+    def __init__(self, manager, admit, kept, seed, pages=None):
+        """pages: {group of our layers: pages of a block}."""
         self.manager, self.offer, self.random, self.requests = manager, admit, random.Random(seed), collections.Counter()
-        self.table = PrefixTable(SLOTS, 1, 5, "cpu", kept, 256, self.requests.__getitem__)
+        self.pages = pages or {0: 1}
+        self.tables = {group: PrefixTable(SLOTS, 1, 5, "cpu", kept, 256, self.requests.__getitem__) for group in self.pages}
         self.running, self.free, self.count, self.hits, self.anew, self.waited = [], list(range(SLOTS)), 0, 0, 0, 0
 
     def prompt(self):
@@ -67,39 +69,68 @@ class Server:
             self.run(rows)
 
     def run(self, rows):
-        table = torch.zeros(len(rows), WIDTH, dtype=torch.int32)
-        for b, (request, _, start, count) in enumerate(rows):
-            ids = self.manager.get_block_ids(request.request_id)[0]
-            table[b, :len(ids)] = torch.tensor(ids, dtype=torch.int32)
-            request.num_computed_tokens = start + count
         _, slots, starts, counts = zip(*rows)
         lengths = torch.tensor([s + c for s, c in zip(starts, counts)], dtype=torch.int32)
-        self.table.rows(slots, starts, counts, lengths, table, torch.arange(sum(counts)))
+        for request, _, start, count in rows:
+            request.num_computed_tokens = start + count
+        for group, pages in self.pages.items():
+            table = torch.zeros(len(rows), WIDTH, dtype=torch.int32)
+            for b, (request, *_) in enumerate(rows):
+                ids = [block * pages + j for block in self.manager.get_block_ids(request.request_id)[group] for j in range(pages)]
+                table[b, :len(ids)] = torch.tensor(ids, dtype=torch.int32)
+            self.tables[group].rows(slots, starts, counts, lengths, table, torch.arange(sum(counts)))
 
 
 @pytest.fixture
 def server(build, monkeypatch):  # noqa: F811
-    """server(kept, seed, believed): the scheduler believes that so many sinks are kept."""
+    """server(kept, seed, believed, apart): the scheduler believes that so many sinks are kept. apart: two layers of ours, a windowed layer and a
+    draft head, each in a group of blocks of its own."""
     from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config
 
-    def make(kept, seed, believed=None):
+    def make(kept, seed, believed=None, apart=False):
         monkeypatch.setattr(prefixes, "kept_sinks", lambda slots, pages: believed or kept)
+        if apart:
+            return Server(*groups_apart(build, 300), kept, seed, {0: 2, 1: 2})
         made, _ = build(random_bundle(1, d=64, sink=64), [{}], cache_config__enable_prefix_caching=True)
         return Server(*cache_manager(generate_scheduler_kv_cache_config([planned(made, 120)[0]]), made, 64, 64), kept, seed)
 
     return make
 
 
+def groups_apart(build, blocks):  # noqa: F811
+    """cache_manager() of a model whose four layers have blocks of their own."""
+    from vllm.compilation.backends import set_model_tag
+    from vllm.v1.core.kv_cache_utils import generate_scheduler_kv_cache_config, resolve_kv_cache_block_sizes
+    small = {"num_heads": 2, "num_kv_heads": 1}
+    windowed, head = {"per_layer_sliding_window": 2048, **small}, {"prefix": "mtp.layers.0.self_attn.attn", "inside": set_model_tag("eagle_head"), **small}
+    bundle = random_bundle(2, d=64, sink=64, key=(4, 4, 4, 4), value=(4, 4, 4, 4))
+    bundle.model["left_out"] = [{"layer": 2, "reason": "a window"}]
+    made, _ = build(bundle, [{}, {}, windowed, head], cache_config__enable_prefix_caching=True, speculative_config=speculation(method="draft_model"))
+    found = generate_scheduler_kv_cache_config([planned(made, blocks)[0]])
+    assert [group.kv_cache_spec.block_size for group in found.kv_cache_groups] == [128, 128, 64, 64] and len(found.kv_cache_groups[0].layer_names) == 1
+    return cache_manager(found, made, *resolve_kv_cache_block_sizes(found, made))
+
+
+@pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("kept", [1, 3, 6])
-def test_the_worker_has_the_sinks_that_the_scheduler_offers(server, kept):
+def test_the_worker_has_the_sinks_that_the_scheduler_offers(server, kept, apart):
     hits = waited = 0
     for seed in range(3):
-        one = server(kept, seed)
+        one = server(kept, seed, apart=apart)
         for _ in range(250):
             one.step()  # PrefixTable refuses what it cannot serve, a step later
         hits, waited = hits + one.hits, waited + one.waited
         assert one.anew > 100
     assert hits > 20 * kept and waited > 5, (hits, waited)
+
+
+def test_a_hit_with_several_groups_of_layers(build):  # noqa: F811
+    """A request computes its last 516 tokens itself, however many groups of blocks there are."""
+    manager, admit = groups_apart(build, 300)
+    text = list(range(1400))
+    assert admit("first", text) == 0 and admit("second", text) is None  # blocks of its own step
+    manager.new_step_starts()
+    assert admit("third", text) == (1400 - 516) // 128 * 128
 
 
 def test_a_scheduler_that_believes_too_much_is_seen(server):

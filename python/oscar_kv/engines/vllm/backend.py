@@ -55,10 +55,6 @@ def serving_of(config: Any) -> Serving:
     return held[SERVING]
 
 
-def current_config() -> Any:
-    return get_current_vllm_config()
-
-
 def layer_index(name: str) -> int:
     from vllm.model_executor.models.utils import extract_layer_index
     return extract_layer_index(name)
@@ -162,7 +158,7 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
         self.table, self.layers = self.serving.new_table(device), [layer_index(name) for name in layer_names]
         self.names, self.members = dict(zip(self.layers, layer_names)), [self]
         self._flush: dict[Places | None, Bound] = {}
-        self._tables: dict[tuple[Places, str], torch.Tensor] = {}
+        self._tables: dict[object, torch.Tensor] = {}
         self.direct: list[int] = []  # layers with vLLM's page numbers
         self.by_places: dict[Places, list[int]] = {}  # the others
         for index in self.layers:
@@ -172,9 +168,8 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
     def build(self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False) -> OscarMetadata:
         plan = self.serving.plan
         if plan is None or plan.common is not common_attn_metadata or self in plan.builders:
-            made = self._rows(common_attn_metadata)
+            made = self._other_blocks(plan, common_attn_metadata) or self._rows(common_attn_metadata)
             plan = self.serving.plan = Plan(common_attn_metadata, made, [], OscarMetadata(made))
-            self.serving.passed()
         rows = plan.join(self)
         self.serving.restore(self.layers, rows)  # before the forward, which may be a graph replay
         if not self.by_places:
@@ -182,8 +177,21 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
         return OscarMetadata(rows, {places: self._placed(rows, places, self._step_flush(places, layers))
                                     for places, layers in self.by_places.items()})
 
+    def _other_blocks(self, plan: "Plan | None", common: Any) -> Rows | None:
+        """The rows of a group of layers whose pass another group has planned, if all requests have equally many tokens:
+        the same with this group's blocks. None: they need a plan of their own."""
+        table, each = common.block_table_tensor[:common.num_reqs], common.max_query_len
+        if (plan is None or plan.common.seq_lens is not common.seq_lens or self in plan.builders or self.serving.shares
+                or plan.rows.chunks or common.causal is not True or (steps := plan.rows.steps) is None
+                or steps.lengths.shape[0] != len(table) * each):
+            return None
+        table = table if table.is_contiguous() and table.dtype == torch.int32 else self._kept("rows", table.int())
+        own = table if each == 1 else self._kept("steps", table.repeat_interleave(each, 0))
+        return dataclasses.replace(plan.rows, table=table, steps=dataclasses.replace(steps, table=own), works={})
+
     def _rows(self, common: Any) -> Rows:
         """The batch as SlotTable sees it, for all builders that vLLM gives the same metadata."""
+        self.serving.passed()
         count = common.num_reqs
         slots = states.slots() if common.req_idx is None else common.req_idx
         if slots is None:
@@ -202,20 +210,18 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
         return self.table.rows(slots, starts, counts, common.seq_lens[:count], common.block_table_tensor[:count],
                                common.slot_mapping)
 
+    def _kept(self, name: object, table: torch.Tensor) -> torch.Tensor:
+        """The table at a fixed address."""
+        if name not in self._tables:
+            self._tables[name] = table.new_zeros(self.serving.slots * self.serving.most_new, table.shape[1])
+        return self._tables[name][:table.shape[0]].copy_(table)
+
     def _placed(self, rows: Rows, places: Places, flush: StepFlush | None) -> Rows:
         """The rows with the kernels' page numbers, in tables at fixed addresses."""
-        def placed(name: str, table: torch.Tensor) -> torch.Tensor:
-            held = self._tables.get((places, name))
-            if held is None:
-                most = self.serving.slots * self.serving.most_new
-                held = self._tables[places, name] = table.new_zeros(most, table.shape[1])
-            held[:table.shape[0]] = places(table)
-            return held[:table.shape[0]]
-
-        table, steps = placed("table", rows.table), rows.steps
+        table, steps = self._kept((places, "table"), places(rows.table)), rows.steps
         if steps is not None:
-            same = steps.table is rows.table
-            steps = dataclasses.replace(steps, table=table if same else placed("steps", steps.table))
+            own = table if steps.table is rows.table else self._kept((places, "steps"), places(steps.table))
+            steps = dataclasses.replace(steps, table=own)
         return dataclasses.replace(rows, table=table, steps=steps, flush=flush, works={})
 
     def shared_flush(self) -> StepFlush | None:
@@ -260,7 +266,7 @@ class Bound:
 class Plan:
     """The rows of one pass, which all builders of a KV cache group share. vLLM makes a builder for every page size, so
     for every pair of codes, and calls them one after another with the same metadata object."""
-    common: object  # vLLM's CommonAttentionMetadata
+    common: Any  # vLLM's CommonAttentionMetadata
     rows: Rows
     builders: list[OscarMetadataBuilder]  # that have asked for the rows, the one that made them first
     metadata: OscarMetadata  # of builders whose layers all have vLLM's page numbers

@@ -18,13 +18,13 @@ from vllm.v1.kv_cache_interface import SlidingWindowSpec
 from ...files.errors import InputError
 from ...format.page_layout import PAGE_TOKENS
 from ..names import CACHE_DTYPE, VLLM_BACKEND
-from .backend import OscarImpl, backend_of, current_config, layer_index, serving_of
+from . import backend as adapter
+from .backend import OscarImpl, backend_of, layer_index, serving_of
 from .pages import FEWEST_PAGES, nominal_cell, pages_of_block, tokens_of_block
 from .serving import Serving, layer_refusal
 
 MARK = "oscar_kv"
-# vLLM's tags while it builds a model that proposes tokens (speculative decoding), which has no bundle. Its layers may
-# have the numbers of the served model's.
+# vLLM's tags while it builds a model that proposes tokens. It has no bundle, and perhaps the served model's numbers.
 DRAFTS = ("draft_model", "eagle_head")
 
 
@@ -41,7 +41,7 @@ def install() -> None:
         if cache is None or cache.cache_dtype != CACHE_DTYPE or given.arguments.get("attn_backend") is not None:
             make(self, *arguments, **named)
             return
-        config = current_config()
+        config = adapter.get_current_vllm_config()
         if backends.model_tag not in DRAFTS and bf16_reason(config, given) is None:
             make(self, *arguments, **named)
             return
@@ -135,8 +135,7 @@ def bf16_reason(config: Any, given: inspect.BoundArguments) -> str | None:
 
 
 def _attention_layers(config: Any) -> list[Any]:
-    layers = config.compilation_config.static_forward_context.values()
-    return [layer for layer in layers if isinstance(layer, Attention)]
+    return [one for one in config.compilation_config.static_forward_context.values() if isinstance(one, Attention)]
 
 
 def _bytes_per_token(spec: Any) -> int:
@@ -159,9 +158,9 @@ def layer_spec(layer: Any, spec: Any, config: Any, specify: Callable[..., Any]) 
             return spec
         return dataclasses.replace(spec, state_content_bytes=serving.cell(layer_index(layer.layer_name)))
     if config.model_config.is_hybrid and serving.shares and others:
-        raise InputError("prefix caching is on, and vLLM would then copy parts of blocks for models with linear "
-                         "attention whose attention layers do not all have the 2-bit cache, which oscar-kv does not "
-                         "follow; pass --no-enable-prefix-caching")
+        raise InputError("prefix caching is on, and beside linear attention vLLM would copy parts of blocks unless all "
+                         "attention layers, a draft model's included, have the 2-bit cache; pass "
+                         "--no-enable-prefix-caching")
     page = serving.nominal_page(ours[0].num_kv_heads)
     pages = _pages(serving, page, others, config)
     serving.share_blocks(pages)

@@ -14,7 +14,7 @@ vLLM has no hook for this, so this module replaces methods of one scheduler's ow
 constructor, which knows the cache type."""
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ...cache.prefix_table import computed_tokens, kept_sinks
@@ -28,8 +28,8 @@ PATIENCE = 16             # steps that a request waits for room, before it begin
 
 
 class Sinks:
-    """First blocks of requests whose sinks the workers have in BF16, as PrefixTable keeps them: the last `kept` that
-    began, first in, first out. Those of one step count as the first of them, because workers may have another order."""
+    """First blocks of requests, one a group of layers, whose sinks the workers have in BF16, as PrefixTable keeps them:
+    of the last `kept` that began. Those of one step count as the first of them, because workers may differ in order."""
 
     def __init__(self, kept: int) -> None:
         self.kept, self.begun, self._at_step = kept, 0, 0
@@ -40,25 +40,27 @@ class Sinks:
         if len(self._number) > 4 * self.kept + 1024:
             self._number = {block: n for block, n in self._number.items() if self.begun - n <= self.kept}
 
-    def begin(self, block: int, whole: bool) -> None:
-        """A request begins with this block. whole: its first step has the whole sink, which is then kept."""
-        self._number.pop(block, None)
-        if whole:
-            self._number[block] = self._at_step
-            self.begun += 1
+    def begin(self, blocks: Iterable[int], whole: bool) -> None:
+        """A request begins with these blocks. whole: its first step has the whole sink, which is then kept."""
+        for block in blocks:
+            self._number.pop(block, None)
+            if whole:
+                self._number[block] = self._at_step
+        self.begun += whole
 
     def held(self, block: int) -> bool:
         return block in self._number and self.begun - self._number[block] <= self.kept
 
 
 class Prefixes:
-    """What one scheduler offers of one group of layers. windows: sink and recent window of the bundle; most_new: tokens
-    of a request in a decode step; room: tokens for a prompt in a step of a busy server."""
+    """What one scheduler offers of all groups of layers that keep all tokens. windows: sink and recent window of the
+    bundle; most_new: tokens of a request in a decode step; room: tokens for a prompt in a step of a busy server."""
 
-    def __init__(self, manager: Any, group: int, windows: tuple[int, int], slots: int, most_new: int,
-                 room: int) -> None:
-        coordinator = manager.coordinator
-        self.blocks, self.pool, self.group = coordinator.single_type_managers[group], coordinator.block_pool, group
+    def __init__(self, manager: Any, windows: tuple[int, int], slots: int, most_new: int, room: int) -> None:
+        from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
+        coordinator, self.pool = manager.coordinator, manager.coordinator.block_pool
+        self.groups = {i: held for i, held in enumerate(coordinator.single_type_managers)
+                       if isinstance(held, FullAttentionManager)}
         (self.sink, self.recent), self.own = windows, computed_tokens(windows[1], most_new)
         self.offers = room >= self.recent
         self.sinks = Sinks(kept_sinks(slots, sink_pages(self.sink)))
@@ -78,35 +80,37 @@ class Prefixes:
                        **named: Any) -> Any:
         """None: vLLM tries again in the next step."""
         name, hit = request.request_id, num_new_computed_tokens > 0
-        found = new_computed_blocks.blocks[self.group] if hit else []
-        if any(block.block_id in self.written for block in found):
+        found = {i: new_computed_blocks.blocks[i] if hit else [] for i in self.groups}
+        if any(block.block_id in self.written for blocks in found.values() for block in blocks):
             return None
         if hit and num_new_tokens < self.recent:
             waited = self.waited[name] = self.waited.get(name, 0) + 1
             request.skip_reading_prefix_cache = request.skip_reading_prefix_cache or waited > PATIENCE
             return None
-        offered, begins = self.blocks.num_cached_block, request.num_computed_tokens == 0
-        before = max(offered.get(name, 0), len(found))
+        begins = request.num_computed_tokens == 0
+        before = {i: max(held.num_cached_block.get(name, 0), len(found[i])) for i, held in self.groups.items()}
         made = original(request, num_new_tokens, num_new_computed_tokens, new_computed_blocks, *given, **named)
         if made is None:
             return None
-        blocks, until = self.blocks.req_to_blocks[name], offered.get(name, 0)
-        if until > before:
-            self.written.update(block.block_id for block in blocks[before:until])
+        for i, held in self.groups.items():
+            cached = held.req_to_blocks[name][before[i]:held.num_cached_block.get(name, 0)]
+            self.written.update(block.block_id for block in cached)
         if begins:
             self.waited.pop(name, None)
-            if not hit and blocks:
-                self.sinks.begin(blocks[0].block_id, num_new_tokens >= self.sink)
+        if begins and not hit:
+            firsts = [block.block_id for held in self.groups.values() for block in held.req_to_blocks[name][:1]]
+            self.sinks.begin(firsts, num_new_tokens >= self.sink)
         return made
 
     def find_longest_cache_hit(self, original: Callable[..., Any], block_hashes: Any, max_cache_hit_length: int) -> Any:
         """max_cache_hit_length: vLLM's, which is one less than the request has tokens."""
         most = max_cache_hit_length + 1 - self.own
         found = original(block_hashes, most if most >= self.sink and self.offers else 0)
-        blocks = found[0][self.group]
-        if not blocks or (len(blocks) * self.blocks.block_size >= self.sink and self.sinks.held(blocks[0].block_id)):
+        lost = {blocks[0].block_id for i, held in self.groups.items() if (blocks := found[0][i]) and not (
+            len(blocks) * held.block_size >= self.sink and self.sinks.held(blocks[0].block_id))}
+        if not lost:
             return found
-        self.pool.evict_blocks({blocks[0].block_id})  # or it would hide the copy that the request will make
+        self.pool.evict_blocks(lost)  # or they would hide the copies that the request will make
         return original(block_hashes, 0)
 
 
@@ -121,7 +125,6 @@ def watch(scheduler: Any, config: Any) -> None:
     """With a 2-bit cache and prefix caching, this scheduler offers what the cache can read."""
     if not ours(config) or not config.cache_config.enable_prefix_caching:
         return
-    from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
     scheduling, known, most_new = config.scheduler_config, facts(config), 1 + proposed_tokens(config)
     room = prompt_room(scheduling, most_new)
     if room < known.recent:
@@ -129,10 +132,7 @@ def watch(scheduler: Any, config: Any) -> None:
             "oscar-kv: no request begins with another one's tokens, because a step of a busy server has room for %d "
             "tokens of a prompt, and the recent window has %d; pass a larger --max-num-batched-tokens or a smaller "
             "--max-num-seqs", max(0, room), known.recent)
-    for group, manager in enumerate(scheduler.kv_cache_manager.coordinator.single_type_managers):
-        if isinstance(manager, FullAttentionManager):
-            Prefixes(scheduler.kv_cache_manager, group, (known.sink, known.recent), scheduling.max_num_seqs, most_new,
-                     room)
+    Prefixes(scheduler.kv_cache_manager, (known.sink, known.recent), scheduling.max_num_seqs, most_new, room)
 
 
 def _constructor(original: Callable[..., None], self: Any, vllm_config: Any, *arguments: Any, **named: Any) -> None:

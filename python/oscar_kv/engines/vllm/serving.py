@@ -24,7 +24,7 @@ from . import metrics
 from .limits import IN_BF16, LAYERS, MODEL
 from .pages import Places, nominal_cell
 
-SPECULATION = ("ngram", "ngram_gpu", "draft_model")  # methods of speculative decoding that are served
+SPECULATION = ("ngram", "ngram_gpu", "draft_model", "eagle", "eagle3", "mtp")  # served; vLLM names all MTP heads mtp
 DIVIDES = ("decode_context_parallel_size", "prefill_context_parallel_size", "pipeline_parallel_size")  # options of vLLM
 BUNDLE_OPTION, CHECKPOINT_OPTION = "oscar_bundle", "oscar_checkpoint"  # of --additional-config
 
@@ -56,7 +56,7 @@ def proposed_tokens(config: Any) -> int:
 def refusals(config: Any) -> list[str]:
     """Sentences for vLLM settings that this adapter does not support."""
     cache, parallel = config.cache_config, config.parallel_config
-    method = getattr(config.speculative_config, "method", None)
+    method, draft = (getattr(config.speculative_config, name, None) for name in ("method", "draft_model_config"))
     offloading = getattr(cache, "kv_offloading_size", None) is not None  # vLLM makes a transfer of it
     cases = [
         (getattr(config.model_config, "enable_sleep_mode", False), "no GPU has woken with the 2-bit cache, whose "
@@ -65,19 +65,20 @@ def refusals(config: Any) -> list[str]:
          "stay in BF16; leave it out"),
         (method not in (None, *SPECULATION), f"speculative decoding with the method {method} is asked for, which "
          f"oscar-kv does not serve; use one of {', '.join(SPECULATION)}, or leave --speculative-config out"),
-        (getattr(config.speculative_config, "kv_cache_dtype", None) is not None,
-         "a cache type of the draft model is given, but it keeps BF16; "
-         "leave kv_cache_dtype out of --speculative-config"),
-        (cache.prefix_match_unit is not None and config.model_config.is_hybrid,
-         "prefixes shorter than a block are to be found "
-         "(--prefix-match-unit), which the 2-bit cache cannot in models with linear attention; leave it out"),
+        (getattr(getattr(draft, "hf_config", None), "model_type", None) == "gemma4_mtp", "gemma4_mtp reads the cache "
+         "of the model's own layers, and only in BF16; use ngram, or leave --speculative-config out"),
+        (getattr(draft, "use_mla", False), "the draft model has latent attention (MLA), which has no cache beside this "
+         "one; use ngram, or leave --speculative-config out"),
+        (getattr(config.speculative_config, "kv_cache_dtype", None) is not None, "a cache type of the draft model is "
+         "given, but it keeps BF16; leave kv_cache_dtype out of --speculative-config"),
+        (cache.prefix_match_unit is not None and config.model_config.is_hybrid, "prefixes shorter than a block are to "
+         "be found (--prefix-match-unit), which the 2-bit cache cannot beside linear attention; leave it out"),
         (config.kv_transfer_config is not None, "KV transfer and offloading would leave the BF16 windows behind; leave "
          f"{'--kv-offloading-size' if offloading else '--kv-transfer-config'} out"),
         *((getattr(parallel, name) > 1, f"--{name.replace('_', '-')} {getattr(parallel, name)} would divide the cache "
            "of a request among GPUs, which oscar-kv does not serve; use --tensor-parallel-size") for name in DIVIDES),
-        (parallel.data_parallel_size > 1 and config.model_config.is_moe,
-         "the model has experts, and with --data-parallel-size idle "
-         "ranks run passes without requests, which would overwrite BF16 windows; use --tensor-parallel-size"),
+        (parallel.data_parallel_size > 1 and config.model_config.is_moe, "the model has experts, and with "
+         "--data-parallel-size idle ranks run passes that would overwrite BF16 windows; use --tensor-parallel-size"),
         (getattr(parallel, "use_ubatching", False), "batches are cut into overlapping parts (DBO), which share memory "
          "that this backend has once; leave --enable-dbo and --ubatch-size out"),
         (config.model_config.dtype != torch.bfloat16, "the model computes in "
