@@ -236,6 +236,7 @@ __device__ __forceinline__ void write_window(const AppendTokensParams& p, const 
 
 template <int D, int kRows>
 __global__ void __launch_bounds__(D) append_kernel(const __grid_constant__ AppendTokensParams p) {
+  let_next_start();
   __shared__ __align__(16) float rows[kRows][D];
   __shared__ float scratch[kRows][D / 32];
   const BlockRows block(p, kRows);
@@ -299,7 +300,7 @@ cudaError_t append_tokens(const AppendTokensParams& p, cudaStream_t stream) {
     return cudaErrorInvalidValue;
   }
   if ((p.rope_phases != nullptr && p.key_mean == nullptr) ||
-      (p.position_query != nullptr) != (p.rope_phases != nullptr && p.q != nullptr)) {
+      (p.position_query != nullptr && (p.rope_phases == nullptr || p.q == nullptr))) {
     return cudaErrorInvalidValue;
   }
   if (p.tokens == 0 || (p.q == nullptr && p.k == nullptr)) return cudaSuccess;

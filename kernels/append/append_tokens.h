@@ -39,7 +39,7 @@ struct AppendTokensParams {
   // [positions, D] cosines, then sines, of each position: the key mean is a mean before RoPE, and is subtracted with
   // RoPE applied for the row's position. null: the mean is the same everywhere.
   const float* rope_phases = nullptr;
-  float* position_query = nullptr;             // [N, Hq, D] u(q) of lib/model/rope_phases.h, written with rope_phases
+  float* position_query = nullptr;             // [N, Hq, D] u(q) of lib/model/rope_phases.h, with rope_phases, or null
   std::uint16_t* query = nullptr;              // [N, Hq, D] BF16, in the cache basis, in the order of the jobs
   std::uint8_t* window_pages = nullptr;        // [window pages, Hkv, window_page_bytes(D)] of this layer
   const std::int32_t* window_table = nullptr;  // [sequences, sink_pages + ring_pages]

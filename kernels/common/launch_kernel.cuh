@@ -40,6 +40,47 @@ cudaError_t launch_with(const dim3& grid, int threads, cudaStream_t stream, cons
   return launch_with_memory<kernel>(static_cast<int>(sizeof(Shared)), grid, threads, stream, arguments...);
 }
 
+// The kernel may start while the previous kernel in the stream still runs (from Hopper on): wait_for_previous().
+inline cudaLaunchAttribute early_start() {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  return attribute;
+}
+
+// As launch_kernel(), with an early start where the device has it.
+template <auto kernel, class... Arguments>
+cudaError_t launch_early(const dim3& grid, int threads, cudaStream_t stream, const Arguments&... arguments) {
+  int device = 0, major = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  if (error != cudaSuccess) return error;
+  cudaLaunchAttribute attribute = early_start();
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = major >= 9 ? 1 : 0;
+  return cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
+#ifdef __CUDACC__
+// The next kernel of the stream may start, if it was launched so, as soon as all blocks of this one have called this.
+__device__ __forceinline__ void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+// Waits until the previous kernel has ended and its writes are seen. Nothing that it writes may be read before.
+__device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+#endif
+
 // Calls launch.operator()<D>() with the head size as a constant; cudaErrorInvalidValue if it is not in kBuilt.
 template <int... kBuilt, class Launch>
 cudaError_t for_head_dim(int head_dim, const Launch& launch) {

@@ -16,6 +16,7 @@ namespace oscar::kernels {
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) cluster_kernel(const __grid_constant__ DecodeLaunch a) {
 #if __CUDA_ARCH__ >= 900
+  let_next_start();
   const PagedDecodeParams& p = a.p;
   constexpr int D = C::D;
   extern __shared__ __align__(128) std::uint8_t pool[];
@@ -37,13 +38,11 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) cluster_kernel(c
     // The body begins with page 0 for any length, so there is no need to wait for the length.
     ids.id = index + lane * stride < p.max_pages ? __ldg(table + index + lane * stride) : 0;
   }
-  typename C::Codes::Query query;
-  query.load(a,
-             static_cast<const std::uint32_t*>(p.q) +
-                 (static_cast<long long>(sequence) * p.query_heads + kv_head * gqa_group) * (D / 2),
-             kv_head, warp, lane);
   const CopyRing ring{shared_address(&shared.barriers[warp * C::kMaxSlots])};
   ring.init(lane, a.slots);
+  typename C::Codes::Query query;
+  const std::uint32_t* queries = written_queries<C>(p, sequence, kv_head, gqa_group);
+  query.load(a, queries, kv_head, warp, lane);
   const SequencePlan plan = SequencePlan::make(p, length);
   if (length <= 0) return;  // the full cluster returns
   const WarpShare share = WarpShare::make(plan.page_begin, plan.page_end, 0, plan.window_tiles(), index, stride);
@@ -55,8 +54,8 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) cluster_kernel(c
   WarpWork<C> work;
   // The first half of the cluster barrier announces that a block has started; the wait is before the first store into
   // it.
-  work.run(a, plan, sequence, kv_head, share, ids, windows, shared, query, ring, at, scratch, item_shared, warp, lane,
-           [] { cluster_arrive_relaxed(); });
+  work.run(a, plan, sequence, kv_head, share, ids, windows, shared, queries, query, ring, at, scratch, item_shared,
+           warp, lane, [] { cluster_arrive_relaxed(); });
 
   __syncthreads();
   const BlockMerge<C> merge(pool);

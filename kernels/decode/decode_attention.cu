@@ -98,7 +98,8 @@ cudaError_t decode_attention(const PagedDecodeParams& p, cudaStream_t stream) {
       p.sink > p.sink_pages * kPageTokens || p.recent + p.flush - 1 > p.ring_pages * kPageTokens - (kTileTokens - 1)) {
     return cudaErrorInvalidValue;
   }
-  if (p.position_query != nullptr && (!p.blocks || p.rope_phases == nullptr || p.tile_phases == nullptr)) {
+  if (has_positions(p) && (!p.blocks || p.rope_phases == nullptr || p.tile_phases == nullptr ||
+                           (p.model_query == nullptr) != (p.key_mean == nullptr))) {
     return cudaErrorInvalidValue;
   }
   DecodeLaunch a{};
@@ -118,7 +119,7 @@ cudaError_t decode_attention(const PagedDecodeParams& p, cudaStream_t stream) {
   a.page_bytes = decode_page_layout(p).bytes();
   a.row_offset = std::max(a.page_bytes, window_tile_bytes(p.head_dim) / 2);
   a.slot_bytes = a.row_offset;
-  if (p.position_query != nullptr) {
+  if (has_positions(p)) {
     a.slot_bytes += a.gqa_group * kPageQueryBytes;
     // After the parts of the workspace that other launches use.
     std::uint8_t* queries = static_cast<std::uint8_t*>(p.workspace) +
@@ -128,8 +129,8 @@ cudaError_t decode_attention(const PagedDecodeParams& p, cudaStream_t stream) {
     a.page_queries = queries;
   }
   return dispatch(
-      p.head_dim, a.gqa_group, p.blocks, p.position_query != nullptr,
-      [&]<class C>() { return launch_decode<C>(a, stream); }, cudaErrorInvalidValue);
+      p.head_dim, a.gqa_group, p.blocks, has_positions(p), [&]<class C>() { return launch_decode<C>(a, stream); },
+      cudaErrorInvalidValue);
 }
 
 }  // namespace oscar::kernels

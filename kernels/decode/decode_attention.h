@@ -44,13 +44,23 @@ struct PagedDecodeParams {
   std::uint8_t key_widths[4] = {}, value_widths[4] = {};
   const float* key_sigma = nullptr;    // [Hkv, 4]
   const float* value_sigma = nullptr;  // [Hkv, 4]
-  // Layout `blocks`, keys without their mean before RoPE: the logits gain scale <position_query, rope_phases> for the
-  // key's position (page_queries.h, phase_logits.cuh). All three or none.
+  // Layout `blocks`, keys without their mean before RoPE: the logits gain scale <u(q), rope_phases> for the key's
+  // position (page_queries.h, phase_logits.cuh). Either position_query, or the model's queries and the mean, of which
+  // u(q) is computed: then the launch begins while the previous kernel, which writes q and the windows, still runs.
+  // With one of these both tables, else none.
   const float* position_query = nullptr;       // [B, Hq, D] u(q) of lib/model/rope_phases.h
+  const void* model_query = nullptr;           // [B, Hq, D] BF16 after RoPE, 8-byte aligned
+  std::int64_t model_query_stride = 0;         // elements from one sequence to the next, a multiple of 4
+  const float* key_mean = nullptr;             // [Hkv, D], 16-byte aligned
   const float* rope_phases = nullptr;          // [positions, D] for every position below the lengths; 16-byte aligned
   const std::uint16_t* tile_phases = nullptr;  // [tile_phases_count(D)] FP16: fill_tile_phases(); 16-byte aligned
   DecodeKernel kernel = DecodeKernel::kAuto;
 };
+
+// Whether logits depend on the position.
+inline bool has_positions(const PagedDecodeParams& p) {
+  return p.position_query != nullptr || p.model_query != nullptr;
+}
 
 // Layout of the code pages that the parameters describe (reads head_dim, blocks and widths).
 PageLayout decode_page_layout(const PagedDecodeParams& params);
@@ -60,18 +70,18 @@ PageLayout decode_page_layout(const PagedDecodeParams& params);
 int decode_attention_blocks(int head_dim, int gqa_group);
 // One workspace may serve launches of any batch up to 4,096 (sequence, KV head) items, one after the other, without
 // clearing it between them. It must be as large as the largest launch needs. page_queries: page_queries(max_pages,
-// sink_pages + ring_pages) of page_queries.h for launches with a position_query, else 0.
+// sink_pages + ring_pages) of page_queries.h for launches whose logits depend on the position, else 0.
 std::size_t decode_attention_workspace_bytes(int head_dim, int gqa_group, int batch, int kv_heads,
                                              int page_queries = 0);
 
 // cudaErrorInvalidValue for a shape that is not built (head_dim other than 64, 128, 256, a GQA group above 16), for
-// widths other than 0, 1, 2 and 4, and for a position_query without its tables or with layout uniform. Also for kernel
-// = kCluster if the device or the batch allows no cluster for each item. Also for kParts if it allows no block, or with
-// more than 8 query heads per KV head or a head_dim of 256. Also for kHalfStream with a shape that never needs it, and
-// on Hopper if the build has code for 90a. cudaErrorInvalidConfiguration if no block fits the device's shared memory;
-// 99 KiB are enough for every shape. Slots of a page or window page without a token are read and weighted with 0. They
-// must hold finite numbers, so zero the memory of pages once. Allocates nothing, does not synchronize; may be captured
-// into a graph. Equal inputs give equal bits.
+// widths other than 0, 1, 2 and 4, and for logits by position without their tables or with layout uniform. Also for
+// kernel = kCluster if the device or the batch allows no cluster for each item. Also for kParts if it allows no block,
+// or with more than 8 query heads per KV head or a head_dim of 256. Also for kHalfStream with a shape that never needs
+// it, and on Hopper if the build has code for 90a. cudaErrorInvalidConfiguration if no block fits the device's shared
+// memory; 99 KiB are enough for every shape. Slots of a page or window page without a token are read and weighted with
+// 0. They must hold finite numbers, so zero the memory of pages once. Allocates nothing, does not synchronize; may be
+// captured into a graph. Equal inputs give equal bits.
 cudaError_t decode_attention(const PagedDecodeParams& params, cudaStream_t stream);
 
 }  // namespace oscar::kernels

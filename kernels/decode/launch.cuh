@@ -84,14 +84,6 @@ ClusterSplit cluster_split(const DecodeLaunch& a, int multiprocessors, Resident&
   return {};
 }
 
-// The kernel may start while the previous kernel in the stream, which writes the page queries, still runs (Hopper).
-inline cudaLaunchAttribute early_start() {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  return attribute;
-}
-
 // Launches a kernel other than the cluster kernel. early: early_start().
 template <auto kernel>
 cudaError_t launch_planned(const DecodeLaunch& a, const dim3& grid, int threads, const MemoryPlan& plan, bool early,

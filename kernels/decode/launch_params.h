@@ -26,9 +26,9 @@ struct DecodeLaunch {
   PagedDecodeParams p;
   BandSide key, value;               // layout `blocks`
   std::int32_t page_bytes;           // bytes of a ring slot: a page, or the keys or the values of one BF16 tile
-  std::int32_t slot_bytes;           // byte of a slot at which its page queries start, with a position_query
-  std::int32_t row_offset;           // position_query, the page queries of its content at this byte
-  const std::uint8_t* page_queries;  // page_queries.h; only with a position_query
+  std::int32_t slot_bytes;           // byte of a slot at which its page queries start, if it has such
+  std::int32_t row_offset;           // the page queries of its content at this byte
+  const std::uint8_t* page_queries;  // page_queries.h; only with has_positions()
   std::int32_t slots;                // ring slots per warp
   std::int32_t gqa_group;            // query heads per KV head
   std::int32_t parts;                // cluster kernel: number of clusters that share an item

@@ -23,6 +23,7 @@ __global__ void __launch_bounds__(kThreads) model_outputs_kernel(const __grid_co
   float ahead[kAhead];
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) ahead[i] = __ldg(matrix + i * D);
+  wait_for_previous();
   const auto place = [&](int r) {  // sequence and query head of a row
     const int index = static_cast<int>(blockIdx.x) * kRows + r;
     return index < total ? make_int2(index / gqa_group, head * gqa_group + index % gqa_group) : make_int2(-1, 0);
@@ -59,8 +60,7 @@ __global__ void __launch_bounds__(kThreads) model_outputs_kernel(const __grid_co
 
 template <int D, int kRows>
 cudaError_t launch_rows(const ModelOutputsParams& p, int rows, cudaStream_t stream) {
-  return launch_kernel<model_outputs_kernel<D, kRows>>(grid_of(blocks_of(rows, kRows), p.kv_heads), kThreads, stream,
-                                                       p);
+  return launch_early<model_outputs_kernel<D, kRows>>(grid_of(blocks_of(rows, kRows), p.kv_heads), kThreads, stream, p);
 }
 
 }  // namespace

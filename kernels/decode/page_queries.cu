@@ -49,6 +49,39 @@ __device__ __forceinline__ float4 times(float factor, const float4& x) {
   return {factor * x.x, factor * x.y, factor * x.z, factor * x.w};
 }
 
+__device__ __forceinline__ float4 four_bf16(const std::uint16_t* from) {
+  const uint2 bits = __ldg(reinterpret_cast<const uint2*>(from));
+  return {__uint_as_float(bits.x << 16), __uint_as_float(bits.x & 0xffff0000u), __uint_as_float(bits.y << 16),
+          __uint_as_float(bits.y & 0xffff0000u)};
+}
+
+__device__ __forceinline__ float4 sum_of_products(const float4& a, const float4& b, const float4& c, const float4& d) {
+  return {a.x * b.x + c.x * d.x, a.y * b.y + c.y * d.y, a.z * b.z + c.z * d.z, a.w * b.w + c.w * d.w};
+}
+
+// u(q) of a head: channels 16 s + 4 t + {0, 1, 2, 3} in u, and of the other half in w.
+template <int D>
+__device__ __forceinline__ void load_operand(const PagedDecodeParams& p, int sequence, int head, int t,
+                                             float4 (&u)[D / 32], float4 (&w)[D / 32]) {
+  if (p.model_query == nullptr) {
+    const float4* from = reinterpret_cast<const float4*>(p.position_query) +
+                         (static_cast<long long>(sequence) * p.query_heads + head) * (D / 4) + t;
+#pragma unroll
+    for (int s = 0; s < D / 32; ++s) u[s] = __ldg(from + 4 * s), w[s] = __ldg(from + 4 * s + D / 8);
+    return;
+  }
+  const std::uint16_t* q =
+      static_cast<const std::uint16_t*>(p.model_query) + sequence * p.model_query_stride + head * D + 4 * t;
+  const float4* mean = reinterpret_cast<const float4*>(p.key_mean) + head / (p.query_heads / p.kv_heads) * (D / 4) + t;
+#pragma unroll
+  for (int s = 0; s < D / 32; ++s) {
+    const float4 first = four_bf16(q + 16 * s), second = four_bf16(q + 16 * s + D / 2);
+    const float4 m = __ldg(mean + 4 * s), n = __ldg(mean + 4 * s + D / 8);
+    u[s] = sum_of_products(first, m, second, n);
+    w[s] = sum_of_products(second, m, times(-1.0f, first), n);
+  }
+}
+
 // y += projection times rotated heads; y: [tile of directions]. rows_of(m, k, low): a term of the projection's operand
 // of tile m, step k.
 template <int D, class RowsOf>
@@ -75,9 +108,7 @@ __device__ __forceinline__ void project_rotated(float (&y)[2][4], const float4 (
 template <int D>
 __global__ void __launch_bounds__(kThreads, D == 256 ? 2 : kBlocksPerSm)
     page_query_kernel(const __grid_constant__ PagedDecodeParams p, std::uint8_t* queries) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");  // the attention kernel may start; it waits before it reads
-#endif
+  let_next_start();
   constexpr int kSteps = D / 16;
   constexpr bool kHeld = D <= 128;  // keeps the projection's high terms in registers if they suffice
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
@@ -85,11 +116,7 @@ __global__ void __launch_bounds__(kThreads, D == 256 ? 2 : kBlocksPerSm)
 
   // The heads' operand before rotation: column g. Columns after the heads are never stored.
   float4 u[D / 32], w[D / 32];
-  const float4* source =
-      reinterpret_cast<const float4*>(p.position_query) +
-      (static_cast<long long>(sequence) * p.query_heads + min(first_head + g, p.query_heads - 1)) * (D / 4) + t;
-#pragma unroll
-  for (int s = 0; s < D / 32; ++s) u[s] = __ldg(source + 4 * s), w[s] = __ldg(source + 4 * s + D / 8);
+  load_operand<D>(p, sequence, min(first_head + g, p.query_heads - 1), t, u, w);
   const uint4* table = reinterpret_cast<const uint4*>(p.tile_phases) + lane;
   uint4 held[kHeld ? 2 : 1][kHeld ? kSteps : 1];
   if constexpr (kHeld) {
@@ -108,7 +135,10 @@ __global__ void __launch_bounds__(kThreads, D == 256 ? 2 : kBlocksPerSm)
     return reinterpret_cast<const float4*>(p.rope_phases) + static_cast<long long>(position) * (D / 4) + t;
   };
   int at = kWarps * static_cast<int>(blockIdx.x) + warp;
-  if (at >= count) return;
+  if (at >= count) {
+    wait_for_previous();
+    return;
+  }
   PhaseRow<D> row;
   row.load(row_of(at));
 
@@ -148,6 +178,7 @@ __global__ void __launch_bounds__(kThreads, D == 256 ? 2 : kBlocksPerSm)
       *reinterpret_cast<uint2*>(to[i] + offset + kPageTermBytes) = make_uint2(first.low, second.low);
     }
   }
+  wait_for_previous();  // so that who waits for this kernel has waited for the one before it
 }
 
 template <int D>
@@ -160,7 +191,9 @@ cudaError_t launch(const PagedDecodeParams& p, std::uint8_t* queries, cudaStream
   const int most = page_queries(p.max_pages, p.sink_pages + p.ring_pages), eights = (p.query_heads + 7) / 8;
   const std::int64_t full = blocks_of(kBlocksPerSm * multiprocessors, eights * p.batch);
   const std::int64_t parts = std::min(blocks_of(most, kWarps), std::max(full, blocks_of(most, 16 * kWarps)));
-  return launch_kernel<page_query_kernel<D>>(grid_of(parts, eights, p.batch), kThreads, stream, p, queries);
+  const dim3 grid = grid_of(parts, eights, p.batch);
+  return p.model_query != nullptr ? launch_early<page_query_kernel<D>>(grid, kThreads, stream, p, queries)
+                                  : launch_kernel<page_query_kernel<D>>(grid, kThreads, stream, p, queries);
 }
 
 }  // namespace

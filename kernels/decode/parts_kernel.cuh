@@ -21,8 +21,8 @@ __device__ __forceinline__ std::uint32_t parameters_read(const DecodeLaunch& a) 
 // Grid: (parts, KV heads, batch).
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) parts_kernel(const __grid_constant__ DecodeLaunch a) {
+  let_next_start();
   const PagedDecodeParams& p = a.p;
-  constexpr int D = C::D;
   extern __shared__ __align__(128) std::uint8_t pool[];
   __shared__ PartsShared<C> shared;
 
@@ -41,14 +41,12 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) parts_kernel(con
     // The body begins with page 0 for any length, so there is no need to wait for the length.
     ids.id = index + lane * stride < p.max_pages ? __ldg(table + index + lane * stride) : 0;
   }
-  typename C::Codes::Query query;
-  query.load(a,
-             static_cast<const std::uint32_t*>(p.q) +
-                 (static_cast<long long>(sequence) * p.query_heads + kv_head * gqa_group) * (D / 2),
-             kv_head, warp, lane);
   store_shared_4(shared_address(&shared.any_parameter), parameters_read(a));  // never read; it forces the read
   const CopyRing ring{shared_address(&shared.barriers[warp * C::kMaxSlots])};
   ring.init<C::kMaxSlots>(lane);
+  typename C::Codes::Query query;
+  const std::uint32_t* queries = written_queries<C>(p, sequence, kv_head, gqa_group);
+  query.load(a, queries, kv_head, warp, lane);
   const SequencePlan plan = SequencePlan::make(p, length);
   if (length <= 0) return;  // all parts return
   const WarpShare share = WarpShare::make(plan.page_begin, plan.page_end, 0, plan.window_tiles(), index, stride);
@@ -61,8 +59,8 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) parts_kernel(con
   const int item = sequence * p.kv_heads + kv_head;
   PartSums<C>* sums = static_cast<PartSums<C>*>(a.exchange) + item * parts;
   WarpWork<C> work;
-  work.run(a, plan, sequence, kv_head, share, ids, windows, shared, query, ring, at, scratch, item_shared, warp, lane,
-           [&] {
+  work.run(a, plan, sequence, kv_head, share, ids, windows, shared, queries, query, ring, at, scratch, item_shared,
+           warp, lane, [&] {
              if (parts > 1 && warp == C::kWarps - 1) sums[part].read_ahead(gqa_group, lane);
            });
   const WarpMerge<C> merge(shared, pool, warp_bytes);

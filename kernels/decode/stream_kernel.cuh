@@ -39,8 +39,8 @@ __device__ __forceinline__ void write_item(const PagedDecodeParams& p, const Blo
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) stream_kernel(const __grid_constant__ DecodeLaunch a) {
   if constexpr (C::kIsHalf && kCodeIsHopper) return;  // whose blocks always fit
+  let_next_start();
   const PagedDecodeParams& p = a.p;
-  constexpr int D = C::D;
   extern __shared__ __align__(128) std::uint8_t pool[];
   __shared__ DecodeShared<C> shared;
 
@@ -71,13 +71,11 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) stream_kernel(co
     windows.load(p, sequence, lane);
     ids.load(p.page_table + static_cast<long long>(sequence) * p.max_pages, share, 0, lane);
     typename C::Codes::Query query;
-    query.load(a,
-               static_cast<const std::uint32_t*>(p.q) +
-                   (static_cast<long long>(sequence) * p.query_heads + kv_head * gqa_group) * (D / 2),
-               kv_head, warp, lane);
+    const std::uint32_t* queries = written_queries<C>(p, sequence, kv_head, gqa_group);
+    query.load(a, queries, kv_head, warp, lane);
     WarpWork<C> work;
-    work.run(a, plan, sequence, kv_head, share, ids, windows, shared, query, ring, at, scratch, item_shared, warp, lane,
-             [] {});
+    work.run(a, plan, sequence, kv_head, share, ids, windows, shared, queries, query, ring, at, scratch, item_shared,
+             warp, lane, [] {});
 
     // Merges the warps through shared memory. Every copy of this warp has been consumed, so the ring is free.
     __syncthreads();

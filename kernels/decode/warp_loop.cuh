@@ -59,11 +59,18 @@ struct RingPosition {
   int slot = 0, phase = 0;
 };
 
-// The kernel that writes the page queries may still run: launch.cuh.
-__device__ __forceinline__ void wait_for_page_queries() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
+// The queries [gqa_group, D] BF16 of a KV head, as pairs. With page queries, the kernel that writes these may still
+// run, and the one before it, which writes queries and windows: they are waited for.
+template <class C>
+__device__ __forceinline__ const std::uint32_t* written_queries(const PagedDecodeParams& p, int sequence, int kv_head,
+                                                                int gqa_group) {
+  const std::uint32_t* q = static_cast<const std::uint32_t*>(p.q) +
+                           (static_cast<long long>(sequence) * p.query_heads + kv_head * gqa_group) * (C::D / 2);
+  if constexpr (C::Codes::kPositions) {
+    wait_for_previous();
+    asm volatile("" : "+l"(q));  // so that no read through it moves before the wait
+  }
+  return q;
 }
 
 // A warp's registers during one item.
@@ -182,13 +189,15 @@ struct WarpWork {
     }
   };
 
-  // ids: already loaded for the share's first 32 pages. after_issue: called once the first page is in flight.
+  // ids: already loaded for the share's first 32 pages. queries: written_queries(). after_issue: called once the first
+  // page is in flight.
   template <class AfterIssue>
   __device__ __forceinline__ void run(const DecodeLaunch& a, const SequencePlan& plan, int sequence, int kv_head,
                                       const WarpShare& share, PageIds ids, const WindowPages& windows,
-                                      DecodeShared<C>& shared, const typename Codes::Query& query_source,
-                                      const CopyRing& ring, RingPosition& at, SharedAddress scratch,
-                                      std::uint8_t* item_shared, int warp, int lane, AfterIssue&& after_issue) {
+                                      DecodeShared<C>& shared, const std::uint32_t* queries,
+                                      const typename Codes::Query& query_source, const CopyRing& ring, RingPosition& at,
+                                      SharedAddress scratch, std::uint8_t* item_shared, int warp, int lane,
+                                      AfterIssue&& after_issue) {
     const PagedDecodeParams& p = a.p;
     const std::int32_t* table = p.page_table + static_cast<long long>(sequence) * p.max_pages;
     const float scale = p.soft_cap > 0.0f ? p.scale / p.soft_cap : p.scale * kLog2E;
@@ -226,7 +235,6 @@ struct WarpWork {
       at.slot = next(at.slot);
       if (at.slot == 0) at.phase ^= 1;
     };
-    if constexpr (Codes::kPositions) wait_for_page_queries();
     // Every warp's first page is issued before any warp's second.
     const bool any_page = share.page < share.page_end;
     if (any_page) issue(at.slot);
@@ -237,7 +245,6 @@ struct WarpWork {
 #pragma unroll 1
     for (int slot = next(at.slot); slot != at.slot; slot = next(slot)) issue(slot);
     state.clear();
-    const long long first_head = static_cast<long long>(sequence) * p.query_heads + kv_head * a.gqa_group;
 #pragma unroll 1
     for (int page = share.page; page < share.page_end; page += share.stride) {
       SharedAddress data = landed();
@@ -253,8 +260,7 @@ struct WarpWork {
       const int base = plan.tile_position(tile);
       const TokenRange range{max(sink ? 0 : plan.body_end, plan.first_visible) - base,
                              (sink ? min(p.sink, plan.length) : plan.length) - base};
-      attend_window(a, static_cast<const std::uint32_t*>(p.q) + first_head * (D / 2), range, scale, soft_cap, lane,
-                    landed, release);
+      attend_window(a, queries, range, scale, soft_cap, lane, landed, release);
     }
     codes.finish(a, state, lane);
   }

@@ -194,13 +194,15 @@ def test_step_tokens(layout, d, group, rotated_mean):
     if rotated_mean and layout == "uniform":
         pytest.skip("no kernel")
     key, value = LAYOUTS[layout]
-    for batch in ((1, 70, 330, 900, 1500), tuple(range(300, 340))):
+    several = (1, 70, 330, 900, 1500)
+    for batch, skew in ((several, 0), (tuple(range(300, 340)), 0), (several, 1)):  # skew: rows at odd addresses, which are read one number at a time
         found = []
         for cache in filled(1, batch, d=d, key=key, value=value, rotated_mean=rotated_mean):
             t, code, device, n = cache.code.transform, cache.code, cache.code.device, len(batch)
             t.reserve(2000, device)
             cache.device_lengths[1] = 0
-            rows = randn(n, 2 * group + 4, d, seed=7).bfloat16().to(device)
+            rows = randn(n, (2 * group + 4) * d, seed=7).bfloat16().to(device)
+            rows = torch.nn.functional.pad(rows, (skew, 0))[:, skew:].unflatten(1, (-1, d))
             phases = t.phase_table(device) if rotated_mean else None
             cuda = device.type == "cuda"
             tile = t.phases.tile(device) if rotated_mean and cuda else None

@@ -45,16 +45,30 @@ Tensor make_tile_phases(const Tensor& frequencies) {
 
 namespace {
 
+// What logits by position are computed of: phase queries, or the model's queries and the mean of its keys.
+struct Positions {
+  std::optional<Tensor> turned;         // [B, Hkv, g, d] FP32
+  const Tensor* model_query = nullptr;  // [B, Hq, d] BF16
+  std::optional<Tensor> key_mean;       // [Hkv, d]
+};
+
+// Whether page queries may be computed of these queries beside the append, which turns them into the cache's basis.
+bool reads_model_queries(const Tensor& query) {
+  return query.scalar_type() == ScalarType::BFloat16 && query.stride(0) % 4 == 0 &&
+         reinterpret_cast<std::uintptr_t>(query.data_ptr()) % 8 == 0;
+}
+
 // Launches the kernel. Queries are [B, Hkv, g, d] or [B, Hq, d], which have the same layout in memory. The caller
 // allocates out and lse.
 void launch_decode(const Arguments& arguments, const Tensor& query, std::int64_t kv_heads, const Tensor& pool,
                    const Tensor& table, const Tensor& windows, const Tensor& window_table, const Tensor& lengths,
-                   const Tensor& key_sigma, const Tensor& value_sigma, const std::optional<Tensor>& turned,
+                   const Tensor& key_sigma, const Tensor& value_sigma, const Positions& positions,
                    const std::optional<Tensor>& phases, const std::optional<Tensor>& tile_phases,
                    const Tensor& workspace, double scale, std::int64_t sink, std::int64_t recent, std::int64_t flush,
                    std::int64_t window, const std::vector<std::int64_t>& key_code,
                    const std::vector<std::int64_t>& value_code, float* out, float* lse) {
-  if (turned.has_value() != phases.has_value() || turned.has_value() != tile_phases.has_value()) {
+  const bool by_position = positions.turned.has_value() || positions.model_query != nullptr;
+  if (by_position != phases.has_value() || by_position != tile_phases.has_value()) {
     arguments.refuse("turned, phases and tile_phases belong together; pass all three or none");
   }
   const PageCode code(arguments, key_code, value_code);
@@ -100,11 +114,15 @@ void launch_decode(const Arguments& arguments, const Tensor& query, std::int64_t
   p.blocks = code.key.blocks;
   std::copy(code.key.widths.begin(), code.key.widths.end(), p.key_widths);
   std::copy(code.value.widths.begin(), code.value.widths.end(), p.value_widths);
-  p.position_query = arguments.get<float>(turned, "turned", ScalarType::Float, {batch, kv_heads, group, d});
+  p.position_query = arguments.get<float>(positions.turned, "turned", ScalarType::Float, {batch, kv_heads, group, d});
+  if (positions.model_query != nullptr) {
+    p.model_query = positions.model_query->data_ptr(), p.model_query_stride = positions.model_query->stride(0);
+    p.key_mean = arguments.get<float>(positions.key_mean, "key_mean", ScalarType::Float, {kv_heads, d});
+  }
   p.rope_phases = arguments.get<float>(phases, "phases", ScalarType::Float, {kAny, d});
   p.tile_phases = arguments.get<std::uint16_t>(tile_phases, "tile_phases", ScalarType::Short,
                                                {oscar::kernels::tile_phases_count(code.head_dim())});
-  const int queries = turned.has_value() ? oscar::kernels::page_queries(p.max_pages, p.sink_pages + p.ring_pages) : 0;
+  const int queries = by_position ? oscar::kernels::page_queries(p.max_pages, p.sink_pages + p.ring_pages) : 0;
   const std::size_t needed = oscar::kernels::decode_attention_workspace_bytes(p.head_dim, static_cast<int>(group),
                                                                               p.batch, p.kv_heads, queries);
   p.workspace = arguments.address(workspace, "workspace", ScalarType::Byte, {kAny});
@@ -137,8 +155,8 @@ std::tuple<Tensor, Tensor> decode_attention(
                                      arguments.stream()),
                      "clearing the output");
   if (want_lse) torch::stable::fill_(lse, -std::numeric_limits<double>::infinity());
-  launch_decode(arguments, query, kv_heads, pool, table, windows, window_table, lengths, key_sigma, value_sigma, turned,
-                phases, tile_phases, workspace, scale, sink, recent, flush, window, key_code, value_code,
+  launch_decode(arguments, query, kv_heads, pool, table, windows, window_table, lengths, key_sigma, value_sigma,
+                {turned}, phases, tile_phases, workspace, scale, sink, recent, flush, window, key_code, value_code,
                 static_cast<float*>(output.data_ptr()), want_lse ? static_cast<float*>(lse.data_ptr()) : nullptr);
   return {output, lse};
 }
@@ -152,14 +170,17 @@ void step_tokens(const Tensor& output, const Tensor& query, const Tensor& key, c
                  const Tensor& workspace, double scale, std::int64_t sink, std::int64_t recent, std::int64_t flush,
                  const std::vector<std::int64_t>& key_code, const std::vector<std::int64_t>& value_code) {
   const Arguments arguments("step_tokens", query);
-  std::optional<Tensor> turned;
-  const Tensor rotated = append_rows(arguments, windows, window_table, query, key, value, lengths, query_matrix,
-                                     key_matrix, value_matrix, key_mean, value_mean, phases, sink, &turned);
+  Positions positions;
+  const bool beside = phases.has_value() && reads_model_queries(query);
+  const Tensor rotated =
+      append_rows(arguments, windows, window_table, query, key, value, lengths, query_matrix, key_matrix, value_matrix,
+                  key_mean, value_mean, phases, sink, beside ? nullptr : &positions.turned);
+  if (beside) positions.model_query = &query, positions.key_mean = key_mean;
   const std::int64_t batch = query.size(0), heads = query.size(1), d = query.size(2), kv_heads = key.size(1);
   if (batch == 0) return;
   const Tensor rows = arguments.empty({batch, heads, d}, ScalarType::Float);
   launch_decode(arguments, rotated, kv_heads, pool, table, windows, window_table, lengths, key_sigma, value_sigma,
-                turned, phases, tile_phases, workspace, scale, sink, recent, flush, 0, key_code, value_code,
+                positions, phases, tile_phases, workspace, scale, sink, recent, flush, 0, key_code, value_code,
                 static_cast<float*>(rows.data_ptr()), nullptr);
   oscar::kernels::ModelOutputsParams p{};
   p.rows = static_cast<const float*>(rows.data_ptr());
