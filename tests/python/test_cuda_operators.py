@@ -141,17 +141,16 @@ def test_rotate_rows():
     assert found.is_cuda and (found.cpu().float() - expected.float()).abs().max() <= 2 ** -7 * expected.float().abs().max()
 
 
-@pytest.mark.parametrize("flush", [1, 16, 64])
+@pytest.mark.parametrize("sink", [64, 16])
 @pytest.mark.parametrize("layout", ["uniform", "4211"])
-def test_flush_tokens(flush, layout):
+def test_flush_tokens(sink, layout):
     key, value = LAYOUTS[layout]
-    lengths = (1, 320, 320 + flush, 321 + flush, 1344)
-    cpu, cuda = filled(flush, lengths, key=key, value=value)
+    cpu, cuda = filled(lengths=(1, sink, sink + 1, sink + 64, sink + 65, 1344), key=key, value=value, sink=sink)
     for cache in (cpu, cuda):
         code = cache.code
         pool = cache.pool.clone().zero_()
         operators.flush_tokens(pool, cache.windows, cache.window_table, cache.table.tensor(code.device), cache.device_lengths, code.key.sigma,
-                               code.value.sigma, *code.clip, cache.bad, code.sink, code.recent, flush, True, *code.numbers)
+                               code.value.sigma, *code.clip, cache.bad, code.sink, True, *code.numbers)
         cache.pool = pool
     assert torch.equal(cuda.pool.cpu(), cpu.pool) and bool(cpu.pool.any())
 
@@ -159,17 +158,16 @@ def test_flush_tokens(flush, layout):
 @pytest.mark.parametrize("d", [64, 128, 256])
 @pytest.mark.parametrize("sequences", [1, 5, 60])
 def test_flush_of_all_layers(d, sequences):
-    """flush_layers writes what flush_tokens writes in each layer, whatever codes and memory the layers have; sequences that give no token
-    leave everything as it was."""
+    """flush_layers writes what flush_tokens writes in each layer, whatever codes and memory the layers have; sequences without a token
+    after the sink leave everything as it was."""
     codes = [LAYOUTS["uniform"], LAYOUTS["4211"], ((4, 4, 4, 4), (0, 0, 0, 0)), LAYOUTS["2100"]]
-    lengths = [300 if i == 3 else 330 + i for i in range(sequences)]
+    lengths = [40 if i == 3 else 330 + i for i in range(sequences)]
     made = []
     for seed, (key, value) in enumerate(codes):
         cache = caches(1, sequences, key=key, value=value, d=d, kv_heads=3, seed=seed)[1]
         cache.append(randn(sum(lengths), 3, d, seed=seed).cuda(), randn(sum(lengths), 3, d, seed=9 + seed).cuda(), lengths)
         made.append(cache)
-    # One more token each: what then leaves is in the windows.
-    table, counted = made[0].table.tensor("cuda"), torch.tensor([n + 1 for n in lengths], dtype=torch.int32, device="cuda")
+    table, counted = made[0].table.tensor("cuda"), torch.tensor(lengths, dtype=torch.int32, device="cuda")
     if sequences > 4:
         counted[4] = 0
     pages = 1 + max(made[0].table.used, int(table.max()))
@@ -178,9 +176,9 @@ def test_flush_of_all_layers(d, sequences):
     sides, words = torch.zeros(2 * len(made), operators.SIDE_BYTES, dtype=torch.uint8), 0
     for i, (cache, pool, other) in enumerate(zip(made, pools, expected)):
         side = cache.code.key.sigma, cache.code.value.sigma, *cache.code.clip
-        operators.flush_tokens(other, cache.windows, cache.window_table, table, counted, *side, cache.bad, 64, 256, 1, True, *cache.code.numbers)
+        operators.flush_tokens(other, cache.windows, cache.window_table, table, counted, *side, cache.bad, 64, True, *cache.code.numbers)
         words = max(words, operators.describe_layer(sides[2 * i:2 * i + 2], pool, cache.windows, *side, cache.bad, *cache.code.numbers))
-    operators.flush_layers(counted, table, made[0].window_table, sides.cuda(), words, 3, d, 64, 256, True)
+    operators.flush_layers(counted, table, made[0].window_table, sides.cuda(), words, 3, d, 64, True)
     for a, b in zip(pools, expected):
         assert torch.equal(a, b)
     assert sequences == 1 or not torch.equal(pools[0], torch.zeros_like(pools[0]))
@@ -467,8 +465,7 @@ def test_opcheck(layout):
                                Shared().workspace(query, 128, 4, 2, 2), 0.1, code.sink, code.recent, 1, 0, True, *code.numbers),
         operators.append_tokens: (cache.windows, cache.window_table, *rows, cache.device_lengths, t.query, t.key_forward, t.value_forward,
                             t.key_mean, t.value_mean, code.sink),
-        operators.flush_tokens: (cache.pool, cache.windows, cache.window_table, table, cache.device_lengths, *sides, code.sink, code.recent, 1,
-                           True, *code.numbers),
+        operators.flush_tokens: (cache.pool, cache.windows, cache.window_table, table, cache.device_lengths, *sides, code.sink, True, *code.numbers),
         operators.quantize_rows: (cache.pool, flat, flat, runs, *sides, True, *code.numbers),
         operators.dequantize_pages: (cache.pool, operators.page_runs(table, len(cache.pool)), *sides[:2], *code.numbers)}
     for op, arguments in calls.items():

@@ -58,7 +58,7 @@ def rotate_arguments(cache):
 def flush_arguments(cache):
     code = cache.code
     return (cache.pool, cache.windows, cache.window_table, cache.table.tensor("cpu"), cache.device_lengths, code.key.sigma,
-            code.value.sigma, *code.clip, cache.bad, code.sink, code.recent, cache.flush, True, *code.numbers)
+            code.value.sigma, *code.clip, cache.bad, code.sink, True, *code.numbers)
 
 
 def chunk_arguments(cache, past):
@@ -83,13 +83,6 @@ def step_arguments(cache):
             code.value.sigma, torch.empty(0, dtype=torch.uint8), 0.3, code.sink, code.recent, 1, *code.numbers)
 
 
-def leaving_arguments(cache):
-    code = cache.code
-    work = ChunkWork(cache.tiers.policy(), [Chunk(0, 0, 100, 30)], 1000, cache.table.tensor("cpu"), cache.window_table)
-    return (cache.pool, cache.windows, cache.window_table, work.leaving, code.key.sigma, code.value.sigma, *code.clip, cache.bad, code.sink,
-            True, *code.numbers)
-
-
 def merge_arguments(cache):
     generator = torch.Generator().manual_seed(6)
     return [torch.randn(*shape, generator=generator) for shape in ((5, 4, 32), (4, 5), (5, 4, 32), (4, 5))]
@@ -102,8 +95,7 @@ def merge_arguments(cache):
     ("rotate_rows", rotate_arguments), ("rotate_rows", lambda c: (rotate_arguments(c)[0], None, None)),
     ("append_tokens", append_arguments), ("append_tokens", lambda c: append_arguments(c, False)),
     ("flush_tokens", flush_arguments), ("past_rows", lambda c: chunk_arguments(c, True)), ("new_rows", lambda c: chunk_arguments(c, False)),
-    ("quantize_windows", leaving_arguments), ("merge_outputs", merge_arguments),
-    ("step_tokens", step_arguments)])
+    ("merge_outputs", merge_arguments), ("step_tokens", step_arguments)])
 def test_opcheck(layer, name, arguments):
     torch.library.opcheck(getattr(torch.ops.oscar_kv, name).default, arguments(filled(layer)))
 
@@ -111,8 +103,7 @@ def test_opcheck(layer, name, arguments):
 def test_every_operator_is_checked():
     declared = {name for name in dir(operators) if isinstance(getattr(operators, name), torch._ops.OpOverload)}
     assert declared == {"rotate_rows", "decode_attention", "write_rows", "dequantize_pages", "quantize_rows", "append_tokens", "flush_tokens",
-                        "decode_workspace_bytes", "tile_phases", "past_rows", "new_rows", "quantize_windows", "merge_outputs",
-                        "step_tokens", "describe_layer", "flush_layers", "device_code"}
+                        "decode_workspace_bytes", "tile_phases", "past_rows", "new_rows", "merge_outputs", "step_tokens", "describe_layer", "flush_layers", "device_code"}
 
 
 def test_rows_are_written_where_they_belong():

@@ -178,16 +178,16 @@ def test_queries_before_their_chunk_is_appended():
 
 
 def test_sizes():
-    """A full cache holds windows and pages, and little more: 31 pages of 64 tokens for 2000 tokens."""
+    """A full cache holds windows and pages, and little more: 32 pages of 64 tokens for 2000 tokens."""
     cache = made(0, 1)
     cache.append(*random_rows(2000, 1), [2000])
     used = len(cache.table.pages[0]) * 2 * cache.code.page_bytes + 2 * 2 * 128 * 2 * 32  # a page of the sink, one of the ring
-    assert len(cache.table.pages[0]) == math.ceil((2000 - 12) / 64) and used <= cache.allocated_bytes() <= 1.2 * used
+    assert len(cache.table.pages[0]) == math.ceil((2000 - 4) / 64) and used <= cache.allocated_bytes() <= 1.2 * used
 
 
 def test_refusals():
     cache = made(0, 1, most_pages=1)
-    cache.append(*random_rows(76, 1), [76])  # 4 + 64 + 8 tokens: one page
+    cache.append(*random_rows(68, 1), [68])  # 4 of the sink and 64: one page
     with pytest.raises(InputError, match="needs 2 pages .* has 1; attach with a larger max_tokens"):
         cache.append(*random_rows(1, 1), [1])
     keys, values = random_rows(40, 1)

@@ -79,8 +79,8 @@ def errors_of(kv: SlotKV, slots: int, most_tokens: int, source: Source = made_ro
     code.transform.reserve(tokens + 1, code.device)
     rows = source(code, kv.group, tokens + 1)
     scale, made = d ** -0.5, []
-    ours = PagedKV(code, PageTable(1), 1, type(kv.tiers))  # with prefix caching, pages get all tokens
-    theirs = PagedKV(code, PageTable(1), 1, type(kv.tiers)) if own else ours
+    ours = PagedKV(code, PageTable(1))
+    theirs = PagedKV(code, PageTable(1)) if own else ours
     chunk = _by_chunk(ours, theirs, rows, tokens, scale)
     if chunk is not None:
         difference, rounding = _error(chunk[0], chunk[1]), _error(chunk[2], chunk[1])
@@ -150,11 +150,13 @@ def _by_chunk(ours: PagedKV, theirs: PagedKV, rows: CheckRows, tokens: int,
 
 
 def _stepped(cache: PagedKV, tokens: int) -> Held:
-    """The storage with room for one more token, after the token that it pushes out of the window."""
+    """The storage with room for one more token. The token that it pushes out of the window is written into its page
+    again, as steps write theirs."""
     cache.advance(1)
     length = torch.tensor([tokens + 1], dtype=torch.int32, device=cache.code.device)
     held = dataclasses.replace(cache.held(), lengths=length)
-    cache.tiers.flush_tokens(held, cache.bad)
+    left = (length - cache.code.recent).clamp(min=0)
+    cache.tiers.flush_tokens(dataclasses.replace(held, lengths=left), cache.bad)
     return held
 
 

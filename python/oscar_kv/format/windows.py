@@ -30,13 +30,12 @@ def ring_pages(recent: int, flush: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
-    """The windows of a layer. write_through: every token has a code in its block's page, and tokens in the windows are
-    also BF16."""
+    """The windows of a layer. Every token after the sink has a code in its page; tokens in the windows are also
+    BF16."""
     sink: int
     recent: int
     flush: int
     ring_pages: int
-    write_through: bool = False
 
     @property
     def sink_pages(self) -> int:

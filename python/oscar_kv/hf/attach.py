@@ -327,8 +327,7 @@ def attach(model: Any, bundle: Bundle | FileName, *, checkpoint: FileName | None
     checkpoint: the directory that the model was loaded from, if its name does not lead to it; its fingerprint must
     equal the bundle's.
     max_tokens: refuse longer sequences before they start.
-    flush: number of tokens that leave the BF16 window together, 1 as in oscar-verify. Larger groups cost a little
-    memory and are faster.
+    flush: number of tokens that leave the BF16 window together, 1 as in oscar-verify.
     graphs: record steps of one token as a CUDA graph and replay them. None: if possible; True: InputError if not
     possible; False: never.
     InputError if the bundle does not fit. Returns the model."""

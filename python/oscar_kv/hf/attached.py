@@ -42,7 +42,7 @@ class Attached:
         self.hook: Any = None           # of the model's forward
         self.call: tuple[Any, list[int]] | None = None  # OscarCache and its columns before the running generate()
         self.warned = False         # about a forward of many tokens
-        coded = None if max_tokens is None else max(0, max_tokens - bundle.sink - bundle.recent)
+        coded = None if max_tokens is None else max(0, max_tokens - bundle.sink)
         self.most_pages = None if coded is None else -(-coded // PAGE_TOKENS)
 
     def tiers(self, code: LayerCode) -> Tiers:
