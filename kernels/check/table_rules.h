@@ -58,13 +58,11 @@ struct StepTables {
   const std::int32_t* table;                           // [batch, max_pages], or null: no codes are read
   const std::int32_t* window_table;                    // [batch, sink_pages + ring_pages]
   std::int32_t batch, max_pages, pages, window_pages;  // pages, window_pages: of the pools
-  std::int32_t sink, recent, flush, sink_pages, ring_pages;
+  std::int32_t sink, recent, sink_pages, ring_pages;
   std::int32_t positions;  // of phases; 0: there are none
   bool newest_only;        // of the windows only the newest token's place is used
 
-  OSCAR_HOST_DEVICE constexpr std::int32_t coded_end(std::int32_t n) const {
-    return quantized_end(n, sink, recent, flush);
-  }
+  OSCAR_HOST_DEVICE constexpr std::int32_t coded_end(std::int32_t n) const { return quantized_end(n, sink, recent, 1); }
   OSCAR_HOST_DEVICE constexpr std::int32_t window_column(std::int32_t position) const {
     return position < sink ? position / kPageTokens : sink_pages + position % (ring_pages * kPageTokens) / kPageTokens;
   }

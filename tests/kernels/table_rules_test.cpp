@@ -23,7 +23,7 @@ struct Step {
   Step() {
     tables.lengths = lengths.data(), tables.table = table.data(), tables.window_table = windows.data();
     tables.batch = 2, tables.max_pages = 4, tables.pages = 8, tables.window_pages = 6;
-    tables.sink = 16, tables.recent = 48, tables.flush = 16, tables.sink_pages = 1, tables.ring_pages = 2;
+    tables.sink = 16, tables.recent = 48, tables.sink_pages = 1, tables.ring_pages = 2;
   }
   std::string text() const {
     for (std::int32_t b = 0; b < tables.batch; ++b) {
@@ -68,15 +68,15 @@ TEST(TableRules, WindowsInUse) {
   const auto draw = [&](int least, int most) { return std::uniform_int_distribution<int>(least, most)(engine); };
   for (int run = 0; run < 2000; ++run) {
     StepTables t{};
-    t.batch = 1, t.window_pages = 1, t.sink = draw(0, 150), t.recent = draw(0, 200), t.flush = draw(1, 64);
-    t.sink_pages = (t.sink + 63) / 64, t.ring_pages = (t.recent + t.flush + 63) / 64 + draw(0, 1);
+    t.batch = 1, t.window_pages = 1, t.sink = draw(0, 150), t.recent = draw(0, 200);
+    t.sink_pages = (t.sink + 63) / 64, t.ring_pages = (t.recent + 64) / 64 + draw(0, 1);
     t.newest_only = draw(0, 1) == 1;
     const std::int32_t n = draw(1, 700);
-    const auto end = [&](int tokens) { return t.sink + std::max(0, tokens - t.sink - t.recent) / t.flush * t.flush; };
+    const auto end = [&](int tokens) { return std::max(t.sink, tokens - t.recent); };
     ASSERT_EQ(t.coded_end(n), end(n));
-    std::set<int> used{t.window_column(n - 1)};
-    for (int p = 0; p < n && !t.newest_only; ++p) {
-      if (p < t.sink || p >= end(n)) used.insert(t.window_column(p));
+    std::set<int> used;
+    for (int p = 0; p < n; ++p) {
+      if (t.newest_only ? p == n - 1 : p < t.sink || p >= end(n)) used.insert(t.window_column(p));
     }
     std::vector<std::int32_t> windows(static_cast<std::size_t>(t.sink_pages + t.ring_pages), 0);
     t.lengths = &n, t.window_table = windows.data();

@@ -23,7 +23,7 @@ from oscar_kv.cache.transform import Phases  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
 
 GOLDEN_BUNDLE = load_bundle(GOLDEN / "bundle")
-POLICIES = [Policy(64, 256, 1, 5), Policy(16, 40, 1, 1), Policy(0, 1, 1, 1), Policy(100, 48, 16, 2), Policy(128, 40, 1, 2)]
+POLICIES = [Policy(64, 256, 5), Policy(16, 40, 1), Policy(0, 1, 1), Policy(100, 48, 2), Policy(128, 40, 2)]
 DEVICES = ["cpu", "cuda"] if load.missing() is None else ["cpu"]
 
 
@@ -210,7 +210,7 @@ def test_operators_on_cuda():
     """Pages that both devices have filled hold nearly the same codes, and rows that come back from one cache are the same on both."""
     for bundle, codes in cases():
         layer, generator = bundle.layers[0], torch.Generator().manual_seed(11)
-        policy = Policy(bundle.sink, bundle.recent, 1, 2)
+        policy = Policy(bundle.sink, bundle.recent, 2)
         chunks = [Chunk(0, 0, 0, 700), Chunk(1, 700, 0, 90), Chunk(2, 790, 0, 300)]
         more = [Chunk(0, 0, 700, 260), Chunk(1, 260, 90, 5), Chunk(2, 265, 300, 70)]
         rows = [torch.randn(1090, 2, layer.head_dim, generator=generator).bfloat16() for _ in range(4)]

@@ -24,7 +24,7 @@ def filled(layer=0):
 def decode_arguments(cache, want_lse=True):
     code, q = cache.code, torch.randn(2, 2, 2, 32, generator=torch.Generator().manual_seed(2))
     return (q, cache.pool, cache.table.tensor("cpu"), cache.windows, cache.window_table, cache.device_lengths, code.key.sigma,
-            code.value.sigma, None, None, None, torch.empty(0, dtype=torch.uint8), 0.3, code.sink, code.recent, cache.flush, 0, want_lse,
+            code.value.sigma, None, None, None, torch.empty(0, dtype=torch.uint8), 0.3, code.sink, code.recent, 0, want_lse,
             *code.numbers)
 
 
@@ -80,7 +80,7 @@ def step_arguments(cache):
     code, t, rows = cache.code, cache.code.transform, torch.randn(2, 8, 32, generator=torch.Generator().manual_seed(5))
     return (torch.empty(2, 4, 32), rows[:, :4], rows[:, 4:6], rows[:, 6:], cache.pool, cache.table.tensor("cpu"), cache.windows, cache.window_table,
             cache.device_lengths, t.query, t.key_forward, t.value_forward, t.output, t.key_mean, t.value_mean, None, None, code.key.sigma,
-            code.value.sigma, torch.empty(0, dtype=torch.uint8), 0.3, code.sink, code.recent, 1, *code.numbers)
+            code.value.sigma, torch.empty(0, dtype=torch.uint8), 0.3, code.sink, code.recent, *code.numbers)
 
 
 def merge_arguments(cache):
@@ -138,11 +138,10 @@ def test_rotated_rows(layer):
 
 
 @pytest.mark.parametrize("layer", [0, 1])
-@pytest.mark.parametrize("flush", [1, 4])
-def test_step_by_operators_is_append(layer, flush):
+def test_step_by_operators_is_append(layer):
     """append_tokens and flush_tokens token by token leave what append() leaves, and decode_attention attends to the same."""
     def made():
-        return PagedKV(LayerCode(BUNDLE, BUNDLE.layers[layer]), PageTable(2), flush)
+        return PagedKV(LayerCode(BUNDLE, BUNDLE.layers[layer]), PageTable(2))
 
     by_append, by_operators = made(), made()
     by_operators.step_unsupported = None  # the references of the operators, as a CUDA device runs the kernels

@@ -44,7 +44,7 @@ CASES = {
     "decode, narrower windows": ("decode_attention", decode_arguments, 4, narrow(1), "window_table has 1 pages"),
     "decode, length below zero": ("decode_attention", decode_arguments, 5, first(-5), "the length of sequence 0 is -5"),
     "decode, length beyond the table": ("decode_attention", decode_arguments, 5, first(MANY), "sequence 0 has codes in 15"),
-    "decode, sink below zero": ("decode_attention", decode_arguments, 13, lambda n: -1, "sink, recent and flush are -1"),
+    "decode, sink below zero": ("decode_attention", decode_arguments, 13, lambda n: -1, "sink and recent are -1 and"),
     "decode, ring": ("decode_attention", decode_arguments, 14, lambda n: 2000, "the ring of"),
     "decode, one table": ("decode_attention", decode_arguments, 2, lambda t: t[:1], "expected a row for each of 2"),
     "step, page -1": ("step_tokens", step_arguments, 5, put(0, 0, -1), "page 0 of sequence 0 is -1"),
@@ -79,7 +79,7 @@ CASES = {
     "past rows, out row": ("past_rows", PAST, 2, put(0, 1, 200), "rows from 200 on, and there are 130"),
     "past rows, kind": ("past_rows", PAST, 2, put(0, 0, 3), "the kind of tile 0 is 3"),
     "past rows, new row": ("past_rows", PAST, 2, put(-1, 3, 29), "rows from 29 on, and there are 30"),
-    "decode, window below zero": ("decode_attention", decode_arguments, 16, lambda n: -1, "window is -1, expected 0 or more"),
+    "decode, window below zero": ("decode_attention", decode_arguments, 15, lambda n: -1, "window is -1, expected 0 or more"),
     "decode, lengths of floats": ("decode_attention", decode_arguments, 5, lambda t: t.float(), "lengths is torch.float32, expected torch.int32"),
     "rows, runs of floats": ("quantize_rows", quantize_arguments, 3, lambda t: t.float(), "runs is torch.float32, expected torch.int32"),
     "pages, runs of floats": ("dequantize_pages", dequantize_arguments, 1, lambda t: t.double(), "runs is torch.float64"),
@@ -136,7 +136,7 @@ def test_ids_that_nobody_follows_are_free():
     arguments[2] = wide
     assert torch.equal(operators.decode_attention(*arguments)[0], output)
     arguments[5] = torch.tensor([0, 0], dtype=torch.int32)  # sequences that are left out
-    table_checks.check_step("decode_attention", arguments[5], arguments[4] * 0 - 1, 1, 16, wide * 0 - 1, 1, 48, 1)
+    table_checks.check_step("decode_attention", arguments[5], arguments[4] * 0 - 1, 1, 16, wide * 0 - 1, 1, 48)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -144,14 +144,14 @@ def test_windows_in_use(seed):
     """The window pages that are asked for are those that hold a token: counted one token at a time."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(150):
-        sink, recent, flush = (int(torch.randint(0, n, (), generator=generator)) for n in (150, 200, 64))
-        flush, sink_pages = flush + 1, -(-sink // 64)
-        ring_pages = -(-(recent + flush) // 64) + int(torch.randint(0, 2, (), generator=generator))
+        sink, recent = (int(torch.randint(0, n, (), generator=generator)) for n in (150, 200))
+        sink_pages = -(-sink // 64)
+        ring_pages = -(-(recent + 1) // 64) + int(torch.randint(0, 2, (), generator=generator))
         n = int(torch.randint(1, 700, (), generator=generator))
         newest = bool(torch.randint(0, 2, (), generator=generator))
 
         def coded_end(tokens):
-            return sink + max(0, tokens - sink - recent) // flush * flush
+            return max(sink, tokens - recent)
 
         def column(p):
             return p // 64 if p < sink else sink_pages + p % (64 * ring_pages) // 64
@@ -162,7 +162,7 @@ def test_windows_in_use(seed):
             table = torch.zeros(1, sink_pages + ring_pages, dtype=torch.int32)
             table[0, c] = -1
             arguments = ("x", torch.tensor([n], dtype=torch.int32), table, 1, sink)
-            options = {"recent": recent, "flush": flush, "newest_only": newest}
+            options = {"recent": recent, "newest_only": newest}
             if c in used:
                 with pytest.raises(RuntimeError, match=f"window page {c} of sequence 0 is -1"):
                     table_checks.check_step(*arguments, **options)

@@ -203,7 +203,7 @@ def test_a_chunk_is_dense_attention(name):
     config = types.SimpleNamespace(layer_types=["chunked_attention" if kind[1] else "full_attention"], attention_chunk_size=kind[1])
     bundle, module = oscar_kv.load_bundle(GOLDEN / "bundle"), types.SimpleNamespace(config=config, layer_idx=0)
     code = LayerCode(bundle, bundle.layers[0])
-    cache = OscarCache(types.SimpleNamespace(codes=[code], modules=[module], sources={}, max_tokens=None, most_pages=None, flush=1))
+    cache = OscarCache(types.SimpleNamespace(codes=[code], modules=[module], sources={}, max_tokens=None, most_pages=None))
     layer, generator = cache.layers[0], torch.Generator().manual_seed(1)
 
     def step(tokens, mask):
@@ -353,8 +353,6 @@ class TestRefusals:
             oscar_kv.attach(attached, fit("tiny-qwen3"))
         with pytest.raises(InputError, match="no bundle is attached"):
             oscar_kv.new_cache(load("tiny-qwen3"))
-        with pytest.raises(InputError, match="flush is 65, expected 1 to 64"):
-            oscar_kv.attach(load("tiny-qwen3"), fit("tiny-qwen3"), flush=65)
 
     @pytest.mark.parametrize("options,what", [
         (dict(num_beams=2), "generation mode 'beam_search'"), (dict(num_beams=2, do_sample=True), "generation mode 'beam_sample'"),

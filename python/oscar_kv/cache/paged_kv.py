@@ -70,11 +70,10 @@ class PageTable:
 
 
 class PagedKV:
-    """The cache of B sequences in one layer. flush: number of tokens that leave the recent window together."""
+    """The cache of B sequences in one layer."""
 
-    def __init__(self, code: LayerCode, table: PageTable, flush: int = 1) -> None:
-        self.code, self.table, self.flush = code, table, flush
-        self.tiers = Tiers(code, flush)
+    def __init__(self, code: LayerCode, table: PageTable) -> None:
+        self.code, self.table, self.tiers = code, table, Tiers(code)
         self.batch = len(table.pages)
         self.lengths = [0] * self.batch
         self.oldest = [0] * self.batch  # the ring has BF16 rows of all tokens from here on
@@ -90,11 +89,11 @@ class PagedKV:
     def make_room(self, tokens: int) -> None:
         """Lengthens the rings so that crop() can take back this many tokens that come one at a time."""
         code, old = self.code, self.tiers
-        pages = ring_pages(code.recent, self.flush + tokens)
+        pages = ring_pages(code.recent, 1 + tokens)
         if pages <= old.layout.ring_pages:
             return
         was, table = self.windows, self.window_table
-        self.tiers = Tiers(code, self.flush, pages)
+        self.tiers = Tiers(code, pages)
         self.windows = self.tiers.new_windows(self.batch)
         self.window_table = torch.arange(self.batch * self.tiers.layout.pages, dtype=torch.int32,
                                          device=code.device).view(self.batch, -1)

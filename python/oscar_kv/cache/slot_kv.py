@@ -137,7 +137,7 @@ class SlotKV:
         if most_new > code.recent:  # a step reads its tokens in BF16, before they have codes
             raise InputError(f"steps of {most_new} tokens do not fit into a recent window of {code.recent} tokens; "
                              "speculate fewer tokens, or fit with a longer window (--windows)")
-        self.code, self.tiers, self.group = code, Tiers(code, pages=ring_pages(code.recent, most_new)), group
+        self.code, self.tiers, self.group = code, Tiers(code, ring_pages(code.recent, most_new)), group
         self.places_of: Callable[[], Places | None] | None = None  # None: the engine's own numbers
         unsupported = self.tiers.step_unsupported or self.tiers.decode_unsupported(group)
         if code.device.type == "cuda" and unsupported is not None:
@@ -238,7 +238,7 @@ class SlotKV:
         code.call(operators.step_tokens, output=output, query=query, key=key, value=value, pool=held.pool,
                   table=held.table, windows=held.windows, window_table=held.window_table, lengths=held.lengths,
                   phases=code.phases(), tile_phases=code.tile_phases(self.space.is_cuda), workspace=self.space,
-                  scale=float(scale), flush=self.tiers.flush)
+                  scale=float(scale))
 
     def _flush(self, held: Held, after: Sequence[torch.Tensor], flush: StepFlush | None) -> None:
         """Writes the new tokens from the windows into pages; the last layer does it for all layers of `flush`. after:

@@ -30,14 +30,12 @@ class Held:
 
 
 class Tiers:
-    """flush: number of tokens that leave the recent window together."""
+    """pages: in the ring, if the caller needs more than the minimum."""
 
-    def __init__(self, code: LayerCode, flush: int = 1, pages: int | None = None) -> None:
-        """pages: in the ring, if the caller needs more than the minimum."""
-        self.code, self.flush = code, flush
-        self.layout = WindowLayout(code.layer.head_dim, code.sink,
-                                   pages or ring_pages(code.recent, flush)).to(code.device)
-        self.step_unsupported = code.without_kernels or support.step_unsupported(code, flush)
+    def __init__(self, code: LayerCode, pages: int | None = None) -> None:
+        self.code = code
+        self.layout = WindowLayout(code.layer.head_dim, code.sink, pages or ring_pages(code.recent, 1)).to(code.device)
+        self.step_unsupported = code.without_kernels or support.step_unsupported(code)
 
     def new_windows(self, sequences: int, sinks: int = 0) -> torch.Tensor:
         """Windows for this many sequences, and then for so many sinks: [sequences * window pages + sinks * sink pages,
@@ -47,16 +45,16 @@ class Tiers:
         return torch.zeros(shape, dtype=torch.bfloat16, device=self.code.device)
 
     def decode_unsupported(self, group: int, rule: Rule = ALL) -> str | None:
-        return (self.code.without_kernels or support.decode_unsupported(self.code, self.flush, group, self.layout.pages)
+        return (self.code.without_kernels or support.decode_unsupported(self.code, group, self.layout.pages)
                 or support.rule_unsupported(rule))
 
     def quantized_end(self, tokens: Tokens) -> Tokens:
         """Tokens [sink, end) of a sequence of `tokens` tokens are codes."""
-        return quantized_end(tokens, self.code.sink, self.code.recent, self.flush)
+        return quantized_end(tokens, self.code.sink, self.code.recent)
 
     def policy(self) -> Policy:
         """The policy for planning chunks."""
-        return Policy(self.code.sink, self.code.recent, self.flush, self.layout.ring_pages)
+        return Policy(self.code.sink, self.code.recent, self.layout.ring_pages)
 
     def pages_of(self, tokens: int) -> int:
         """Pages of a sequence of `tokens` tokens: all after the sink have codes, which queries read once they are no
@@ -171,7 +169,7 @@ class Tiers:
             space = code.shared.workspace(coded, coded.shape[-1], group, coded.shape[0], coded.shape[1],
                                       0 if turned is None else support.page_queries(held.table, held.window_table))
         view = code.view(**vars(held), query=coded, turned=turned, phases=code.phases(), workspace=space,
-                         tile_phases=code.tile_phases(unsupported is None), scale=float(scale), flush=self.flush,
+                         tile_phases=code.tile_phases(unsupported is None), scale=float(scale),
                          window=rule.window, want_lse=want_lse)
         if not raw.is_cuda:
             return operators.run(operators.decode_attention, view)

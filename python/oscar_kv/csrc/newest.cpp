@@ -71,7 +71,7 @@ void flush_layers(const Tensor& lengths, const Tensor& table, const Tensor& wind
   step.lengths = p.lengths, step.table = p.page_table, step.window_table = p.window_table;
   step.batch = p.batch, step.max_pages = p.max_pages, step.sink_pages = p.sink_pages, step.ring_pages = p.ring_pages;
   step.pages = step.window_pages = std::numeric_limits<std::int32_t>::max();
-  step.sink = p.sink, step.flush = 1, step.newest_only = true;
+  step.sink = p.sink, step.newest_only = true;
   check_tables(arguments, step);
   arguments.launched(oscar::kernels::newest_tokens(p, arguments.stream()), "newest_tokens");
 }

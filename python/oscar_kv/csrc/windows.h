@@ -40,7 +40,7 @@ struct Windows {
   oscar::kernels::StepTables step(const Arguments& arguments, const std::int32_t* lengths,
                                   const Tensor& windows) const {
     oscar::kernels::StepTables made{};
-    made.lengths = lengths, made.window_table = table, made.batch = sequences, made.flush = 1;
+    made.lengths = lengths, made.window_table = table, made.batch = sequences;
     made.window_pages = arguments.int32(windows.size(0), "window pages");
     made.sink_pages = sink_pages, made.ring_pages = ring_pages;
     return made;

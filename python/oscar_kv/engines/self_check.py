@@ -103,7 +103,7 @@ def errors_of(kv: SlotKV, slots: int, most_tokens: int, source: Source = made_ro
                 output=output, query=query[of], key=k, value=v, pool=held.pool, table=table, windows=held.windows,
                 window_table=held.window_table.expand(size, -1).contiguous(),
                 lengths=held.lengths.expand(size).contiguous(), phases=phases, tile_phases=tile, workspace=kv.space,
-                scale=scale, flush=1))
+                scale=scale))
             apart.append(_error(output, expected[of]))
         made.append((f"{size} sequences", torch.stack(apart).amax()))
     return made
@@ -168,4 +168,4 @@ def _expected(held: Held, rows: CheckRows, code: LayerCode, scale: float) -> tor
             for name in ("table", "window_table", "lengths")}
     key, value = (r[-1:].float().expand(size, -1, -1) for r in (rows.key, rows.value))
     return reference.step_output(code.view(**vars(held) | many, query=query, key=key, value=value,
-                                           phases=code.phases(), scale=scale, flush=1)).flatten(1, 2)
+                                           phases=code.phases(), scale=scale)).flatten(1, 2)

@@ -156,7 +156,7 @@ decode_attention = _declare(
     "decode_attention",
     "(Tensor query, Tensor pool, Tensor table, Tensor windows, Tensor window_table, Tensor lengths, Tensor key_sigma, "
     "Tensor value_sigma, Tensor? turned, Tensor? phases, Tensor? tile_phases, Tensor(a!) workspace, float scale, int "
-    "sink, int recent, int flush, int window, bool want_lse, int[] key_code, int[] value_code) -> (Tensor, Tensor)",
+    "sink, int recent, int window, bool want_lse, int[] key_code, int[] value_code) -> (Tensor, Tensor)",
     reference.decode_attention, _decode_fake)
 
 # A step of a serving engine. The newest row of each sequence, query [B, Hq, d], key and value [B, Hkv, d], enters its
@@ -168,7 +168,7 @@ step_tokens = _declare(
     "(Tensor(a!) output, Tensor query, Tensor key, Tensor value, Tensor pool, Tensor table, Tensor(b!) windows, "
     "Tensor window_table, Tensor lengths, Tensor query_matrix, Tensor key_matrix, Tensor value_matrix, Tensor "
     "output_matrix, Tensor? key_mean, Tensor? value_mean, Tensor? phases, Tensor? tile_phases, Tensor key_sigma, "
-    "Tensor value_sigma, Tensor(c!) workspace, float scale, int sink, int recent, int flush, int[] key_code, int[] "
+    "Tensor value_sigma, Tensor(c!) workspace, float scale, int sink, int recent, int[] key_code, int[] "
     "value_code) -> ()",
     reference.step_tokens, _nothing)
 

@@ -244,10 +244,10 @@ def attention(a: StepView, positions: torch.Tensor, ends: torch.Tensor, rule: Ru
 def decode_attention(a: StepView) -> tuple[torch.Tensor, torch.Tensor]:
     if table_checks.enabled():
         table_checks.check_step("decode_attention", a.lengths, a.window_table, len(a.windows), a.sink, a.table,
-                                len(a.pool), a.recent, a.flush, 0 if a.phases is None else len(a.phases))
+                                len(a.pool), a.recent, 0 if a.phases is None else len(a.phases))
     lengths = a.lengths.long()
     positions = (lengths - 1)[:, None].expand(-1, a.query.shape[2])
-    ends = quantized_end(lengths, a.sink, a.recent, a.flush)
+    ends = quantized_end(lengths, a.sink, a.recent)
     output, lse = attention(a.but(query=a.query.float(), lengths=lengths), positions, ends, Rule(a.window))
     return output, lse if a.want_lse else lse.new_empty(0)
 

@@ -65,31 +65,30 @@ def _ids(mask: torch.Tensor, ids: torch.Tensor, limit: int, name: str, of: str) 
 
 
 def check_step(op: str, lengths: torch.Tensor, window_table: torch.Tensor, window_pages: int, sink: int,
-               table: torch.Tensor | None = None, pages: int = 0, recent: int = 0, flush: int = 1, positions: int = 0,
+               table: torch.Tensor | None = None, pages: int = 0, recent: int = 0, positions: int = 0,
                newest_only: bool = False) -> None:
     """lengths [B] with the newest token; window_table [B, W] of a pool of window_pages; table [B, P] of a pool of
     pages, where codes are read; positions: of phases, 0 for none; newest_only: of the windows only the
     newest token's place is used. RuntimeError names what is wrong, op in front."""
     first_pages = sink_pages(sink)
-    if (min(sink, recent) < 0 or flush < 1 or lengths.dim() != 1 or window_table.dim() != 2
+    if (min(sink, recent) < 0 or lengths.dim() != 1 or window_table.dim() != 2
             or len(window_table) != len(lengths)):
-        _refuse(op, f"sink, recent and flush are {sink}, {recent}, {flush}, lengths {list(lengths.shape)}, "
-                f"window_table {list(window_table.shape)}; expected numbers of at least 0, 0, 1, and tables of the "
-                "same sequences")
+        _refuse(op, f"sink and recent are {sink} and {recent}, lengths {list(lengths.shape)}, window_table "
+                f"{list(window_table.shape)}; expected numbers of at least 0, and tables of the same sequences")
     if table is not None and (table.dim() != 2 or len(table) != len(lengths)):
         _refuse(op, f"table is {list(table.shape)}, expected a row for each of {len(lengths)} sequences")
     ring_pages = window_table.shape[1] - first_pages
     if ring_pages < 1:
         _refuse(op, f"window_table has {window_table.shape[1]} pages for a sequence, expected {first_pages} of the "
                 "sink and at least one of the ring")
-    held = 1 if newest_only else recent + flush - 1
+    held = 1 if newest_only else recent
     if held > ring_pages * PAGE_TOKENS:
         _refuse(op, f"the ring of {ring_pages} pages is too short for {held} tokens")
     if len(lengths) == 0:
         return
     n, device = lengths.long(), lengths.device
 
-    end = quantized_end(n, sink, recent, flush)
+    end = quantized_end(n, sink, recent)
     faults = [(n < 0, lambda b: f"the length of sequence {b} is {int(n[b])}, expected 0 or more")]
     if positions > 0:
         faults.append((n > positions, lambda b: f"sequence {b} has positions up to {int(n[b])}, and phases have "
