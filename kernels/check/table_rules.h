@@ -58,14 +58,11 @@ struct StepTables {
   const std::int32_t* table;                           // [batch, max_pages], or null: no codes are read
   const std::int32_t* window_table;                    // [batch, sink_pages + ring_pages]
   std::int32_t batch, max_pages, pages, window_pages;  // pages, window_pages: of the pools
-  std::int32_t sink, recent, flush, sink_pages, ring_pages;
+  std::int32_t sink, recent, sink_pages, ring_pages;
   std::int32_t positions;  // of phases; 0: there are none
-  bool newest_only;        // only the newest token's window is written, and nothing read
-  bool flushing;           // the tokens that leave the windows are still in them
+  bool newest_only;        // of the windows only the newest token's place is used
 
-  OSCAR_HOST_DEVICE constexpr std::int32_t coded_end(std::int32_t n) const {
-    return quantized_end(n, sink, recent, flush);
-  }
+  OSCAR_HOST_DEVICE constexpr std::int32_t coded_end(std::int32_t n) const { return quantized_end(n, sink, recent, 1); }
   OSCAR_HOST_DEVICE constexpr std::int32_t window_column(std::int32_t position) const {
     return position < sink ? position / kPageTokens : sink_pages + position % (ring_pages * kPageTokens) / kPageTokens;
   }
@@ -80,14 +77,14 @@ struct StepTables {
     if (n < 0) return {TableFault::kLength, b, 0, n, 0};
     if (n == 0) return {};  // skipped
     if (positions > 0 && n > positions) return {TableFault::kPositions, b, 0, n, positions};
-    if (newest_only) return window_fault(b, n - 1);
-    const std::int32_t end = coded_end(n), first = flushing ? coded_end(n - 1) : end;
+    const std::int32_t end = coded_end(n);
     const std::int32_t needed = (end - sink + kPageTokens - 1) / kPageTokens;
     if (table != nullptr && needed > max_pages) return {TableFault::kPageCount, b, 0, needed, max_pages};
     for (std::int32_t i = 0; table != nullptr && i < needed; ++i) {
       const std::int32_t id = table[std::int64_t{b} * max_pages + i];
       if (outside(id, pages)) return {TableFault::kPage, b, i, id, pages};
     }
+    if (newest_only) return window_fault(b, n - 1);
     // One token of each window page is enough.
     const auto fault_from = [&](std::int32_t begin, std::int32_t until) {
       for (std::int32_t p = begin; p < until; p = (p / kPageTokens + 1) * kPageTokens) {
@@ -97,18 +94,15 @@ struct StepTables {
       return FoundFault{};
     };
     const FoundFault of_sink = fault_from(0, n < sink ? n : sink);
-    return of_sink.kind != TableFault::kNone ? of_sink : fault_from(first > sink ? first : sink, n);
+    return of_sink.kind != TableFault::kNone ? of_sink : fault_from(end, n);
   }
 };
 
-// Runs of rows that go to pages, or (rows < 0) whole pages that are read. window_table: the rows are those of the rings
-// of sequences, 64 ring_pages of each.
+// Runs of rows that go to pages, or (rows < 0) whole pages that are read.
 struct RunTables {
   const PageRun* runs;  // [count]
   std::int64_t rows;
   std::int32_t pages;
-  const std::int32_t* window_table;  // [sequences, sink_pages + ring_pages], or null
-  std::int32_t window_pages, sink_pages, ring_pages;
 
   OSCAR_HOST_DEVICE constexpr FoundFault operator()(std::int32_t i) const {
     const PageRun& run = runs[i];
@@ -116,20 +110,12 @@ struct RunTables {
     if (leaves(run.first_slot, run.count, kPageTokens)) {
       return {TableFault::kSlots, i, run.first_slot, run.count, kPageTokens};
     }
-    if (rows >= 0 && leaves(run.first_row, window_table == nullptr ? run.count : 1, rows)) {
+    if (rows >= 0 && leaves(run.first_row, run.count, rows)) {
       return {TableFault::kRows, i, run.first_row, run.count, static_cast<std::int32_t>(rows)};
     }
     if (outside(run.page, pages)) return {TableFault::kPage, i, 0, run.page, pages};
     if (run.first_position < 0) return {TableFault::kPosition, i, 0, run.first_position, 0};
-    const FoundFault shared = rows >= 0 ? shared_page(runs, i) : FoundFault{};
-    if (shared.kind != TableFault::kNone) return shared;
-    const std::int32_t ring = ring_pages * kPageTokens;
-    for (std::int32_t t = 0; window_table != nullptr && t < run.count; ++t) {
-      const std::int32_t column = sink_pages + (run.first_row % ring + t) % ring / kPageTokens;
-      const std::int32_t id = window_table[std::int64_t{run.first_row / ring} * (sink_pages + ring_pages) + column];
-      if (outside(id, window_pages)) return {TableFault::kWindowPage, i, column, id, window_pages};
-    }
-    return {};
+    return rows >= 0 ? shared_page(runs, i) : FoundFault{};
   }
 };
 

@@ -1,4 +1,5 @@
 """Bundles with random rotations for tests and benchmarks of the cache that need no fit: any geometry, layout and centering."""
+import dataclasses
 import pathlib
 
 import torch
@@ -34,3 +35,12 @@ def random_bundle(layers=1, kv_heads=2, d=128, key=None, value=None, sink=64, re
                  for widths, rotated in ((_of(key, index), rotated_mean), (_of(value, index), False))]
         held.append(Layer(index, d, kv_heads, *sides))
     return Bundle(pathlib.Path("random"), "random", "layer", "", {}, sink, recent, encoder, group, held)
+
+
+def exact_bundle(**options):
+    """Its matrices are the identity, so that rows do not depend on how many are multiplied at once."""
+    bundle = random_bundle(encoder="minmax", **options)
+    layer = bundle.layers[0]
+    one = torch.eye(layer.head_dim).expand_as(layer.key.forward).contiguous()
+    sides = {name: dataclasses.replace(getattr(layer, name), forward=one, inverse=one) for name in ("key", "value")}
+    return dataclasses.replace(bundle, layers=[dataclasses.replace(layer, **sides)])

@@ -126,12 +126,3 @@ def test_crop_with_padding(attached, ids):
     assert torch.allclose(found, expected, rtol=0, atol=1e-3)
     cache.crop(-90)  # into the padding
     assert cache.paged[0].kv.lengths == [0, 13] and cache.paged[0].held.shape == (2, 13)
-
-
-def test_groups_that_leave_the_window_together(model, ids, fit):
-    oscar_kv.attach(model, fit("tiny-qwen3", "--method", "waterfill"), flush=16)
-    try:
-        prompt = ids[:120].repeat(3)[None, :300]
-        assert torch.equal(greedy(model, prompt, 24, prompt_lookup_num_tokens=7), greedy(model, prompt, 24))
-    finally:
-        oscar_kv.detach(model)

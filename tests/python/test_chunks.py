@@ -23,8 +23,7 @@ from oscar_kv.cache.transform import Phases  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
 
 GOLDEN_BUNDLE = load_bundle(GOLDEN / "bundle")
-POLICIES = [Policy(64, 256, 1, 5), Policy(16, 40, 1, 1), Policy(0, 1, 1, 1), Policy(100, 48, 16, 2), Policy(64, 256, 1, 5, True),
-            Policy(128, 40, 1, 2, True)]
+POLICIES = [Policy(64, 256, 5), Policy(16, 40, 1), Policy(0, 1, 1), Policy(100, 48, 2), Policy(128, 40, 2)]
 DEVICES = ["cpu", "cuda"] if load.missing() is None else ["cpu"]
 
 
@@ -96,23 +95,11 @@ def test_every_new_token_is_stored_once(policy):
                     paged[row, position + k] = page
                 if column >= 0:
                     kept[row, position + k] = column
-        left = {}
-        for first, count, row, page, slot, position in chunk_plan.leaving_runs(policy, chunks):
-            for k in range(count):
-                assert page * 64 + slot + k == position + k - policy.sink
-                assert first // (64 * policy.ring_pages) == row and (first + k) % (64 * policy.ring_pages) == (position + k) % (64 * policy.ring_pages)
-                left[row, position + k] = page
         for c in chunks:
-            end = c.start + c.count
-            coded, before = policy.quantized_end(end), policy.quantized_end(c.start)
-            for p in range(end):
-                if policy.write_through:
-                    assert ((c.row, p) in paged) == (p >= max(c.start, policy.sink)) and not left
-                    assert ((c.row, p) in kept) == (p >= c.start and not policy.sink <= p < coded)
-                    continue
-                assert ((c.row, p) in paged) == (p >= c.start and policy.sink <= p < coded)
+            coded = policy.quantized_end(c.start + c.count)
+            for p in range(c.start + c.count):
+                assert ((c.row, p) in paged) == (p >= max(c.start, policy.sink))
                 assert ((c.row, p) in kept) == (p >= c.start and not policy.sink <= p < coded)
-                assert ((c.row, p) in left) == (p < c.start and before <= p < coded)
         pages = [(row, page) for row, page in {(r, p): n for (r, p), n in paged.items()}.items()]
         assert pages or policy.recent > 0
         copies = {(page, slot): first for first, count, _, _, at, page in chunk_plan.kept_runs(policy, chunks) for slot in range(at, at + count)}
@@ -123,10 +110,12 @@ def test_every_new_token_is_stored_once(policy):
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_runs_of_a_launch_share_no_page(policy):
+    most = 0
     for seed in range(40):
-        for runs in (chunk_plan.new_runs(policy, batches(seed)), chunk_plan.leaving_runs(policy, batches(seed))):
-            pages = [(run[2], run[3]) for run in runs if run[3] >= 0]
-            assert len(pages) == len(set(pages))
+        pages = [(run[2], run[3]) for run in chunk_plan.new_runs(policy, batches(seed)) if run[3] >= 0]
+        most = max(most, len(pages))
+        assert len(pages) == len(set(pages))
+    assert most > 9
 
 
 def engine_of(kind, device, **bundle):
@@ -221,7 +210,7 @@ def test_operators_on_cuda():
     """Pages that both devices have filled hold nearly the same codes, and rows that come back from one cache are the same on both."""
     for bundle, codes in cases():
         layer, generator = bundle.layers[0], torch.Generator().manual_seed(11)
-        policy = Policy(bundle.sink, bundle.recent, 1, 2)
+        policy = Policy(bundle.sink, bundle.recent, 2)
         chunks = [Chunk(0, 0, 0, 700), Chunk(1, 700, 0, 90), Chunk(2, 790, 0, 300)]
         more = [Chunk(0, 0, 700, 260), Chunk(1, 260, 90, 5), Chunk(2, 265, 300, 70)]
         rows = [torch.randn(1090, 2, layer.head_dim, generator=generator).bfloat16() for _ in range(4)]
@@ -246,7 +235,7 @@ def test_operators_on_cuda():
                 if step == 1:
                     buffer = torch.empty(2, work.passes[0].keys, 2, layer.head_dim, dtype=torch.bfloat16, device=device)
                     read.append([x.cpu().float() for x in chunk_pass._rows_of(code, held, work.passes[0], key, value, buffer)])
-                chunk_pass.append(code, held, work, key, value, bad, policy.sink)
+                chunk_pass.append(code, held, work, key, value, bad)
                 assert bad.tolist() == [operators.NO_FAULT] * 2
             (_, pool, windows, *_), (_, other, other_windows, *_) = state
             assert (pool == other.cpu()).float().mean() >= 0.99 and bool(pool.any())

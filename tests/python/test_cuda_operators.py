@@ -31,20 +31,20 @@ LAYOUTS = {"uniform": (None, None), "4211": ((4, 2, 1, 1), (4, 2, 1, 1)), "2222"
            "4400": ((4, 4, 0, 0), (4, 4, 0, 0)), "1124-4112": ((1, 1, 2, 4), (4, 1, 1, 2)), "2100": ((2, 1, 0, 0), (0, 4, 0, 1))}
 
 
-def caches(flush=1, batch=2, **bundle):
+def caches(batch=2, **bundle):
     """The same empty cache on the CPU and on the GPU."""
     made = random_bundle(**bundle)
     phases = Phases(10000.0 ** -(torch.arange(0, made.layers[0].head_dim, 2) / made.layers[0].head_dim))
-    return [PagedKV(LayerCode(made, made.layers[0], phases, device), PageTable(batch), flush) for device in ("cpu", "cuda")]
+    return [PagedKV(LayerCode(made, made.layers[0], phases, device), PageTable(batch)) for device in ("cpu", "cuda")]
 
 
 def randn(*shape, seed):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def filled(flush=1, lengths=(1, 70, 330, 900, 1500), **bundle):
+def filled(lengths=(1, 70, 330, 900, 1500), **bundle):
     """Both caches hold the same bytes of random rows: those that the CPU has written."""
-    cpu, cuda = caches(flush, len(lengths), **bundle)
+    cpu, cuda = caches(len(lengths), **bundle)
     heads, d = cpu.code.layer.kv_heads, cpu.code.layer.head_dim
     cpu.append(randn(sum(lengths), heads, d, seed=2), randn(sum(lengths), heads, d, seed=3), list(lengths))
     copy(cpu, cuda)
@@ -60,7 +60,7 @@ def decode(cache, query, window=0, want_lse=True):
     code, (batch, heads, group, d) = cache.code, query.shape
     return operators.decode_attention(
         query, cache.pool, cache.table.tensor(code.device), cache.windows, cache.window_table, cache.device_lengths, code.key.sigma,
-        code.value.sigma, None, None, None, Shared().workspace(query, d, group, batch, heads), d ** -0.5, code.sink, code.recent, cache.flush,
+        code.value.sigma, None, None, None, Shared().workspace(query, d, group, batch, heads), d ** -0.5, code.sink, code.recent,
         window, want_lse, *code.numbers)
 
 
@@ -78,9 +78,9 @@ def test_decode_attention(layout, d, group, window):
     assert torch.equal(decode(cuda, query.cuda(), window, False)[0], output)
 
 
-@pytest.mark.parametrize("sink,recent,flush", [(0, 1, 1), (4, 8, 1), (64, 256, 64), (100, 48, 16), (16, 0, 4)])
-def test_windows_of_other_sizes(sink, recent, flush):
-    cpu, cuda = filled(flush, sink=sink, recent=recent, key=(4, 2, 1, 1), value=(4, 2, 1, 1))
+@pytest.mark.parametrize("sink,recent", [(0, 1), (4, 8), (64, 256), (100, 48), (16, 0)])
+def test_windows_of_other_sizes(sink, recent):
+    cpu, cuda = filled(sink=sink, recent=recent, key=(4, 2, 1, 1), value=(4, 2, 1, 1))
     query = randn(5, 2, 4, 128, seed=4).bfloat16()
     (expected, expected_lse), (output, lse) = decode(cpu, query), decode(cuda, query.cuda())
     assert (output.cpu() - expected).abs().max() <= 2e-3 * expected.abs().max() and (lse.cpu() - expected_lse).abs().max() <= 2e-3
@@ -141,17 +141,16 @@ def test_rotate_rows():
     assert found.is_cuda and (found.cpu().float() - expected.float()).abs().max() <= 2 ** -7 * expected.float().abs().max()
 
 
-@pytest.mark.parametrize("flush", [1, 16, 64])
+@pytest.mark.parametrize("sink", [64, 16])
 @pytest.mark.parametrize("layout", ["uniform", "4211"])
-def test_flush_tokens(flush, layout):
+def test_flush_tokens(sink, layout):
     key, value = LAYOUTS[layout]
-    lengths = (1, 320, 320 + flush, 321 + flush, 1344)
-    cpu, cuda = filled(flush, lengths, key=key, value=value)
+    cpu, cuda = filled(lengths=(1, sink, sink + 1, sink + 64, sink + 65, 1344), key=key, value=value, sink=sink)
     for cache in (cpu, cuda):
         code = cache.code
         pool = cache.pool.clone().zero_()
         operators.flush_tokens(pool, cache.windows, cache.window_table, cache.table.tensor(code.device), cache.device_lengths, code.key.sigma,
-                               code.value.sigma, *code.clip, cache.bad, code.sink, code.recent, flush, True, *code.numbers)
+                               code.value.sigma, *code.clip, cache.bad, code.sink, True, *code.numbers)
         cache.pool = pool
     assert torch.equal(cuda.pool.cpu(), cpu.pool) and bool(cpu.pool.any())
 
@@ -159,17 +158,16 @@ def test_flush_tokens(flush, layout):
 @pytest.mark.parametrize("d", [64, 128, 256])
 @pytest.mark.parametrize("sequences", [1, 5, 60])
 def test_flush_of_all_layers(d, sequences):
-    """flush_layers writes what flush_tokens writes in each layer, whatever codes and memory the layers have; sequences that give no token
-    leave everything as it was."""
+    """flush_layers writes what flush_tokens writes in each layer, whatever codes and memory the layers have; sequences without a token
+    after the sink leave everything as it was."""
     codes = [LAYOUTS["uniform"], LAYOUTS["4211"], ((4, 4, 4, 4), (0, 0, 0, 0)), LAYOUTS["2100"]]
-    lengths = [300 if i == 3 else 330 + i for i in range(sequences)]
+    lengths = [40 if i == 3 else 330 + i for i in range(sequences)]
     made = []
     for seed, (key, value) in enumerate(codes):
-        cache = caches(1, sequences, key=key, value=value, d=d, kv_heads=3, seed=seed)[1]
+        cache = caches(sequences, key=key, value=value, d=d, kv_heads=3, seed=seed)[1]
         cache.append(randn(sum(lengths), 3, d, seed=seed).cuda(), randn(sum(lengths), 3, d, seed=9 + seed).cuda(), lengths)
         made.append(cache)
-    # One more token each: what then leaves is in the windows.
-    table, counted = made[0].table.tensor("cuda"), torch.tensor([n + 1 for n in lengths], dtype=torch.int32, device="cuda")
+    table, counted = made[0].table.tensor("cuda"), torch.tensor(lengths, dtype=torch.int32, device="cuda")
     if sequences > 4:
         counted[4] = 0
     pages = 1 + max(made[0].table.used, int(table.max()))
@@ -178,9 +176,9 @@ def test_flush_of_all_layers(d, sequences):
     sides, words = torch.zeros(2 * len(made), operators.SIDE_BYTES, dtype=torch.uint8), 0
     for i, (cache, pool, other) in enumerate(zip(made, pools, expected)):
         side = cache.code.key.sigma, cache.code.value.sigma, *cache.code.clip
-        operators.flush_tokens(other, cache.windows, cache.window_table, table, counted, *side, cache.bad, 64, 256, 1, True, *cache.code.numbers)
+        operators.flush_tokens(other, cache.windows, cache.window_table, table, counted, *side, cache.bad, 64, True, *cache.code.numbers)
         words = max(words, operators.describe_layer(sides[2 * i:2 * i + 2], pool, cache.windows, *side, cache.bad, *cache.code.numbers))
-    operators.flush_layers(counted, table, made[0].window_table, sides.cuda(), words, 3, d, 64, 256, True)
+    operators.flush_layers(counted, table, made[0].window_table, sides.cuda(), words, 3, d, 64, True)
     for a, b in zip(pools, expected):
         assert torch.equal(a, b)
     assert sequences == 1 or not torch.equal(pools[0], torch.zeros_like(pools[0]))
@@ -197,7 +195,7 @@ def test_step_tokens(layout, d, group, rotated_mean):
     several = (1, 70, 330, 900, 1500)
     for batch, skew in ((several, 0), (tuple(range(300, 340)), 0), (several, 1)):  # skew: rows at odd addresses, which are read one number at a time
         found = []
-        for cache in filled(1, batch, d=d, key=key, value=value, rotated_mean=rotated_mean):
+        for cache in filled(batch, d=d, key=key, value=value, rotated_mean=rotated_mean):
             t, code, device, n = cache.code.transform, cache.code, cache.code.device, len(batch)
             t.reserve(2000, device)
             cache.device_lengths[1] = 0
@@ -210,7 +208,7 @@ def test_step_tokens(layout, d, group, rotated_mean):
             wide = torch.full((n, 2 * group + 1, d), 7.0, dtype=torch.bfloat16, device=device)
             operators.step_tokens(wide[:, :-1], rows[:, :2 * group], rows[:, 2 * group:-2], rows[:, -2:], cache.pool, cache.table.tensor(device),
                                   cache.windows, cache.window_table, cache.device_lengths, t.query, t.key_forward, t.value_forward, t.output, t.key_mean,
-                                  t.value_mean, phases, tile, code.key.sigma, code.value.sigma, space, d ** -0.5, code.sink, code.recent, 1, *code.numbers)
+                                  t.value_mean, phases, tile, code.key.sigma, code.value.sigma, space, d ** -0.5, code.sink, code.recent, *code.numbers)
             assert bool((wide[:, -1] == 7).all()) and not bool(wide[1, :-1].any())
             found.append((wide[:, :-1].cpu().float(), cache.windows.cpu().float()))
         (expected, windows), (output, other) = found
@@ -228,11 +226,11 @@ def give_codes(source, target):
 
 
 @pytest.mark.parametrize("rotated_mean", [False, True])
-@pytest.mark.parametrize("layout,d,group,flush", [("uniform", 128, 4, 1), ("4211", 128, 4, 8), ("4211", 64, 2, 1), ("1124-4112", 256, 1, 1)])
-def test_cache(layout, d, group, flush, rotated_mean):
+@pytest.mark.parametrize("layout,d,group", [("uniform", 128, 4), ("4211", 128, 4), ("4211", 64, 2), ("1124-4112", 256, 1)])
+def test_cache(layout, d, group, rotated_mean):
     """A prompt, steps, a second chunk and steps again: what the GPU answers is what the CPU answers."""
     key, value = LAYOUTS[layout]
-    cpu, cuda = caches(flush, 2, d=d, key=key, value=value, recent=48, sink=16, rotated_mean=rotated_mean)
+    cpu, cuda = caches(2, d=d, key=key, value=value, recent=48, sink=16, rotated_mean=rotated_mean)
     assert cuda.step_unsupported is None
     assert (cuda.tiers.decode_unsupported(group) is None) == (not rotated_mean or layout != "uniform")
     for round_, counts in enumerate(([150, 90], [40, 70])):
@@ -255,7 +253,7 @@ def test_large_means_of_keys(sequences):
     """Means of keys before RoPE and queries as in layer 0 of Qwen2.5-Coder-1.5B: logits of the mean up to 12,000, which overflow one FP16
     number. 1 to 16 sequences run the parts kernel, 24 clusters, 70 the streaming kernel."""
     d, group, found = 128, 6, []
-    for cache in caches(1, sequences, d=d, key=(4, 2, 1, 0), value=(2, 1, 0, 0), rotated_mean=True):
+    for cache in caches(sequences, d=d, key=(4, 2, 1, 0), value=(2, 1, 0, 0), rotated_mean=True):
         mean = cache.code.transform.key_mean
         mean[:, 48:64] *= 700
         mean[:, 112:128] *= 700
@@ -284,7 +282,7 @@ def test_large_means_of_keys(sequences):
     (dict(d=128, key=None, value=(4, 2, 1, 1)), 4), (dict(d=96, key=(4, 2, 1, 1), value=(4, 2, 1, 1)), 2), (dict(d=32), 2),
     (dict(d=24), 1), (dict(d=128), 20), (dict(d=128, group=32), 2)])
 def test_what_kernels_do_not_serve_goes_to_the_reference(bundle, group):
-    cpu, cuda = caches(1, 1, sink=16, recent=48, **bundle)
+    cpu, cuda = caches(1, sink=16, recent=48, **bundle)
     assert cuda.tiers.decode_unsupported(group) is not None
     d = bundle["d"]
     k, v = randn(200, 2, d, seed=1), randn(200, 2, d, seed=2)
@@ -323,7 +321,7 @@ def test_graph_capture_and_replay(layout):
     """A captured step, replayed over new tokens, gives the bits of steps that are not captured."""
     key, value = LAYOUTS[layout]
     batch, d, group, tokens = 2, 128, 4, 200
-    eager, captured = (caches(1, batch, d=d, key=key, value=value)[1] for _ in range(2))
+    eager, captured = (caches(batch, d=d, key=key, value=value)[1] for _ in range(2))
     k, v = randn(batch * 400, 2, d, seed=1).cuda(), randn(batch * 400, 2, d, seed=2).cuda()
     for cache in (eager, captured):
         cache.append(k, v, [400, 400])
@@ -436,7 +434,7 @@ def test_self_check_of_engines(d, tmp_path):
 
 def test_rows_that_are_not_finite():
     from oscar_kv.files.errors import NumericalError
-    _, cuda = caches(1, 1, sink=4, recent=8)
+    _, cuda = caches(1, sink=4, recent=8)
     k, v = randn(60, 2, 128, seed=1), randn(60, 2, 128, seed=2)
     v[10, 1, 5] = float("nan")
     with pytest.raises(NumericalError, match="layer 0, value: KV head 1"):
@@ -466,11 +464,10 @@ def test_opcheck(layout):
     calls = {
         operators.rotate_rows: (rows[1], t.key_mean, t.key_forward),
         operators.decode_attention: (query, cache.pool, table, cache.windows, cache.window_table, cache.device_lengths, *sides[:2], None, None, None,
-                               Shared().workspace(query, 128, 4, 2, 2), 0.1, code.sink, code.recent, 1, 0, True, *code.numbers),
+                               Shared().workspace(query, 128, 4, 2, 2), 0.1, code.sink, code.recent, 0, True, *code.numbers),
         operators.append_tokens: (cache.windows, cache.window_table, *rows, cache.device_lengths, t.query, t.key_forward, t.value_forward,
                             t.key_mean, t.value_mean, code.sink),
-        operators.flush_tokens: (cache.pool, cache.windows, cache.window_table, table, cache.device_lengths, *sides, code.sink, code.recent, 1,
-                           True, *code.numbers),
+        operators.flush_tokens: (cache.pool, cache.windows, cache.window_table, table, cache.device_lengths, *sides, code.sink, True, *code.numbers),
         operators.quantize_rows: (cache.pool, flat, flat, runs, *sides, True, *code.numbers),
         operators.dequantize_pages: (cache.pool, operators.page_runs(table, len(cache.pool)), *sides[:2], *code.numbers)}
     for op, arguments in calls.items():
@@ -582,7 +579,7 @@ def test_a_model_that_cannot_be_captured_generates_as_before(monkeypatch):
 def test_chunks_of_a_prompt(room, monkeypatch):
     """Further chunks attend to themselves and to the stored tokens, in one or several passes, as on the CPU."""
     monkeypatch.setattr(chunk_pass, "room", lambda *arguments: room)
-    cpu, cuda = caches(1, 3, key=(4, 2, 1, 1), value=(4, 2, 1, 1), sink=16, recent=48)
+    cpu, cuda = caches(3, key=(4, 2, 1, 1), value=(4, 2, 1, 1), sink=16, recent=48)
     assert cuda.pass_unsupported() is None
     for turn, counts in enumerate(([300, 90, 0], [40, 200, 7])):
         k, v, q = (randn(sum(counts), h, 128, seed=20 + 3 * turn + i).bfloat16() for i, h in enumerate((2, 2, 8)))

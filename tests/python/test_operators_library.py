@@ -183,17 +183,17 @@ BLOCKS = dict(key=(4, 2, 1, 1), value=(4, 2, 1, 1))
 
 def test_what_kernels_serve():
     for made in (code(), code(d=64), code(d=256, **BLOCKS), code(encoder="minmax", **BLOCKS)):
-        assert support.decode_unsupported(made, 1, 4, 6) is None and support.step_unsupported(made, 64) is None
-    assert support.step_unsupported(code(rotated_mean=True, **BLOCKS), 1) is None
+        assert support.decode_unsupported(made, 4, 6) is None and support.step_unsupported(made) is None
+    assert support.step_unsupported(code(rotated_mean=True, **BLOCKS)) is None
 
 
-@pytest.mark.parametrize("made,flush,group,pages,sentence", [
-    (dict(d=32), 1, 4, 6, "head sizes 64, 128, 256, not 32"), (dict(), 1, 17, 6, "at most 16 query heads on a KV head, not 17"),
-    (dict(value=(4, 2, 1, 1)), 1, 4, 6, "one layout, not uniform keys and blocks values"),
-    (dict(group=32), 1, 4, 6, "one FP16 scale and zero for each head"), (dict(rotated_mean=True), 1, 4, 6, "centered before RoPE"),
-    (dict(), 3, 4, 6, "powers of two, not 3"), (dict(), 1, 4, 40, "windows of at most 2048 tokens")])
-def test_what_they_do_not_decode(made, flush, group, pages, sentence):
-    assert sentence in support.decode_unsupported(code(**made), flush, group, pages)
+@pytest.mark.parametrize("made,group,pages,sentence", [
+    (dict(d=32), 4, 6, "head sizes 64, 128, 256, not 32"), (dict(), 17, 6, "at most 16 query heads on a KV head, not 17"),
+    (dict(value=(4, 2, 1, 1)), 4, 6, "one layout, not uniform keys and blocks values"),
+    (dict(group=32), 4, 6, "one FP16 scale and zero for each head"), (dict(rotated_mean=True), 4, 6, "centered before RoPE"),
+    (dict(), 4, 40, "windows of at most 2048 tokens")])
+def test_what_they_do_not_decode(made, group, pages, sentence):
+    assert sentence in support.decode_unsupported(code(**made), group, pages)
 
 
 def test_what_rules_they_do_not_compute():
@@ -207,6 +207,5 @@ def test_what_rules_they_do_not_compute():
 
 
 def test_what_they_do_not_append():
-    assert "head sizes 64, 128, 256, not 96" in support.step_unsupported(code(d=96), 1)
-    assert "powers of two, not 12" in support.step_unsupported(code(), 12)
+    assert "head sizes 64, 128, 256, not 96" in support.step_unsupported(code(d=96))
     assert "head sizes up to 256 that 16 divides, not 24" in code_unsupported(code(d=24).key.code)

@@ -24,7 +24,7 @@ def filled(layer=0):
 def decode_arguments(cache, want_lse=True):
     code, q = cache.code, torch.randn(2, 2, 2, 32, generator=torch.Generator().manual_seed(2))
     return (q, cache.pool, cache.table.tensor("cpu"), cache.windows, cache.window_table, cache.device_lengths, code.key.sigma,
-            code.value.sigma, None, None, None, torch.empty(0, dtype=torch.uint8), 0.3, code.sink, code.recent, cache.flush, 0, want_lse,
+            code.value.sigma, None, None, None, torch.empty(0, dtype=torch.uint8), 0.3, code.sink, code.recent, 0, want_lse,
             *code.numbers)
 
 
@@ -58,7 +58,7 @@ def rotate_arguments(cache):
 def flush_arguments(cache):
     code = cache.code
     return (cache.pool, cache.windows, cache.window_table, cache.table.tensor("cpu"), cache.device_lengths, code.key.sigma,
-            code.value.sigma, *code.clip, cache.bad, code.sink, code.recent, cache.flush, True, *code.numbers)
+            code.value.sigma, *code.clip, cache.bad, code.sink, True, *code.numbers)
 
 
 def chunk_arguments(cache, past):
@@ -80,14 +80,7 @@ def step_arguments(cache):
     code, t, rows = cache.code, cache.code.transform, torch.randn(2, 8, 32, generator=torch.Generator().manual_seed(5))
     return (torch.empty(2, 4, 32), rows[:, :4], rows[:, 4:6], rows[:, 6:], cache.pool, cache.table.tensor("cpu"), cache.windows, cache.window_table,
             cache.device_lengths, t.query, t.key_forward, t.value_forward, t.output, t.key_mean, t.value_mean, None, None, code.key.sigma,
-            code.value.sigma, torch.empty(0, dtype=torch.uint8), 0.3, code.sink, code.recent, 1, *code.numbers)
-
-
-def leaving_arguments(cache):
-    code = cache.code
-    work = ChunkWork(cache.tiers.policy(), [Chunk(0, 0, 100, 30)], 1000, cache.table.tensor("cpu"), cache.window_table)
-    return (cache.pool, cache.windows, cache.window_table, work.leaving, code.key.sigma, code.value.sigma, *code.clip, cache.bad, code.sink,
-            True, *code.numbers)
+            code.value.sigma, torch.empty(0, dtype=torch.uint8), 0.3, code.sink, code.recent, *code.numbers)
 
 
 def merge_arguments(cache):
@@ -102,8 +95,7 @@ def merge_arguments(cache):
     ("rotate_rows", rotate_arguments), ("rotate_rows", lambda c: (rotate_arguments(c)[0], None, None)),
     ("append_tokens", append_arguments), ("append_tokens", lambda c: append_arguments(c, False)),
     ("flush_tokens", flush_arguments), ("past_rows", lambda c: chunk_arguments(c, True)), ("new_rows", lambda c: chunk_arguments(c, False)),
-    ("quantize_windows", leaving_arguments), ("merge_outputs", merge_arguments),
-    ("step_tokens", step_arguments)])
+    ("merge_outputs", merge_arguments), ("step_tokens", step_arguments)])
 def test_opcheck(layer, name, arguments):
     torch.library.opcheck(getattr(torch.ops.oscar_kv, name).default, arguments(filled(layer)))
 
@@ -111,8 +103,7 @@ def test_opcheck(layer, name, arguments):
 def test_every_operator_is_checked():
     declared = {name for name in dir(operators) if isinstance(getattr(operators, name), torch._ops.OpOverload)}
     assert declared == {"rotate_rows", "decode_attention", "write_rows", "dequantize_pages", "quantize_rows", "append_tokens", "flush_tokens",
-                        "decode_workspace_bytes", "tile_phases", "past_rows", "new_rows", "quantize_windows", "merge_outputs",
-                        "step_tokens", "describe_layer", "flush_layers", "device_code"}
+                        "decode_workspace_bytes", "tile_phases", "past_rows", "new_rows", "merge_outputs", "step_tokens", "describe_layer", "flush_layers", "device_code"}
 
 
 def test_rows_are_written_where_they_belong():
@@ -147,11 +138,10 @@ def test_rotated_rows(layer):
 
 
 @pytest.mark.parametrize("layer", [0, 1])
-@pytest.mark.parametrize("flush", [1, 4])
-def test_step_by_operators_is_append(layer, flush):
+def test_step_by_operators_is_append(layer):
     """append_tokens and flush_tokens token by token leave what append() leaves, and decode_attention attends to the same."""
     def made():
-        return PagedKV(LayerCode(BUNDLE, BUNDLE.layers[layer]), PageTable(2), flush)
+        return PagedKV(LayerCode(BUNDLE, BUNDLE.layers[layer]), PageTable(2))
 
     by_append, by_operators = made(), made()
     by_operators.step_unsupported = None  # the references of the operators, as a CUDA device runs the kernels

@@ -102,19 +102,20 @@ def test_rows_that_are_none_get_a_sentence(tmp_path, wrong, said):
         self_check.passed(serving_of(*model_rows(tmp_path, bundles()[:1], **wrong)), LOG)
 
 
-@pytest.mark.parametrize("name", ["past_rows", "new_rows", "quantize_windows"])
+@pytest.mark.parametrize("name", ["past_rows", "new_rows", "flush_tokens"])
 def test_a_broken_chunk_stops_the_start(monkeypatch, tmp_path, name):
-    """The path of prompts: keys that attention gathers, and rows that enter the cache, of which decode steps see the last."""
+    """The path of prompts: keys that attention gathers, and rows that enter the cache, of which decode steps see the last. And the codes
+    of a step's token."""
     whole = getattr(operators, name)
 
     def broken(*given):
         given = list(given)
-        place = operators._arguments[whole].index("value_mean" if name != "quantize_windows" else "runs")
-        given[place] = given[place] * 3 if name != "quantize_windows" else given[place][:1]
+        place = operators._arguments[whole].index("value_mean" if name != "flush_tokens" else "windows")
+        given[place] = given[place] * 3 if name != "flush_tokens" else given[place] * -9
         whole(*given)
 
     replace(monkeypatch, name, broken)
-    said = "a prompt chunk of 100 tokens" if name == "past_rows" else "with (a prompt chunk of 100 tokens|1 sequences)"
+    said = {"past_rows": "a prompt chunk of 100 tokens", "flush_tokens": "with 1 sequences"}.get(name, "with (a prompt chunk of 100 tokens|1 sequences)")
     with pytest.raises(InputError, match=rf"layer 0 \(uniform keys, uniform values\).*{said}.*expected at most 0.1"):
         self_check.passed(serving_of(*model_rows(tmp_path, bundles()[:1])), LOG)
 
@@ -123,8 +124,8 @@ def test_right_kernels_pass():
     assert "self-check of 4 layers on made rows passed" in self_check.passed(serving_of(*bundles()), LOG)
 
 
-def test_pages_of_prefix_caching_are_checked(monkeypatch):
-    """There, tokens of the windows have codes, too, which later steps read. Broken here: such tokens of a prompt get none."""
+def test_codes_of_tokens_in_the_windows_are_checked(monkeypatch):
+    """Tokens of the windows have codes, too, which later steps read. Broken here: such tokens of a prompt get none."""
     whole = operators.new_rows
     place = operators._arguments[whole].index("runs")
 
@@ -136,9 +137,9 @@ def test_pages_of_prefix_caching_are_checked(monkeypatch):
 
     assert "passed" in self_check.passed(serving_of(*bundles(), shares=True), LOG)
     replace(monkeypatch, "new_rows", broken)
-    assert "passed" in self_check.passed(serving_of(bundles()[0]), LOG)
-    with pytest.raises(InputError, match="layer 0 .*expected at most 0.1"):
-        self_check.passed(serving_of(bundles()[0], shares=True), LOG)
+    for shares in (False, True):
+        with pytest.raises(InputError, match="layer 0 .*expected at most 0.1"):
+            self_check.passed(serving_of(bundles()[0], shares=shares), LOG)
 
 
 def test_rounding_of_large_means_is_no_fault(monkeypatch):

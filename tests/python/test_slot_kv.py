@@ -1,6 +1,9 @@
 """The cache of a serving engine under a simulated block manager: random physical blocks, slots that are used again, requests
 that are preempted and start again, batches of single tokens and chunks, padded rows. Every output is compared with textbook
 attention over what the request should hold."""
+import dataclasses
+import types
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -8,13 +11,13 @@ torch = pytest.importorskip("torch")
 from block_engine import SCALE, Engine, Request, requests  # noqa: E402
 from conftest import GOLDEN  # noqa: E402
 from oscar_kv.cache import chunk_pass  # noqa: E402
-from oscar_kv.ops import load  # noqa: E402
+from oscar_kv.ops import load, operators  # noqa: E402
 from oscar_kv.format.bundle import load_bundle  # noqa: E402
 from oscar_kv.files.errors import InputError  # noqa: E402
 from oscar_kv.cache.paged_kv import LayerCode  # noqa: E402
 from oscar_kv.cache.slot_kv import SlotKV, SlotTable  # noqa: E402
 from oscar_kv.cache.transform import Phases  # noqa: E402
-from random_bundles import random_bundle  # noqa: E402
+from random_bundles import exact_bundle, random_bundle  # noqa: E402
 
 GOLDEN_BUNDLE = load_bundle(GOLDEN / "bundle")  # sink 4, recent 8, d 32; layer 0 blocks, layer 1 blocks and uniform
 DEVICES = ["cpu", "cuda"] if load.missing() is None else ["cpu"]
@@ -49,6 +52,91 @@ def test_sink_logits(device, monkeypatch):
     engine.oracle.sinks = torch.tensor([0.5, -1.0, 2.5, 0.0])
     engine.run(requests(5, 330, 4))
     assert engine.kinds >= {"decode", "mixed"} and engine.compared > 30
+
+
+def codes_of(engine, request):
+    """Keys and values [T, Hkv, d] that a request's pages hold for all its tokens after the sink, and those of the codec."""
+    code, sink = engine.kv.code, engine.kv.code.sink
+    table = torch.tensor([request.blocks], dtype=torch.int32)
+    found = operators.dequantize_pages(engine.pool, operators.page_runs(table, len(engine.pool)), code.key.sigma, code.value.sigma, *code.numbers)
+    _, key, value = engine.oracle.tokens(request)
+    rows = code.transform.key_rows(key, torch.arange(len(key))), code.transform.value_rows(value)
+    coded = [codec.decode(*codec.encode(r[sink:request.done].float())) for codec, r in zip((code.key, code.value), rows) if request.done > sink]
+    return [f[:max(0, request.done - sink)] for f in found], coded
+
+
+@pytest.mark.parametrize("layout,sink,recent,most_new", [("uniform", 0, 1, 1), ("blocks", 16, 40, 1), ("blocks", 64, 40, 4), ("uniform", 100, 9, 4),
+                                                         ("no_bits", 130, 64, 1)])
+def test_every_token_after_the_sink_has_its_code_at_once(layout, sink, recent, most_new):
+    """In the blocks that the engine gives: ceil(n / 64) for n tokens, of which no other is written. Whole pages and partial ones, tokens of
+    the window, chunks that end inside pages, steps beside chunks, and tokens that took the place of rejected ones."""
+    widths = {"uniform": None, "blocks": (4, 2, 1, 1), "no_bits": (0, 0, 0, 0)}[layout]
+    engine = Engine(exact_bundle(d=64, key=widths, value=(2, 1, 0, 1) if layout == "no_bits" else widths, sink=sink, recent=recent), 0,
+                    seed=sink + recent, most_new=most_new)
+    nobodys, whole, compared = engine.pool[0].clone(), engine.forward, []
+
+    def forward(*given):
+        held = [(r, r.seed) for r, _ in given[0]]
+        whole(*given)
+        for request in (r for r, _ in held if r.done > sink):
+            (found, coded), blocks = codes_of(engine, request), len(request.blocks)
+            assert blocks == -(-(request.done + request.refused) // 64)
+            compared.append(request.done % 64)
+            for a, b in zip(found, coded):
+                assert torch.equal(a, b), (request.done, int((a != b).any(2).any(1).nonzero()[0]))
+
+    engine.forward = forward
+    engine.run([Request(r.total, r.seed, max(1, r.total - 40)) for r in requests(5, 330, 6)])
+    assert torch.equal(engine.pool[0], nobodys) and len(compared) > 40 and len(set(compared)) > 20 and "mixed" in engine.kinds
+
+
+@pytest.mark.parametrize("step", [False, True])
+def test_a_number_that_is_not_finite_is_noted_once(step):
+    """In the pass that brings it, not again when its token leaves the window; one of the sink has no code."""
+    engine = Engine(GOLDEN_BUNDLE, 0)
+    engine.right, engine.expected = lambda *given: None, lambda request, count: torch.zeros(count, 4, 32)
+    request, tokens = Request(90, 1, 60, slot=2), engine.oracle.tokens
+    engine.running.append(request)
+    engine.free_slots.remove(2)
+    wrong = 62 if step else 30
+
+    def broken(one):
+        query, key, value = tokens(one)
+        key[1, 0, 3] = value[wrong, 1, 5] = float("nan")
+        return query, key, value
+
+    engine.oracle.tokens = broken
+    noted = []
+    for count in [60] + [1] * 20:
+        engine.forward([(request, count)])
+        if engine.kv.bad.tolist() != [operators.NO_FAULT] * 2:
+            noted.append((request.done, engine.kv.bad[0].item() == operators.NO_FAULT, engine.kv.bad[1].item() % 2))
+            engine.kv.bad.fill_(operators.NO_FAULT)
+    assert noted == [(63 if step else 60, True, 1)]
+
+
+def test_the_last_layer_codes_for_all():
+    """A StepFlush runs once in a pass, when all layers have the step's tokens; without one, each layer codes its own."""
+    code = LayerCode(GOLDEN_BUNDLE, GOLDEN_BUNDLE.layers[0])
+    layers = [SlotKV(code, 2, 200, 2) for _ in range(3)]
+    pools = [kv.pool(torch.zeros(4, 2, 64, code.page_bytes // 64, dtype=torch.uint8)) for kv in layers]
+    table, ran = SlotTable(2, layers[0].window_pages, "cpu"), []
+
+    def run(held):
+        ran.append([bool(kv.windows.any()) for kv in layers])
+        for kv, pool in zip(layers, pools):
+            kv.tiers.flush_tokens(dataclasses.replace(held, pool=pool, windows=kv.windows), kv.bad)
+
+    for flush in (types.SimpleNamespace(last=layers[2], run=run), None):
+        for kv, pool in zip(layers, pools):
+            kv.windows.zero_(), pool.zero_()
+        rows = table.rows([1], [5], [1], torch.tensor([6], dtype=torch.int32), torch.tensor([[3, 2]], dtype=torch.int32), torch.tensor([5]))
+        rows.flush = flush
+        for kv, pool in zip(layers, pools):
+            assert not bool(pool.any())
+            kv.forward(pool, rows, *(torch.ones(1, h, 32) + torch.arange(32) / 9 for h in (4, 2, 2)), SCALE, torch.empty(1, 4, 32))
+        assert all(bool(pool[3].any()) and not bool(pool[:3].any()) for pool in pools)
+    assert ran == [[True] * 3]
 
 
 def test_the_simulator_sees_a_wrong_block():

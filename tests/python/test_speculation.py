@@ -14,19 +14,10 @@ from oscar_kv.cache.prefix_kv import PrefixKV  # noqa: E402
 from oscar_kv.cache.prefix_table import PrefixTable  # noqa: E402
 from oscar_kv.cache.slot_kv import SlotKV, SlotTable  # noqa: E402
 from oscar_kv.cache.transform import Phases  # noqa: E402
-from random_bundles import random_bundle  # noqa: E402
+from random_bundles import exact_bundle, random_bundle  # noqa: E402
 
 DEVICES = ["cpu", "cuda"] if load.missing() is None else ["cpu"]
 WIDTHS = {"uniform": None, "blocks": (4, 2, 1, 1)}
-
-
-def exact_bundle(**options):
-    """Its matrices are the identity, so that rows do not depend on how many are multiplied at once."""
-    bundle = random_bundle(encoder="minmax", **options)
-    layer = bundle.layers[0]
-    one = torch.eye(layer.head_dim).expand_as(layer.key.forward).contiguous()
-    sides = {name: dataclasses.replace(getattr(layer, name), forward=one, inverse=one) for name in ("key", "value")}
-    return dataclasses.replace(bundle, layers=[dataclasses.replace(layer, **sides)])
 
 
 def exact_code(sink, recent):
@@ -188,3 +179,6 @@ def test_steps_beyond_the_window_are_refused():
     SlotKV(LayerCode(bundle, bundle.layers[0]), 2, 100, 2, most_new=6)
     with pytest.raises(InputError, match="steps of 7 tokens do not fit into a recent window of 6 tokens"):
         SlotKV(LayerCode(bundle, bundle.layers[0]), 2, 100, 2, most_new=7)
+    none = dataclasses.replace(bundle, recent=0)  # a step would read its own token as a code, which comes later
+    with pytest.raises(InputError, match="steps of 1 tokens do not fit into a recent window of 0 tokens"):
+        SlotKV(LayerCode(none, none.layers[0]), 2, 100, 2)

@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 
 from oscar_kv.ops import operators, table_checks  # noqa: E402
 from test_ops import (append_arguments, chunk_arguments, decode_arguments, dequantize_arguments, filled, flush_arguments,  # noqa: E402
-                      leaving_arguments, quantize_arguments, step_arguments)
+                      quantize_arguments, step_arguments)
 
 MANY = 10 ** 6
 BLOCKS = [1, 32, 0, 0, 4, 4, 2, 2]  # RowCode.numbers() of more bits than the cache has
@@ -44,7 +44,7 @@ CASES = {
     "decode, narrower windows": ("decode_attention", decode_arguments, 4, narrow(1), "window_table has 1 pages"),
     "decode, length below zero": ("decode_attention", decode_arguments, 5, first(-5), "the length of sequence 0 is -5"),
     "decode, length beyond the table": ("decode_attention", decode_arguments, 5, first(MANY), "sequence 0 has codes in 15"),
-    "decode, sink below zero": ("decode_attention", decode_arguments, 13, lambda n: -1, "sink, recent and flush are -1"),
+    "decode, sink below zero": ("decode_attention", decode_arguments, 13, lambda n: -1, "sink and recent are -1 and"),
     "decode, ring": ("decode_attention", decode_arguments, 14, lambda n: 2000, "the ring of"),
     "decode, one table": ("decode_attention", decode_arguments, 2, lambda t: t[:1], "expected a row for each of 2"),
     "step, page -1": ("step_tokens", step_arguments, 5, put(0, 0, -1), "page 0 of sequence 0 is -1"),
@@ -53,6 +53,9 @@ CASES = {
     "append, mean of three heads": ("append_tokens", append_arguments, 9, lambda t: torch.zeros(3, 32), "key_mean is [3, 32]"),
     "append, values of one head": ("append_tokens", append_arguments, 4, lambda t: t[:, :1], "value is [2, 1, 32]"),
     "flush, page -1": ("flush_tokens", flush_arguments, 3, put(0, 0, -1), "page 0 of sequence 0 is -1"),
+    "flush, page beyond": ("flush_tokens", flush_arguments, 3, put(1, 1, MANY), "page 1 of sequence 1 is 1000000, expected 0 to"),
+    "flush, window page -1": ("flush_tokens", flush_arguments, 2, lambda t: t * 0 - 1, "of sequence 0 is -1, expected 0 to"),
+    "flush, length beyond the table": ("flush_tokens", flush_arguments, 4, first(MANY), "sequence 0 has codes in 15"),
     "flush, clip not a number": ("flush_tokens", flush_arguments, 7, first(float("nan")), "key_clip is [nan"),
     "rows, page -1": ("quantize_rows", quantize_arguments, 3, put(1, 2, -1), "page 0 of run 1 is -1"),
     "rows, page beyond": ("quantize_rows", quantize_arguments, 3, put(0, 2, MANY), "page 0 of run 0 is 1000000"),
@@ -76,17 +79,12 @@ CASES = {
     "past rows, out row": ("past_rows", PAST, 2, put(0, 1, 200), "rows from 200 on, and there are 130"),
     "past rows, kind": ("past_rows", PAST, 2, put(0, 0, 3), "the kind of tile 0 is 3"),
     "past rows, new row": ("past_rows", PAST, 2, put(-1, 3, 29), "rows from 29 on, and there are 30"),
-    "windows, page -1": ("quantize_windows", leaving_arguments, 3, put(0, 2, -1), "page 0 of run 0 is -1"),
-    "windows, one page twice": ("quantize_windows", leaving_arguments, 3, lambda t: t[:1].repeat(3, 1), "which run 0 writes"),
-    "windows, row": ("quantize_windows", leaving_arguments, 3, put(0, 0, MANY), "from 1000000 on"),
-    "windows, row below zero": ("quantize_windows", leaving_arguments, 3, put(0, 0, -1), "from -1 on"),
-    "decode, window below zero": ("decode_attention", decode_arguments, 16, lambda n: -1, "window is -1, expected 0 or more"),
+    "decode, window below zero": ("decode_attention", decode_arguments, 15, lambda n: -1, "window is -1, expected 0 or more"),
     "decode, lengths of floats": ("decode_attention", decode_arguments, 5, lambda t: t.float(), "lengths is torch.float32, expected torch.int32"),
     "rows, runs of floats": ("quantize_rows", quantize_arguments, 3, lambda t: t.float(), "runs is torch.float32, expected torch.int32"),
     "pages, runs of floats": ("dequantize_pages", dequantize_arguments, 1, lambda t: t.double(), "runs is torch.float64"),
     "pages, shorter pages": ("dequantize_pages", dequantize_arguments, 0, lambda t: t[..., :-1], "expected bytes in pages of"),
     "pages, code of other pages": ("dequantize_pages", dequantize_arguments, 4, lambda numbers: BLOCKS, "expected bytes in pages of"),
-    "windows, window page -1": ("quantize_windows", leaving_arguments, 2, lambda t: t * 0 - 1, "of run 0 is -1"),
 }
 
 
@@ -138,7 +136,7 @@ def test_ids_that_nobody_follows_are_free():
     arguments[2] = wide
     assert torch.equal(operators.decode_attention(*arguments)[0], output)
     arguments[5] = torch.tensor([0, 0], dtype=torch.int32)  # sequences that are left out
-    table_checks.check_step("decode_attention", arguments[5], arguments[4] * 0 - 1, 1, 16, wide * 0 - 1, 1, 48, 1)
+    table_checks.check_step("decode_attention", arguments[5], arguments[4] * 0 - 1, 1, 16, wide * 0 - 1, 1, 48)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -146,25 +144,25 @@ def test_windows_in_use(seed):
     """The window pages that are asked for are those that hold a token: counted one token at a time."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(150):
-        sink, recent, flush = (int(torch.randint(0, n, (), generator=generator)) for n in (150, 200, 64))
-        flush, sink_pages = flush + 1, -(-sink // 64)
-        ring_pages = -(-(recent + flush) // 64) + int(torch.randint(0, 2, (), generator=generator))
+        sink, recent = (int(torch.randint(0, n, (), generator=generator)) for n in (150, 200))
+        sink_pages = -(-sink // 64)
+        ring_pages = -(-(recent + 1) // 64) + int(torch.randint(0, 2, (), generator=generator))
         n = int(torch.randint(1, 700, (), generator=generator))
-        flushing, newest = (bool(torch.randint(0, 2, (), generator=generator)) for _ in range(2))
+        newest = bool(torch.randint(0, 2, (), generator=generator))
 
         def coded_end(tokens):
-            return sink + max(0, tokens - sink - recent) // flush * flush
+            return max(sink, tokens - recent)
 
         def column(p):
             return p // 64 if p < sink else sink_pages + p % (64 * ring_pages) // 64
 
-        start = coded_end(n - 1 if flushing else n)
+        start = coded_end(n)
         used = {column(n - 1)} if newest else {column(p) for p in range(n) if p < sink or p >= start}
         for c in range(sink_pages + ring_pages):
             table = torch.zeros(1, sink_pages + ring_pages, dtype=torch.int32)
             table[0, c] = -1
             arguments = ("x", torch.tensor([n], dtype=torch.int32), table, 1, sink)
-            options = {"recent": recent, "flush": flush, "newest_only": newest, "flushing": flushing}
+            options = {"recent": recent, "newest_only": newest}
             if c in used:
                 with pytest.raises(RuntimeError, match=f"window page {c} of sequence 0 is -1"):
                     table_checks.check_step(*arguments, **options)

@@ -216,7 +216,7 @@ def test_versions():
     ({"speculative_config": speculation(method="mtp", head="gemma4_mtp")}, "gemma4_mtp reads the cache of the model's own layers.*use ngram"),
     ({"speculative_config": speculation(method="eagle3", use_mla=True)}, "draft model has latent attention.*use ngram"),
     ({"speculative_config": speculation(kv_cache_dtype="fp8")}, "leave kv_cache_dtype out"),
-    ({"speculative_config": speculation(8)}, "8 speculated tokens do not fit into the bundle's recent window of 8"),
+    ({"speculative_config": speculation(8)}, "steps of up to 9 tokens do not fit into the bundle's recent window of 8;"),
     ({"model_config__is_hybrid": True, "cache_config__prefix_match_unit": 64}, "--prefix-match-unit.*leave it out"),
     ({"kv_transfer_config": object()}, "KV transfer.*leave --kv-transfer-config out"),
     ({"kv_transfer_config": object(), "cache_config__kv_offloading_size": 64.0}, "KV transfer.*leave --kv-offloading-size out"),
@@ -559,7 +559,7 @@ def test_the_builder_needs_the_slots(serve):
 
 def test_builders_of_all_page_sizes_share_one_plan(serve, monkeypatch):
     """vLLM makes a builder for every page size. The first one of a pass plans for all, a pass with other metadata is planned again, and
-    what leaves the windows is one launch for the layers of all."""
+    the codes of a step are one launch for the layers of all."""
     made = serve(two_sizes())
     layers = [attention_layer(i) for i in range(2)]
     specs = specs_of(layers, made)
@@ -580,7 +580,7 @@ def test_builders_of_all_page_sizes_share_one_plan(serve, monkeypatch):
     assert builders[0].build(0, common).rows is not builders[0].build(0, common).rows  # a builder that asks again wants a new plan
 
 
-def test_what_leaves_the_windows_follows_the_memory(serve, monkeypatch):
+def test_codes_of_a_step_follow_the_memory(serve, monkeypatch):
     """Its descriptors hold addresses: they are made once, and again when vLLM binds other memory to a layer, as after the graphs of a trial."""
     made = serve(two_sizes())
     layers = [attention_layer(i) for i in range(2)]
@@ -594,11 +594,11 @@ def test_what_leaves_the_windows_follows_the_memory(serve, monkeypatch):
     bound = []
     monkeypatch.setattr(type(builders[0].table), "on_cuda", True)
     monkeypatch.setattr(type(builders[0].serving), "flush_of", lambda self, indices, memory: bound.append(memory) or f"flush {len(bound)}")
-    assert [builders[0].shared_flush() for _ in range(3)] == 3 * ["flush 1"] and list(bound[0]) == [0, 1]
+    assert [builders[0].step_flush(None) for _ in range(3)] == 3 * ["flush 1"] and list(bound[0]) == [0, 1]
     context[names[1]].kv_cache = torch.zeros(1)
-    assert [builders[0].shared_flush() for _ in range(2)] == 2 * ["flush 2"] and bound[1][1] is context[names[1]].kv_cache
+    assert [builders[0].step_flush(None) for _ in range(2)] == 2 * ["flush 2"] and bound[1][1] is context[names[1]].kv_cache
     builders[0].members = builders[:1]  # other layers share the plan
-    assert builders[0].shared_flush() == "flush 3" and list(bound[2]) == [0]
+    assert builders[0].step_flush(None) == "flush 3" and list(bound[2]) == [0]
 
 
 def test_commands_of_the_card_are_vllms(fit, tmp_path, monkeypatch):

@@ -59,12 +59,8 @@ def attend(layer_code: LayerCode, held: Held, work: ChunkWork, query: torch.Tens
 
 
 def append(layer_code: LayerCode, held: Held, work: ChunkWork, key: torch.Tensor, value: torch.Tensor,
-           bad: torch.Tensor, sink: int) -> None:
-    """Writes the new rows into windows and pages, after reading the rows that they push out of the windows."""
-    places = dict(pool=held.pool, windows=held.windows, bad=bad)
-    if work.leaving is not None:
-        layer_code.call(operators.quantize_windows, **places, window_table=held.window_table, sink=sink,
-                        runs=work.leaving)
+           bad: torch.Tensor) -> None:
+    """Writes the new rows into windows and pages."""
     forward = layer_code.transform.products("key_forward", "value_forward")
-    layer_code.call(operators.new_rows, **places, key=key, value=value, runs=work.new, key_matrix=forward[0],
-                    value_matrix=forward[1], phases=layer_code.phases())
+    layer_code.call(operators.new_rows, pool=held.pool, windows=held.windows, bad=bad, key=key, value=value,
+                    runs=work.new, key_matrix=forward[0], value_matrix=forward[1], phases=layer_code.phases())

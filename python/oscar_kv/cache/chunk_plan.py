@@ -1,6 +1,6 @@
 """The plan of a forward pass of a serving engine for requests with several new tokens (chunks). It says which rows
-flash attention reads, and where new rows and rows that leave a window go. The plan is made of integers, once on
-the host for all layers. It contains a few int32 tables that kernels read (kernels/chunks/)."""
+flash attention reads, and where new rows go. The plan is made of integers, once on the host for all layers. It contains
+a few int32 tables that kernels read (kernels/chunks/)."""
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -55,7 +55,7 @@ class Pass:
         self.begin = self.end = 0
 
 
-def _cut(begin: int, end: int, origin: int) -> Iterator[tuple[int, int]]:
+def cut(begin: int, end: int, origin: int) -> Iterator[tuple[int, int]]:
     """Splits [begin, end) at page boundaries: every 64 tokens from origin."""
     while begin < end:
         until = min(end, begin + PAGE_TOKENS - (begin - origin) % PAGE_TOKENS)
@@ -70,7 +70,7 @@ def past_tiles(policy: Policy, chunk: Chunk, begin: int, end: int, out_row: int)
     made: list[tuple[int, ...]] = []
     for first, last, kind, origin in ((0, policy.sink, WINDOW, 0), (policy.sink, coded, CODES, policy.sink),
                                       (max(coded, policy.sink), chunk.start, WINDOW, 0)):
-        for at, until in _cut(max(first, begin), min(last, end, chunk.start), origin):
+        for at, until in cut(max(first, begin), min(last, end, chunk.start), origin):
             place = (at - origin) // PAGE_TOKENS if kind == CODES else policy.window_column(at)
             made.append((kind, out_row + at - begin, until - at, chunk.row, place, (at - origin) % PAGE_TOKENS, at))
     return made
@@ -79,7 +79,7 @@ def past_tiles(policy: Policy, chunk: Chunk, begin: int, end: int, out_row: int)
 def new_tiles(chunk: Chunk, source: int, out_row: int) -> list[tuple[int, ...]]:
     """The chunk's own rows, starting at row `source` of the new ones."""
     return [(NEW, out_row + at, until - at, chunk.row, source + at, 0, chunk.start + at)
-            for at, until in _cut(0, chunk.count, 0)]
+            for at, until in cut(0, chunk.count, 0)]
 
 
 def _sums(counts: Iterable[int]) -> list[int]:
@@ -132,38 +132,25 @@ def plan_passes(policy: Policy, chunks: Sequence[Chunk], room: int) -> list[Pass
     return made
 
 
-def leaving_runs(policy: Policy, chunks: Sequence[Chunk]) -> list[tuple[int, ...]]:
-    """Tokens that new ones push out of the ring: (first row, count, row of the batch, page of the sequence, first
-    slot, position) of operators.quantize_windows. Its first row is 64 ring_pages times the row of the batch, plus the
-    slot in the ring."""
-    if policy.write_through:
-        return []
-    ring = policy.ring_pages * PAGE_TOKENS
-    made: list[tuple[int, ...]] = []
-    for c in chunks:
-        begin, end = policy.quantized_end(c.start), min(policy.quantized_end(c.start + c.count), c.start)
-        for at, until in _cut(begin, end, policy.sink):
-            body = at - policy.sink
-            made.append((c.row * ring + at % ring, until - at, c.row, body // PAGE_TOKENS, body % PAGE_TOKENS, at))
-    return made
-
-
 def new_runs(policy: Policy, chunks: Sequence[Chunk]) -> list[tuple[int, ...]]:
     """New tokens: (first row, count, row of the batch, page of the sequence or -1, first slot, position, column of
     its windows or -1). Rows count from the first chunk's first token. Two runs never share a page, because they are
-    written at once and tokens of a page share words."""
+    written at once and tokens of a page share words. So a run goes to a page and to the windows only where both are
+    cut at the same tokens."""
     made: list[tuple[int, ...]] = []
     base = chunks[0].first
     for c in chunks:
         end = c.start + c.count
         coded = policy.quantized_end(end)
-        both = coded  # the first token whose run goes to a page and to the windows
-        if policy.write_through and coded > c.start:
-            both = min(end, coded + (policy.sink - coded) % PAGE_TOKENS)
+        both = max(coded, c.start)  # the first token whose run goes to a page and to the windows
+        if policy.sink % PAGE_TOKENS:
+            both = end
+        elif coded > c.start:
+            both = min(end, coded + -coded % PAGE_TOKENS)
         for first, last, paged, recent in ((0, policy.sink, False, True), (policy.sink, both, True, False),
-                                           (coded, both, False, True), (both, end, policy.write_through, True)):
+                                           (coded, both, False, True), (both, end, True, True)):
             origin = policy.sink if paged else 0
-            for at, until in _cut(max(first, c.start), min(last, end), origin):
+            for at, until in cut(max(first, c.start), min(last, end), origin):
                 body = at - origin
                 made.append((c.first - base + at - c.start, until - at, c.row, body // PAGE_TOKENS if paged else -1,
                              body % PAGE_TOKENS, at, policy.window_column(at) if recent else -1))
@@ -173,7 +160,7 @@ def new_runs(policy: Policy, chunks: Sequence[Chunk]) -> list[tuple[int, ...]]:
 def kept_runs(policy: Policy, chunks: Sequence[Chunk]) -> list[tuple[int, ...]]:
     """Copies of new sinks: (first row, count, -1, slot, position, window page)."""
     return [(c.first - chunks[0].first + at, until - at, -1, 0, at, c.kept + at // PAGE_TOKENS)
-            for c in chunks if c.kept >= 0 for at, until in _cut(0, policy.sink, 0)]
+            for c in chunks if c.kept >= 0 for at, until in cut(0, policy.sink, 0)]
 
 
 class ChunkWork:
@@ -201,8 +188,6 @@ class ChunkWork:
             base, self.tokens, self.whole = self.tokens.start, slice(None), True
             self.passes[0].move(base)
         packed = Packed(table, window_table)
-        leaving = packed.put([(first, count, packed.at(table, row, index), slot, position)
-                              for first, count, row, index, slot, position in leaving_runs(policy, chunks)], (2,))
         written: list[tuple[int, ...]] = [
             (first, count, packed.at(table, row, index) if index >= 0 else -1, slot, position,
              packed.at(window_table, row, column) if column >= 0 else -1)
@@ -215,7 +200,7 @@ class ChunkWork:
                  for p in self.passes]
         ends = [packed.put([p.ends, p.key_ends]) for p in self.passes]
         sent = packed.send(device)
-        self.leaving, self.new = sent.take(leaving, 5), sent.take(new, 6)
+        self.new = sent.take(new, 6)
         for p, of_tiles, of_ends in zip(self.passes, tiles, ends):
             p.longest, p.longest_key = (max(b - a for a, b in zip(e, e[1:])) for e in (p.ends, p.key_ends))
             p.keys, p.device_tiles = p.key_ends[-1], sent.take(of_tiles, 6)

@@ -1,6 +1,6 @@
 """The 2-bit cache of one layer on raw tensors: the first and last tokens of each sequence in BF16, the tokens in
-between as codes in pages of 64. A token is quantized once, when it leaves the recent window. No engine is
-imported here: an adapter provides keys, values and queries, and a page table that all layers share.
+between as codes in pages of 64. No engine is imported here: an adapter provides keys, values and queries, and a page
+table that all layers share.
 
 Letters: B sequences, Hkv KV heads, Hq query heads, d head size, T tokens."""
 from collections.abc import Sequence
@@ -70,11 +70,10 @@ class PageTable:
 
 
 class PagedKV:
-    """The cache of B sequences in one layer. flush: number of tokens that leave the recent window together."""
+    """The cache of B sequences in one layer."""
 
-    def __init__(self, code: LayerCode, table: PageTable, flush: int = 1, tiers: type[Tiers] = Tiers) -> None:
-        self.code, self.table, self.flush = code, table, flush
-        self.tiers = tiers(code, flush)
+    def __init__(self, code: LayerCode, table: PageTable) -> None:
+        self.code, self.table, self.tiers = code, table, Tiers(code)
         self.batch = len(table.pages)
         self.lengths = [0] * self.batch
         self.oldest = [0] * self.batch  # the ring has BF16 rows of all tokens from here on
@@ -90,11 +89,11 @@ class PagedKV:
     def make_room(self, tokens: int) -> None:
         """Lengthens the rings so that crop() can take back this many tokens that come one at a time."""
         code, old = self.code, self.tiers
-        pages = ring_pages(code.recent, self.flush + tokens)
+        pages = ring_pages(code.recent, 1 + tokens)
         if pages <= old.layout.ring_pages:
             return
         was, table = self.windows, self.window_table
-        self.tiers = Tiers(code, self.flush, pages)
+        self.tiers = Tiers(code, pages)
         self.windows = self.tiers.new_windows(self.batch)
         self.window_table = torch.arange(self.batch * self.tiers.layout.pages, dtype=torch.int32,
                                          device=code.device).view(self.batch, -1)
@@ -196,14 +195,12 @@ class PagedKV:
         if self.pass_unsupported() is None:
             if any(counts):
                 work, _ = self.work_of(counts)
-                chunk_pass.append(self.code, self.held(), work, key.contiguous(), value.contiguous(), self.bad,
-                                  self.code.sink)
+                chunk_pass.append(self.code, self.held(), work, key.contiguous(), value.contiguous(), self.bad)
                 self.check_finite()
         else:
             self._reserve_pages(lengths)
-            plan = self.tiers.plan(self.lengths, counts)
-            self.tiers.append(self.held(), plan, key, value, self.bad)
-            if plan.runs and self.code.encode_unsupported is None:
+            self.tiers.append(self.held(), self.lengths, counts, key, value, self.bad)
+            if self.code.encode_unsupported is None:
                 self.check_finite()
         self._grow_to(lengths)
         self.device_lengths.copy_(torch.tensor(self.lengths, dtype=torch.int32))

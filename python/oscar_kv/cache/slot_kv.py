@@ -2,8 +2,8 @@
 assign them to requests). This class owns the BF16 windows: one set of rings per slot of the engine's request
 table.
 
-Page i of a request holds its tokens from sink + 64 i on, in the request's block i. A request of n tokens has ceil(n
-/ 64) blocks, and page i is written when it has more than sink + recent + 64 i tokens, so the block always exists.
+Page i of a request holds its tokens from sink + 64 i on, in the request's block i. A token is written into its page
+when it comes. A request of n tokens has ceil(n / 64) blocks, so the block always exists.
 
 Requests whose first tokens are in another's blocks are not supported, because the windows of those tokens are not in
 the request's slot; prefix_kv.py supports them. A restarted request, in any slot, counts as a new one."""
@@ -133,12 +133,11 @@ class SlotKV:
     """The cache of one layer. slots: as in SlotTable; most_tokens: per request; group:
     query heads per KV head; most_new: as in SlotTable. Everything that outlives a forward pass is allocated here."""
 
-    def __init__(self, code: LayerCode, slots: int, most_tokens: int, group: int, tiers: type[Tiers] = Tiers,
-                 most_new: int = 1) -> None:
-        if most_new > max(1, code.recent):
+    def __init__(self, code: LayerCode, slots: int, most_tokens: int, group: int, most_new: int = 1) -> None:
+        if most_new > code.recent:  # a step reads its tokens in BF16, before they have codes
             raise InputError(f"steps of {most_new} tokens do not fit into a recent window of {code.recent} tokens; "
                              "speculate fewer tokens, or fit with a longer window (--windows)")
-        self.code, self.tiers, self.group = code, tiers(code, pages=ring_pages(code.recent, most_new)), group
+        self.code, self.tiers, self.group = code, Tiers(code, ring_pages(code.recent, most_new)), group
         self.places_of: Callable[[], Places | None] | None = None  # None: the engine's own numbers
         unsupported = self.tiers.step_unsupported or self.tiers.decode_unsupported(group)
         if code.device.type == "cuda" and unsupported is not None:
@@ -215,7 +214,6 @@ class SlotKV:
               value: torch.Tensor, scale: float, output: torch.Tensor, sinks: torch.Tensor | None) -> None:
         """Rows of steps: append, then attention that writes the engine's output. Sinks need the log-sum-exp, so they
         take more launches."""
-        self._flush(held, steps.after, flush)
         other = self.buffer is not None and sinks is None and output.dtype != torch.bfloat16
         made = torch.empty(output.shape, dtype=torch.bfloat16, device=output.device) if other else output
         most, count = max(1, MOST_ITEMS // self.code.layer.kv_heads), steps.lengths.shape[0]
@@ -228,7 +226,7 @@ class SlotKV:
                 self._launch(one, query[part], key[part], value[part], scale, made[part], sinks)
         if made is not output:
             output.copy_(made)
-        self._flush_after(held, steps.after, flush)
+        self._flush(held, steps.after, flush)
 
     def _launch(self, held: Held, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float,
                 output: torch.Tensor, sinks: torch.Tensor | None) -> None:
@@ -240,24 +238,19 @@ class SlotKV:
         code.call(operators.step_tokens, output=output, query=query, key=key, value=value, pool=held.pool,
                   table=held.table, windows=held.windows, window_table=held.window_table, lengths=held.lengths,
                   phases=code.phases(), tile_phases=code.tile_phases(self.space.is_cuda), workspace=self.space,
-                  scale=float(scale), flush=self.tiers.flush)
+                  scale=float(scale))
 
     def _flush(self, held: Held, after: Sequence[torch.Tensor], flush: StepFlush | None) -> None:
-        """Flushes the tokens that the new ones will push out of the windows. The new ones are not written yet; the
-        ring has room for both. after: StepRows.after; two tokens of a launch may not go into one page."""
-        if flush is None or flush.first is self:
-            self._run_flush(held, after, flush)
-
-    def _run_flush(self, held: Held, after: Sequence[torch.Tensor], flush: StepFlush | None) -> None:
+        """Writes the new tokens from the windows into pages; the last layer does it for all layers of `flush`. after:
+        StepRows.after; two tokens of a launch may not go into one page."""
+        if flush is not None and flush.last is not self:
+            return
         for lengths in after:
             one = dataclasses.replace(held, lengths=lengths)
             if flush is None:
                 self.tiers.flush_tokens(one, self.bad)
             else:
                 flush.run(one)
-
-    def _flush_after(self, held: Held, after: Sequence[torch.Tensor], flush: StepFlush | None) -> None:
-        """Called after the new tokens were written."""
 
     def _held(self, pool: torch.Tensor, rows: Rows) -> Held:
         """The storage of these rows' cache."""
@@ -276,4 +269,4 @@ class SlotKV:
         chunk_pass.attend(self.code, held, work, query, key, value, scale, out, self.buffer, sinks)
         if not direct:
             output[work.tokens] = out.to(output.dtype)
-        chunk_pass.append(self.code, held, work, key, value, self.bad, self.policy.sink)
+        chunk_pass.append(self.code, held, work, key, value, self.bad)

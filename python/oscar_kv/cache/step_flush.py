@@ -1,5 +1,5 @@
-"""Quantizes the tokens that leave the windows of all layers in a step of single tokens, with one launch for layers of
-any codes. It finds their pools, windows and codes through descriptors on the device, made once."""
+"""Quantizes the new tokens of a step in all layers, with one launch for layers of any codes. It finds their pools,
+windows and codes through descriptors on the device, made once."""
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -8,13 +8,12 @@ import torch
 from ..format.windows import Policy
 from ..ops import operators
 from .layer_code import LayerCode
-from .tiers import Held, Tiers
+from .tiers import Held
 
 
 class Layer(Protocol):
     """What is asked of slot_kv.SlotKV."""
     code: LayerCode
-    tiers: Tiers
     policy: Policy
     windows: torch.Tensor
     bad: torch.Tensor
@@ -24,9 +23,8 @@ class Layer(Protocol):
 
 
 class StepFlush:
-    """caches: of layers that share block tables, by index; pools: their pages. Tensors must not move. It must run after
-    write-through windows have their new tokens, and before others' tokens are read as codes: it runs before the step of
-    the layer `first`, or after the append of `last`."""
+    """caches: of layers that share block tables, by index; pools: their pages. Tensors must not move. It runs after
+    the step of the layer `last`, when the windows of all layers have their new tokens."""
 
     def __init__(self, caches: Mapping[int, Layer], pools: Mapping[int, torch.Tensor]) -> None:
         order = sorted(caches)
@@ -45,11 +43,11 @@ class StepFlush:
                     sides=sides[i], pool=pools[index], windows=kv.windows, bad=kv.bad)))
             self.groups.append((kv, sides.flatten(0, 1).to(code.device), words))
         self.kept = [caches, pools]  # keeps the objects alive whose addresses are stored
-        self.first, self.last = caches[order[0]], caches[order[-1]]
+        self.last = caches[order[-1]]
 
     def run(self, held: Held) -> None:
         """held: the storage, in any of the layers, of the rows with a new token."""
         for kv, sides, words in self.groups:
-            layer, (sink, recent, _) = kv.code.layer, kv.tiers.flushed_at()
+            layer = kv.code.layer
             operators.flush_layers(held.lengths, held.table, held.window_table, sides, words, layer.kv_heads,
-                                   layer.head_dim, sink, recent, kv.code.key.encoder == "search")
+                                   layer.head_dim, kv.code.sink, kv.code.key.encoder == "search")

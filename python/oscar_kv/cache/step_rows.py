@@ -1,11 +1,10 @@
 """New tokens of requests that bring few of them: the one token of a decode step, or this token and those that
-speculative decoding proposes after it. Each token is one row of the kernels. Rows of a request share its page table
-and windows, and each row has its own length. So every token sees what it would see in a step of its own.
+speculative decoding proposes after it. Each token is one row of the kernels. Rows of a request share its page table and
+windows, and each row has its own length. So every token sees what it would see in a step of its own.
 
-The engine may take tokens back: the next pass of a request then starts before their end. Windows have room for
-most_new - 1 such tokens. A token is quantized when it leaves the windows of the last new one. By then it is older than
-all new tokens, which are fewer than the recent window, so nothing can take it back. Quantizing it again in the next
-pass writes the same codes."""
+The engine may take tokens back: the next pass of a request then starts before their end. Windows have room for most_new
+- 1 such tokens. All new tokens get codes; those that are taken back are written again by the next pass, before anything
+reads them as codes, because new tokens are no more than the recent window."""
 from collections.abc import Sequence
 
 import torch

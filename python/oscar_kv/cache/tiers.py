@@ -1,6 +1,7 @@
 """The three tiers of one layer (sink, pages, recent window) on tensors that the caller owns: how rows enter them and
-how queries read them. The caller assigns pages and windows to sequences: PagedKV for a batch of sequences, SlotKV
-for the requests of a serving engine.
+how queries read them. A token after the sink is quantized once, when it comes, and its BF16 copy stays while it is in
+the recent window. The caller assigns pages and windows to sequences: PagedKV for a batch of sequences, SlotKV for the
+requests of a serving engine.
 
 Letters: B sequences, Hkv KV heads, Hq query heads, d head size, T tokens, N rows."""
 import dataclasses
@@ -14,6 +15,7 @@ from ..format.window_layout import WindowLayout
 from ..format.windows import Policy, Tokens, quantized_end, ring_pages
 from ..ops import operators, reference, support
 from ..ops.rule import ALL, Rule
+from .chunk_plan import cut
 from .layer_code import LayerCode
 
 
@@ -27,29 +29,13 @@ class Held:
     lengths: torch.Tensor       # [B] int32 tokens; 0: the sequence is skipped
 
 
-class Plan:
-    """Where the new tokens of an append go, and which tokens become codes."""
-
-    def __init__(self, starts: Sequence[int], counts: Sequence[int]) -> None:
-        # (first row, count, sequence, page of the sequence, first slot, first position)
-        self.runs: list[tuple[int, int, int, int, int, int]] = []
-        self.rows = 0
-        # (sequence, shift, positions from the window, positions of new rows)
-        self.leaving: list[tuple[int, int, range, range]] = []
-        # (sequence, shift, spans of positions that go into the window)
-        self.kept: list[tuple[int, int, list[range]]] = []
-        self.starts, self.counts = list(starts), list(counts)
-
-
 class Tiers:
-    """flush: number of tokens that leave the recent window together."""
+    """pages: in the ring, if the caller needs more than the minimum."""
 
-    def __init__(self, code: LayerCode, flush: int = 1, pages: int | None = None) -> None:
-        """pages: in the ring, if the caller needs more than the minimum."""
-        self.code, self.flush = code, flush
-        self.layout = WindowLayout(code.layer.head_dim, code.sink,
-                                   pages or ring_pages(code.recent, flush)).to(code.device)
-        self.step_unsupported = code.without_kernels or support.step_unsupported(code, flush)
+    def __init__(self, code: LayerCode, pages: int | None = None) -> None:
+        self.code = code
+        self.layout = WindowLayout(code.layer.head_dim, code.sink, pages or ring_pages(code.recent, 1)).to(code.device)
+        self.step_unsupported = code.without_kernels or support.step_unsupported(code)
 
     def new_windows(self, sequences: int, sinks: int = 0) -> torch.Tensor:
         """Windows for this many sequences, and then for so many sinks: [sequences * window pages + sinks * sink pages,
@@ -59,90 +45,65 @@ class Tiers:
         return torch.zeros(shape, dtype=torch.bfloat16, device=self.code.device)
 
     def decode_unsupported(self, group: int, rule: Rule = ALL) -> str | None:
-        return (self.code.without_kernels or support.decode_unsupported(self.code, self.flush, group, self.layout.pages)
+        return (self.code.without_kernels or support.decode_unsupported(self.code, group, self.layout.pages)
                 or support.rule_unsupported(rule))
 
     def quantized_end(self, tokens: Tokens) -> Tokens:
         """Tokens [sink, end) of a sequence of `tokens` tokens are codes."""
-        return quantized_end(tokens, self.code.sink, self.code.recent, self.flush)
+        return quantized_end(tokens, self.code.sink, self.code.recent)
 
     def policy(self) -> Policy:
         """The policy for planning chunks."""
-        return Policy(self.code.sink, self.code.recent, self.flush, self.layout.ring_pages)
+        return Policy(self.code.sink, self.code.recent, self.layout.ring_pages)
 
     def pages_of(self, tokens: int) -> int:
-        """Pages of a sequence of `tokens` tokens."""
-        return -(-(self.quantized_end(tokens) - self.code.sink) // PAGE_TOKENS)
-
-    def plan(self, starts: Sequence[int], counts: Sequence[int]) -> Plan:
-        """The plan for appending counts[b] tokens to sequences of starts[b] tokens."""
-        plan, first = Plan(starts, counts), 0
-        for b, (start, count) in enumerate(zip(starts, counts)):
-            sink, end = self.code.sink, start + count
-            begin, until = self.quantized_end(start), self.quantized_end(end)
-            shift = first - start  # position + shift is the index among the new rows
-            if until > begin:
-                plan.leaving.append((b, shift, range(begin, min(until, start)), range(max(begin, start), until)))
-                at = begin
-                while at < until:
-                    slot = (at - sink) % PAGE_TOKENS
-                    step = min(PAGE_TOKENS - slot, until - at)
-                    plan.runs.append((plan.rows, step, b, (at - sink) // PAGE_TOKENS, slot, at))
-                    plan.rows += step
-                    at += step
-            spans = [range(start, min(end, sink)), range(max(start, until), end)]
-            plan.kept.append((b, shift, [s for s in spans if len(s) > 0]))
-            first += count
-        return plan
+        """Pages of a sequence of `tokens` tokens: all after the sink have codes, which queries read once they are no
+        longer in the window."""
+        return -(-max(0, tokens - self.code.sink) // PAGE_TOKENS)
 
     @torch.no_grad()
-    def append(self, held: Held, plan: Plan, key: torch.Tensor, value: torch.Tensor, bad: torch.Tensor) -> None:
-        """key, value: [N, Hkv, d] of the model, after RoPE: the new tokens of each sequence, concatenated.
-        held.lengths is not read. bad: as in operators.quantize_rows. The ring is written after the tokens that leave it
-        were read."""
-        device, transform = self.code.device, self.code.transform
-        positions = torch.cat([torch.arange(n, n + c) for n, c in zip(plan.starts, plan.counts)]).to(device)
-        rows = transform.key_rows(key, positions), transform.value_rows(value)
-        self._quantize(held, plan, rows, bad)
-        # A ring holds only the newest tokens: older ones of a long chunk are in the sink or already codes.
-        kept = [(b, shift, p) for b, shift, spans in plan.kept for p in spans]
-        if kept:
-            sequence = torch.cat([torch.full((len(p),), b) for b, _, p in kept]).to(device)
-            position = torch.cat([torch.arange(p.start, p.stop) for _, _, p in kept]).to(device)
-            source = torch.cat([torch.arange(p.start + shift, p.stop + shift) for _, shift, p in kept]).to(device)
-            self.layout.write(held.windows, held.window_table, sequence, position, *(r[source] for r in rows))
+    def append(self, held: Held, starts: Sequence[int], counts: Sequence[int], key: torch.Tensor, value: torch.Tensor,
+               bad: torch.Tensor) -> None:
+        """key, value: [N, Hkv, d] of the model, after RoPE: counts[b] new tokens after starts[b] of each sequence,
+        concatenated. held.lengths is not read. bad: as in operators.quantize_rows."""
+        device, transform, sink = self.code.device, self.code.transform, self.code.sink
+        positions = torch.cat([torch.arange(n, n + c) for n, c in zip(starts, counts)])
+        rows = transform.key_rows(key, positions.to(device)), transform.value_rows(value)
+        runs, first = [], 0
+        for b, (start, count) in enumerate(zip(starts, counts)):
+            for at, until in cut(max(start, sink), start + count, sink):
+                page, slot = divmod(at - sink, PAGE_TOKENS)
+                runs.append((first + at - start, until - at, b, page, slot, at))
+            first += count
+        if runs:
+            self._quantize(held, runs, rows, bad)
+        sequence = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+        ends = torch.tensor([n + c for n, c in zip(starts, counts)])[sequence]
+        # A ring holds only the newest tokens: older ones of a long chunk are in the sink or codes.
+        kept = ((positions < sink) | (positions >= self.quantized_end(ends))).nonzero().flatten()
+        self.layout.write(held.windows, held.window_table, sequence[kept].to(device), positions[kept].to(device),
+                          *(r[kept.to(device)] for r in rows))
 
-    def _quantize(self, held: Held, plan: Plan, new: tuple[torch.Tensor, torch.Tensor], bad: torch.Tensor) -> None:
-        """Writes the leaving tokens of the plan into pages; new: rows of keys and values."""
-        if not plan.runs:
-            return
+    def _quantize(self, held: Held, runs: Sequence[tuple[int, ...]], rows: tuple[torch.Tensor, torch.Tensor],
+                  bad: torch.Tensor) -> None:
+        """Writes rows of keys and values into pages. runs: (first row, count, sequence, page of the sequence, first
+        slot, first position)."""
         code, device = self.code, self.code.device
-        parts: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
-        for b, shift, old, fresh in plan.leaving:
-            if len(old) > 0:
-                position = torch.arange(old.start, old.stop, device=device)
-                stored = self.layout.rows(held.windows, held.window_table, torch.full_like(position, b), position)
-            for i, side in enumerate(new):
-                if len(old) > 0:
-                    parts[i].append(stored[i])
-                parts[i].append(side[fresh.start + shift:fresh.stop + shift] if len(fresh) > 0 else side[:0])
-        rows = [torch.cat(p) for p in parts]
-        first, count, sequence, index, slot, position = torch.tensor(plan.runs, dtype=torch.int32).to(device).unbind(1)
+        first, count, sequence, index, slot, position = torch.tensor(runs, dtype=torch.int32).to(device).unbind(1)
         page = held.table[sequence.long(), index.long()]
         if code.encode_unsupported is None:
             operators.run(operators.quantize_rows, code.view(
                 pool=held.pool, key=rows[0], value=rows[1], bad=bad,
                 runs=torch.stack([first, count, page, slot, position], dim=1)))
             return
+        row, slots = (torch.cat([torch.arange(run[i], run[i] + run[1]) for run in runs]).to(device) for i in (0, 4))
         encoded: list[torch.Tensor] = []
         for codec, side in zip((code.key, code.value), rows):
             try:
-                encoded += codec.encode(side.float())
+                encoded += codec.encode(side[row].float())
             except NumericalError as error:
                 raise NumericalError(f"layer {code.layer.layer}, {'key' if codec.key else 'value'}: {error}") from None
-        counts = torch.tensor([run[1] for run in plan.runs], device=device)
-        slots = torch.cat([torch.arange(run[4], run[4] + run[1]) for run in plan.runs]).to(device)
-        operators.write_rows(held.pool, page.long().repeat_interleave(counts, output_size=plan.rows), slots, *encoded,
+        operators.write_rows(held.pool, page.long().repeat_interleave(count, output_size=len(row)), slots, *encoded,
                              *code.numbers)
 
     @torch.no_grad()
@@ -173,14 +134,8 @@ class Tiers:
         return rule.with_sinks(output.unsqueeze(2), lse.unsqueeze(2)).squeeze(2)
 
     def flush_tokens(self, held: Held, bad: torch.Tensor) -> None:
-        """Writes tokens that leave the windows into pages, for sequences that have just received one token."""
-        sink, recent, flush = self.flushed_at()
-        operators.run(operators.flush_tokens, self.code.view(
-            **vars(held), bad=bad, sink=sink, recent=recent, flush=flush))
-
-    def flushed_at(self) -> tuple[int, int, int]:
-        """sink, recent and flush of flush_tokens()."""
-        return self.code.sink, self.code.recent, self.flush
+        """Writes the newest token of each sequence from its window into its page."""
+        operators.run(operators.flush_tokens, self.code.view(**vars(held), bad=bad))
 
     def _of_model(self, lse: torch.Tensor, raw: torch.Tensor, scale: float, rule: Rule) -> torch.Tensor:
         """Log-sum-exp of the model's own logits, which the mean key shifts. The shift is equal for all keys, so it
@@ -214,7 +169,7 @@ class Tiers:
             space = code.shared.workspace(coded, coded.shape[-1], group, coded.shape[0], coded.shape[1],
                                       0 if turned is None else support.page_queries(held.table, held.window_table))
         view = code.view(**vars(held), query=coded, turned=turned, phases=code.phases(), workspace=space,
-                         tile_phases=code.tile_phases(unsupported is None), scale=float(scale), flush=self.flush,
+                         tile_phases=code.tile_phases(unsupported is None), scale=float(scale),
                          window=rule.window, want_lse=want_lse)
         if not raw.is_cuda:
             return operators.run(operators.decode_attention, view)

@@ -1,4 +1,4 @@
-// Writes new rows to the windows, and encodes tokens that leave the windows into pages.
+// Writes new rows to the windows, and from there into pages.
 #include "kernels/append/append_tokens.h"
 
 #include "oscar_kv/csrc/append_rows.h"
@@ -88,14 +88,11 @@ Tensor append_tokens(const Tensor& windows, const Tensor& window_table, const st
 
 void flush_tokens(const Tensor& pool, const Tensor& windows, const Tensor& window_table, const Tensor& table,
                   const Tensor& lengths, const Tensor& key_sigma, const Tensor& value_sigma, const Tensor& key_clip,
-                  const Tensor& value_clip, const Tensor& bad, std::int64_t sink, std::int64_t recent,
-                  std::int64_t flush, bool search, const std::vector<std::int64_t>& key_code,
-                  const std::vector<std::int64_t>& value_code) {
+                  const Tensor& value_clip, const Tensor& bad, std::int64_t sink, bool search,
+                  const std::vector<std::int64_t>& key_code, const std::vector<std::int64_t>& value_code) {
   const Arguments arguments("flush_tokens", pool);
   const PageCode code(arguments, key_code, value_code);
   const Windows held(arguments, windows, window_table, code.head_dim(), sink);
-  require_flush(arguments, flush);
-  require_ring(arguments, held.ring_pages, recent + flush);
   const std::int64_t batch = held.sequences, kv_heads = held.kv_heads;
   Tensor runs = arguments.empty({batch, sizeof(oscar::kernels::PageRun) / sizeof(std::int32_t)}, ScalarType::Int);
   oscar::kernels::FlushRunsParams f;
@@ -103,8 +100,7 @@ void flush_tokens(const Tensor& pool, const Tensor& windows, const Tensor& windo
   f.page_table = arguments.get<std::int32_t>(table, "table", ScalarType::Int, {batch, kAny});
   f.runs = static_cast<oscar::kernels::PageRun*>(runs.data_ptr());
   f.batch = held.sequences, f.max_pages = arguments.int32(table.size(1), "pages of a sequence");
-  f.sink = arguments.int32(sink, "sink"), f.recent = arguments.int32(recent, "recent");
-  f.flush = static_cast<std::int32_t>(flush), f.ring_pages = held.ring_pages;
+  f.sink = arguments.int32(sink, "sink"), f.ring_pages = held.ring_pages;
 
   oscar::kernels::QuantizePagesParams q{};
   q.runs = f.runs;
@@ -117,7 +113,7 @@ void flush_tokens(const Tensor& pool, const Tensor& windows, const Tensor& windo
   const auto [key, value] = both_sides(arguments, q, code, key_sigma, value_sigma, key_clip, value_clip, bad);
   oscar::kernels::StepTables step = held.step(arguments, f.lengths, windows);
   step.table = f.page_table, step.max_pages = f.max_pages, step.pages = arguments.int32(pool.size(0), "pages");
-  step.sink = f.sink, step.recent = f.recent, step.flush = f.flush, step.flushing = true;
+  step.sink = f.sink, step.newest_only = true;
   check_tables(arguments, step);
   const cudaStream_t stream = arguments.stream();
   if (batch == 0) return;

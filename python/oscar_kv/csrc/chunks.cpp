@@ -5,19 +5,17 @@
 #include "kernels/chunks/merge_outputs.h"
 #include "kernels/chunks/new_rows.h"
 #include "kernels/chunks/past_rows.h"
+#include "kernels/common/fragment_pages.h"
 #include "oscar_kv/csrc/codes.h"
 #include "oscar_kv/csrc/table_check.h"
-#include "oscar_kv/csrc/windows.h"
 
 namespace oscar_kv {
 namespace {
 
 using oscar::kernels::NewRun;
-using oscar::kernels::PageRun;
 using oscar::kernels::PastTile;
 constexpr std::int64_t kTileNumbers = sizeof(PastTile) / sizeof(std::int32_t);
 constexpr std::int64_t kRunNumbers = sizeof(NewRun) / sizeof(std::int32_t);
-constexpr std::int64_t kPageRunNumbers = sizeof(PageRun) / sizeof(std::int32_t);
 static_assert(kTileNumbers == 6 && kRunNumbers == 6, "TILE and NEW_RUN of python/oscar_kv/ops/tables.py list them");
 
 // Matrices of the keys or of the values as the sum of two BF16 terms: [1 or Hkv, 2, d, d].
@@ -129,33 +127,6 @@ void new_rows(const Tensor& pool, const Tensor& windows, const Tensor& key, cons
   arguments.launched(oscar::kernels::new_rows(k, v, arguments.stream()), "new_rows");
 }
 
-void quantize_windows(const Tensor& pool, const Tensor& windows, const Tensor& window_table, const Tensor& runs,
-                      const Tensor& key_sigma, const Tensor& value_sigma, const Tensor& key_clip,
-                      const Tensor& value_clip, const Tensor& bad, std::int64_t sink, bool search,
-                      const std::vector<std::int64_t>& key_code, const std::vector<std::int64_t>& value_code) {
-  const Arguments arguments("quantize_windows", pool);
-  const PageCode code(arguments, key_code, value_code);
-  const Windows held(arguments, windows, window_table, code.head_dim(), sink);
-  oscar::kernels::QuantizePagesParams q{};
-  q.pages = arguments.get<std::uint8_t>(pool, "pool", ScalarType::Byte, {kAny, held.kv_heads, code.page.bytes()});
-  q.runs = arguments.get<PageRun>(runs, "runs", ScalarType::Int, {kAny, kPageRunNumbers});
-  q.page_bytes = code.page.bytes(), q.run_count = arguments.int32(runs.size(0), "runs");
-  q.kv_heads = held.kv_heads, q.matrix_heads = 1;
-  q.encoder = search ? oscar::kernels::QuantizeEncoder::kSearch : oscar::kernels::QuantizeEncoder::kMinMax;
-  q.windows = held.pages, q.window_table = held.table;
-  q.sink_pages = held.sink_pages, q.ring_pages = held.ring_pages;
-  const auto [k, v] = both_sides(arguments, q, code, key_sigma, value_sigma, key_clip, value_clip, bad);
-  const std::int64_t ring = std::int64_t{held.ring_pages} * oscar::kPageTokens;
-  check_tables(
-      arguments,
-      oscar::kernels::RunTables{q.runs, held.sequences * ring, arguments.int32(pool.size(0), "pages"), held.table,
-                                arguments.int32(windows.size(0), "window pages"), held.sink_pages, held.ring_pages},
-      q.run_count);
-  const cudaStream_t stream = arguments.stream();
-  arguments.launched(oscar::kernels::quantize_pages(k, stream), "quantize_pages of keys");
-  arguments.launched(oscar::kernels::quantize_pages(v, stream), "quantize_pages of values");
-}
-
 void merge_outputs(const Tensor& out, const Tensor& lse, const Tensor& part, const Tensor& part_lse) {
   const Arguments arguments("merge_outputs", out);
   if (part.dim() != 3) arguments.refuse("part has " + std::to_string(part.dim()) + " dimensions, expected [N, H, d]");
@@ -174,7 +145,6 @@ void merge_outputs(const Tensor& out, const Tensor& lse, const Tensor& part, con
 STABLE_TORCH_LIBRARY_IMPL(oscar_kv, CUDA, m) {
   m.impl("past_rows", TORCH_BOX(&past_rows));
   m.impl("new_rows", TORCH_BOX(&new_rows));
-  m.impl("quantize_windows", TORCH_BOX(&quantize_windows));
   m.impl("merge_outputs", TORCH_BOX(&merge_outputs));
 }
 

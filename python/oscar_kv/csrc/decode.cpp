@@ -64,9 +64,9 @@ void launch_decode(const Arguments& arguments, const Tensor& query, std::int64_t
                    const Tensor& table, const Tensor& windows, const Tensor& window_table, const Tensor& lengths,
                    const Tensor& key_sigma, const Tensor& value_sigma, const Positions& positions,
                    const std::optional<Tensor>& phases, const std::optional<Tensor>& tile_phases,
-                   const Tensor& workspace, double scale, std::int64_t sink, std::int64_t recent, std::int64_t flush,
-                   std::int64_t window, const std::vector<std::int64_t>& key_code,
-                   const std::vector<std::int64_t>& value_code, float* out, float* lse) {
+                   const Tensor& workspace, double scale, std::int64_t sink, std::int64_t recent, std::int64_t window,
+                   const std::vector<std::int64_t>& key_code, const std::vector<std::int64_t>& value_code, float* out,
+                   float* lse) {
   const bool by_position = positions.turned.has_value() || positions.model_query != nullptr;
   if (by_position != phases.has_value() || by_position != tile_phases.has_value()) {
     arguments.refuse("turned, phases and tile_phases belong together; pass all three or none");
@@ -100,13 +100,12 @@ void launch_decode(const Arguments& arguments, const Tensor& query, std::int64_t
   p.query_heads = arguments.int32(kv_heads * group, "query heads"), p.head_dim = code.head_dim();
   p.max_pages = arguments.int32(table.size(1), "pages of a sequence");
   p.sink = arguments.int32(sink, "sink"), p.recent = arguments.int32(recent, "recent");
-  p.flush = arguments.int32(flush, "flush"), p.sliding_window = arguments.int32(window, "window");
-  if (flush < 1) arguments.refuse("flush is " + std::to_string(flush) + ", expected 1 or more");
+  p.flush = 1, p.sliding_window = arguments.int32(window, "window");
   if (window < 0) arguments.refuse("window is " + std::to_string(window) + ", expected 0 or more");
-  require_ring(arguments, held.ring_pages, recent + flush - 1);  // the newest token is still in the ring
+  require_ring(arguments, held.ring_pages, recent);  // the newest token is still in the ring
   oscar::kernels::StepTables step = held.step(arguments, p.lengths, windows);
   step.table = p.page_table, step.max_pages = p.max_pages, step.pages = arguments.int32(pool.size(0), "pages");
-  step.sink = p.sink, step.recent = p.recent, step.flush = p.flush;
+  step.sink = p.sink, step.recent = p.recent;
   step.positions = phases.has_value() ? arguments.int32(phases->size(0), "positions") : 0;
   check_tables(arguments, step);
   p.scale = static_cast<float>(scale);
@@ -136,12 +135,14 @@ void launch_decode(const Arguments& arguments, const Tensor& query, std::int64_t
 
 }  // namespace
 
-std::tuple<Tensor, Tensor> decode_attention(
-    const Tensor& query, const Tensor& pool, const Tensor& table, const Tensor& windows, const Tensor& window_table,
-    const Tensor& lengths, const Tensor& key_sigma, const Tensor& value_sigma, const std::optional<Tensor>& turned,
-    const std::optional<Tensor>& phases, const std::optional<Tensor>& tile_phases, const Tensor& workspace,
-    double scale, std::int64_t sink, std::int64_t recent, std::int64_t flush, std::int64_t window, bool want_lse,
-    const std::vector<std::int64_t>& key_code, const std::vector<std::int64_t>& value_code) {
+std::tuple<Tensor, Tensor> decode_attention(const Tensor& query, const Tensor& pool, const Tensor& table,
+                                            const Tensor& windows, const Tensor& window_table, const Tensor& lengths,
+                                            const Tensor& key_sigma, const Tensor& value_sigma,
+                                            const std::optional<Tensor>& turned, const std::optional<Tensor>& phases,
+                                            const std::optional<Tensor>& tile_phases, const Tensor& workspace,
+                                            double scale, std::int64_t sink, std::int64_t recent, std::int64_t window,
+                                            bool want_lse, const std::vector<std::int64_t>& key_code,
+                                            const std::vector<std::int64_t>& value_code) {
   const Arguments arguments("decode_attention", query);
   if (query.dim() != 4) {
     arguments.refuse("query has " + std::to_string(query.dim()) + " dimensions, expected [B, Hkv, g, d]");
@@ -156,7 +157,7 @@ std::tuple<Tensor, Tensor> decode_attention(
                      "clearing the output");
   if (want_lse) torch::stable::fill_(lse, -std::numeric_limits<double>::infinity());
   launch_decode(arguments, query, kv_heads, pool, table, windows, window_table, lengths, key_sigma, value_sigma,
-                {turned}, phases, tile_phases, workspace, scale, sink, recent, flush, window, key_code, value_code,
+                {turned}, phases, tile_phases, workspace, scale, sink, recent, window, key_code, value_code,
                 static_cast<float*>(output.data_ptr()), want_lse ? static_cast<float*>(lse.data_ptr()) : nullptr);
   return {output, lse};
 }
@@ -167,7 +168,7 @@ void step_tokens(const Tensor& output, const Tensor& query, const Tensor& key, c
                  const Tensor& output_matrix, const std::optional<Tensor>& key_mean,
                  const std::optional<Tensor>& value_mean, const std::optional<Tensor>& phases,
                  const std::optional<Tensor>& tile_phases, const Tensor& key_sigma, const Tensor& value_sigma,
-                 const Tensor& workspace, double scale, std::int64_t sink, std::int64_t recent, std::int64_t flush,
+                 const Tensor& workspace, double scale, std::int64_t sink, std::int64_t recent,
                  const std::vector<std::int64_t>& key_code, const std::vector<std::int64_t>& value_code) {
   const Arguments arguments("step_tokens", query);
   Positions positions;
@@ -180,7 +181,7 @@ void step_tokens(const Tensor& output, const Tensor& query, const Tensor& key, c
   if (batch == 0) return;
   const Tensor rows = arguments.empty({batch, heads, d}, ScalarType::Float);
   launch_decode(arguments, rotated, kv_heads, pool, table, windows, window_table, lengths, key_sigma, value_sigma,
-                positions, phases, tile_phases, workspace, scale, sink, recent, flush, 0, key_code, value_code,
+                positions, phases, tile_phases, workspace, scale, sink, recent, 0, key_code, value_code,
                 static_cast<float*>(rows.data_ptr()), nullptr);
   oscar::kernels::ModelOutputsParams p{};
   p.rows = static_cast<const float*>(rows.data_ptr());

@@ -32,8 +32,7 @@ void quantize_rows(const Tensor& pool, const Tensor& key, const Tensor& value, c
   auto [k, v] = both_sides(arguments, q, code, key_sigma, value_sigma, key_clip, value_clip, bad);
   k.rows = arguments.address(key, "key", ScalarType::BFloat16, {kAny, kv_heads, d});
   v.rows = arguments.address(value, "value", ScalarType::BFloat16, {key.size(0), kv_heads, d});
-  check_tables(arguments, RunTables{q.runs, key.size(0), arguments.int32(pool.size(0), "pages"), nullptr, 0, 0, 0},
-               q.run_count);
+  check_tables(arguments, RunTables{q.runs, key.size(0), arguments.int32(pool.size(0), "pages")}, q.run_count);
   const cudaStream_t stream = arguments.stream();
   arguments.launched(oscar::kernels::quantize_pages(k, stream), "quantize_pages of keys");
   arguments.launched(oscar::kernels::quantize_pages(v, stream), "quantize_pages of values");
@@ -53,7 +52,7 @@ std::tuple<Tensor, Tensor> dequantize_pages(const Tensor& pool, const Tensor& ru
   p.page_bytes = code.page.bytes();
   Tensor key = arguments.empty({rows, kv_heads, d}, ScalarType::Float),
          value = arguments.empty({rows, kv_heads, d}, ScalarType::Float);
-  check_tables(arguments, RunTables{p.runs, -1, arguments.int32(pool.size(0), "pages"), nullptr, 0, 0, 0}, p.run_count);
+  check_tables(arguments, RunTables{p.runs, -1, arguments.int32(pool.size(0), "pages")}, p.run_count);
   const cudaStream_t stream = arguments.stream();
   p.rows = key.data_ptr(), p.layout = code.page.key;
   p.sigma = arguments.get<float>(key_sigma, "key_sigma", ScalarType::Float, {kv_heads, 4});

@@ -8,13 +8,6 @@
 
 namespace oscar_kv {
 
-// Tokens that leave the windows together.
-inline void require_flush(const Arguments& arguments, std::int64_t flush) {
-  if (flush < 1 || flush > oscar::kPageTokens || (flush & (flush - 1)) != 0) {
-    arguments.refuse("flush is " + std::to_string(flush) + ", expected a power of two up to 64");
-  }
-}
-
 inline void require_ring(const Arguments& arguments, std::int64_t ring_pages, std::int64_t tokens) {
   if (tokens > ring_pages * oscar::kPageTokens) {
     arguments.refuse("the ring of " + std::to_string(ring_pages) + " pages is too short for " + std::to_string(tokens) +
@@ -47,7 +40,7 @@ struct Windows {
   oscar::kernels::StepTables step(const Arguments& arguments, const std::int32_t* lengths,
                                   const Tensor& windows) const {
     oscar::kernels::StepTables made{};
-    made.lengths = lengths, made.window_table = table, made.batch = sequences, made.flush = 1;
+    made.lengths = lengths, made.window_table = table, made.batch = sequences;
     made.window_pages = arguments.int32(windows.size(0), "window pages");
     made.sink_pages = sink_pages, made.ring_pages = ring_pages;
     return made;

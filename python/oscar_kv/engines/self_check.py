@@ -79,8 +79,8 @@ def errors_of(kv: SlotKV, slots: int, most_tokens: int, source: Source = made_ro
     code.transform.reserve(tokens + 1, code.device)
     rows = source(code, kv.group, tokens + 1)
     scale, made = d ** -0.5, []
-    ours = PagedKV(code, PageTable(1), 1, type(kv.tiers))  # with prefix caching, pages get all tokens
-    theirs = PagedKV(code, PageTable(1), 1, type(kv.tiers)) if own else ours
+    ours = PagedKV(code, PageTable(1))
+    theirs = PagedKV(code, PageTable(1)) if own else ours
     chunk = _by_chunk(ours, theirs, rows, tokens, scale)
     if chunk is not None:
         difference, rounding = _error(chunk[0], chunk[1]), _error(chunk[2], chunk[1])
@@ -103,7 +103,7 @@ def errors_of(kv: SlotKV, slots: int, most_tokens: int, source: Source = made_ro
                 output=output, query=query[of], key=k, value=v, pool=held.pool, table=table, windows=held.windows,
                 window_table=held.window_table.expand(size, -1).contiguous(),
                 lengths=held.lengths.expand(size).contiguous(), phases=phases, tile_phases=tile, workspace=kv.space,
-                scale=scale, flush=1))
+                scale=scale))
             apart.append(_error(output, expected[of]))
         made.append((f"{size} sequences", torch.stack(apart).amax()))
     return made
@@ -150,11 +150,13 @@ def _by_chunk(ours: PagedKV, theirs: PagedKV, rows: CheckRows, tokens: int,
 
 
 def _stepped(cache: PagedKV, tokens: int) -> Held:
-    """The storage with room for one more token, after the token that it pushes out of the window."""
+    """The storage with room for one more token. The token that it pushes out of the window is written into its page
+    again, as steps write theirs."""
     cache.advance(1)
     length = torch.tensor([tokens + 1], dtype=torch.int32, device=cache.code.device)
     held = dataclasses.replace(cache.held(), lengths=length)
-    cache.tiers.flush_tokens(held, cache.bad)
+    left = (length - cache.code.recent).clamp(min=0)
+    cache.tiers.flush_tokens(dataclasses.replace(held, lengths=left), cache.bad)
     return held
 
 
@@ -166,4 +168,4 @@ def _expected(held: Held, rows: CheckRows, code: LayerCode, scale: float) -> tor
             for name in ("table", "window_table", "lengths")}
     key, value = (r[-1:].float().expand(size, -1, -1) for r in (rows.key, rows.value))
     return reference.step_output(code.view(**vars(held) | many, query=query, key=key, value=value,
-                                           phases=code.phases(), scale=scale, flush=1)).flatten(1, 2)
+                                           phases=code.phases(), scale=scale)).flatten(1, 2)

@@ -58,9 +58,9 @@ def _check(bundle: Bundle, settings: Settings) -> None:
         raise InputError(f"requests share prefixes, which needs a sink of whole blocks of {PAGE_TOKENS} tokens, and "
                          f"the bundle has {bundle.sink}; fit with --windows 64,256, or pass "
                          f"{settings.no_sharing_option}")
-    if settings.proposed > 0 and settings.proposed >= bundle.recent:
-        raise InputError(f"{settings.proposed} speculated tokens do not fit into the bundle's recent window of "
-                         f"{bundle.recent} tokens; speculate fewer, or fit with a longer window (--windows)")
+    if settings.proposed >= bundle.recent:
+        raise InputError(f"steps of up to {1 + settings.proposed} tokens do not fit into the bundle's recent window of "
+                         f"{bundle.recent}; speculate fewer, or fit with a longer window (--windows)")
     folder = settings.checkpoint() if bundle.fingerprint else None
     check_geometry(bundle, settings.text.num_hidden_layers, settings.kv_heads, settings.head_size,
                    checkpoint_fingerprint(folder) if folder else None)

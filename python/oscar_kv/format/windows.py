@@ -11,11 +11,10 @@ from .page_layout import PAGE_TOKENS
 Tokens = TypeVar("Tokens", int, torch.Tensor)  # of a sequence, or lengths of many
 
 
-def quantized_end(tokens: Tokens, sink: int, recent: int, flush: int) -> Tokens:
+def quantized_end(tokens: Tokens, sink: int, recent: int) -> Tokens:
     """Tokens [sink, end) of a sequence of `tokens` tokens are read as codes."""
-    leaving = tokens - sink - recent
-    leaving = leaving.clamp(min=0) if isinstance(leaving, torch.Tensor) else max(0, leaving)
-    return sink + leaving // flush * flush
+    end = tokens - recent
+    return end.clamp(min=sink) if isinstance(end, torch.Tensor) else max(sink, end)
 
 
 def sink_pages(sink: int) -> int:
@@ -23,27 +22,25 @@ def sink_pages(sink: int) -> int:
     return -(-sink // PAGE_TOKENS)
 
 
-def ring_pages(recent: int, flush: int) -> int:
-    """Window pages for the last tokens of a sequence."""
-    return -(-(recent + flush + RING_SLACK) // PAGE_TOKENS)
+def ring_pages(recent: int, new: int) -> int:
+    """Window pages for the last tokens of a sequence, and for as many new ones in a step or to be taken back."""
+    return -(-(recent + new + RING_SLACK) // PAGE_TOKENS)
 
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
-    """The windows of a layer. write_through: every token has a code in its block's page, and tokens in the windows are
-    also BF16."""
+    """The windows of a layer. Every token after the sink has a code in its page; tokens in the windows are also
+    BF16."""
     sink: int
     recent: int
-    flush: int
     ring_pages: int
-    write_through: bool = False
 
     @property
     def sink_pages(self) -> int:
         return sink_pages(self.sink)
 
     def quantized_end(self, tokens: Tokens) -> Tokens:
-        return quantized_end(tokens, self.sink, self.recent, self.flush)
+        return quantized_end(tokens, self.sink, self.recent)
 
     def window_column(self, position: int) -> int:
         """The column in a row of window_table; the slot is position mod 64."""

@@ -24,7 +24,6 @@ from ..files.foreign_files import FileName, is_folder
 from ..files.rope_settings import check_rope
 from ..format.bundle import Bundle, check_geometry, load_bundle
 from ..format.manifest import Layer, Side, left_out_layers
-from ..format.page_layout import PAGE_TOKENS
 from . import cache_use
 from .adapters import check_adapters, warn_of_adapters
 from .attached import Attached
@@ -248,12 +247,10 @@ def _directory(model: Any, checkpoint: FileName | None, fingerprints: tuple[str,
 
 
 def prepare(model: Any, bundle: Bundle | FileName, *, checkpoint: FileName | None = None, max_tokens: int | None = None,
-            flush: int = 1, graphs: bool | None = None) -> Attached:
+            graphs: bool | None = None) -> Attached:
     """Checks that a bundle fits the model, without changing the model. Returns the argument of activate(); arguments
     as in attach()."""
     model = unwrapped(model)
-    if not (isinstance(flush, int) and 1 <= flush <= PAGE_TOKENS):
-        raise InputError(f"flush is {flush!r}, expected 1 to {PAGE_TOKENS}")
     if max_tokens is not None and (isinstance(max_tokens, bool) or not isinstance(max_tokens, numbers.Integral)
                                    or not 1 <= max_tokens <= MOST_TOKENS):
         raise InputError(f"max_tokens is {quoted(repr(max_tokens))}, expected a whole number from 1 to {MOST_TOKENS:,}")
@@ -281,7 +278,7 @@ def prepare(model: Any, bundle: Bundle | FileName, *, checkpoint: FileName | Non
         if code is not None and place != code.device:
             raise InputError(f"layer {reader} is on {place} and reads the cache of layer {source} on {code.device}; "
                              "load the model on one device")
-    attached = Attached(bundle, codes, modules, max_tokens, flush, model.config, sources)
+    attached = Attached(bundle, codes, modules, max_tokens, model.config, sources)
     attached.graphs = _recorder(model, attached, graphs)
     _warn_of_reference(attached, _group(model))
     warn_of_adapters(model)
@@ -319,7 +316,7 @@ def activate(model: Any, attached: Attached) -> Any:
 
 
 def attach(model: Any, bundle: Bundle | FileName, *, checkpoint: FileName | None = None, max_tokens: int | None = None,
-           flush: int = 1, graphs: bool | None = None) -> Any:
+           graphs: bool | None = None) -> Any:
     """From now on, generate(), pipelines and chat of `model` use the 2-bit cache of `bundle`. `model` may be wrapped
     by peft, torch.compile, DataParallel or accelerate. InputError if a generate() would bypass the cache.
 
@@ -327,13 +324,10 @@ def attach(model: Any, bundle: Bundle | FileName, *, checkpoint: FileName | None
     checkpoint: the directory that the model was loaded from, if its name does not lead to it; its fingerprint must
     equal the bundle's.
     max_tokens: refuse longer sequences before they start.
-    flush: number of tokens that leave the BF16 window together, 1 as in oscar-verify. Larger groups cost a little
-    memory and are faster.
     graphs: record steps of one token as a CUDA graph and replay them. None: if possible; True: InputError if not
     possible; False: never.
     InputError if the bundle does not fit. Returns the model."""
-    return activate(model, prepare(model, bundle, checkpoint=checkpoint, max_tokens=max_tokens, flush=flush,
-                                   graphs=graphs))
+    return activate(model, prepare(model, bundle, checkpoint=checkpoint, max_tokens=max_tokens, graphs=graphs))
 
 
 def detach(model: Any) -> Any:

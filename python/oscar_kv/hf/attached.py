@@ -29,21 +29,21 @@ class Attached:
     states. sources: which earlier layer's cache the last layers read, which have no codes."""
 
     def __init__(self, bundle: Bundle, codes: Sequence[LayerCode | None], modules: Mapping[int, nn.Module],
-                 max_tokens: int | None, flush: int, config: Any = None, sources: Mapping[int, int] = {}) -> None:
+                 max_tokens: int | None, config: Any = None, sources: Mapping[int, int] = {}) -> None:
         """modules: attention modules by layer."""
         self.bundle, self.codes, self.config, self.sources = bundle, list(codes), config, sources
         self.modules: weakref.WeakSet[Any] = weakref.WeakSet(modules.values())
         cap = None if config is None else getattr(config.get_text_config(decoder=True), "attn_logit_softcapping", None)
         self.rules = {index: rule_of(module, cap=cap) for index, module in modules.items()}  # without their windows
-        self.max_tokens, self.flush = max_tokens, flush
+        self.max_tokens = max_tokens
         self.graphs: Any = None         # graphs.Recorder if steps are recorded
         self.implementation = None      # the model's own, while it is active
         self.own: dict[str, Any] = {}   # methods that the instance had before; None: only its class has one
         self.hook: Any = None           # of the model's forward
         self.call: tuple[Any, list[int]] | None = None  # OscarCache and its columns before the running generate()
         self.warned = False         # about a forward of many tokens
-        coded = None if max_tokens is None else max(0, max_tokens - bundle.sink - bundle.recent)
+        coded = None if max_tokens is None else max(0, max_tokens - bundle.sink)
         self.most_pages = None if coded is None else -(-coded // PAGE_TOKENS)
 
     def tiers(self, code: LayerCode) -> Tiers:
-        return Tiers(code, self.flush)
+        return Tiers(code)

@@ -63,7 +63,7 @@ class OscarLayer(CacheLayerMixin):
                              f"{layer.kv_heads} of {layer.head_dim}; the cache belongs to another model")
         if key_states.dtype not in (torch.bfloat16, torch.float32):
             raise InputError(f"layer {self.index}: keys are {key_states.dtype}, expected bfloat16 or float32")
-        self._kv = PagedKV(self.code, self.owner.table(batch), self.owner.attached.flush)
+        self._kv = PagedKV(self.code, self.owner.table(batch))
         self.kv.make_room(self.owner.room)
         self.is_initialized = True
 

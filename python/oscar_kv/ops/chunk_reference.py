@@ -6,7 +6,6 @@ import torch
 
 from ..format.page_layout import PAGE_TOKENS
 from ..format.window_layout import element_places
-from ..format.windows import sink_pages
 from . import reference, table_checks
 from .tables import CODES, NEW, WINDOW
 from .view import StepView
@@ -96,24 +95,6 @@ def new_rows(a: StepView) -> None:
     coded = (page >= 0).nonzero().flatten()
     if len(coded) > 0:
         reference.write_encoded(a, page[coded], (slot + i)[coded], rows[0][coded], rows[1][coded])
-
-
-def quantize_windows(a: StepView) -> None:
-    if table_checks.enabled():
-        table_checks.check_shapes("quantize_windows", runs=(a.runs, (None, 5)))
-        reference.check_writes("quantize_windows", a)
-        table_checks.check_window_runs("quantize_windows", a.runs, a.window_table, len(a.pool), len(a.windows), a.sink)
-    runs = a.runs.long()
-    run, i = _tokens(runs[:, 1])
-    if len(run) == 0:
-        return
-    first, _, page, slot, _ = runs[run].unbind(1)
-    sinks = sink_pages(a.sink)
-    ring = (a.window_table.shape[1] - sinks) * PAGE_TOKENS
-    sequence, at = first // ring, (first % ring + i) % ring
-    pages = a.window_table[sequence, sinks + at // PAGE_TOKENS].long()
-    rows = [a.windows[index] for index in _window_index(a.windows, pages, at % PAGE_TOKENS)]
-    reference.write_encoded(a, page, slot + i, *rows)
 
 
 def merge_outputs(out: torch.Tensor, lse: torch.Tensor, part: torch.Tensor, part_lse: torch.Tensor) -> None:

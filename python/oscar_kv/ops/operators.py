@@ -133,13 +133,12 @@ append_tokens = _declare(
     "Tensor",
     reference.append_tokens, _append_fake)
 
-# Writes the tokens that leave the windows into pages, for sequences that have just received one token (lengths counts
-# it).
+# Writes the newest token of each sequence (lengths counts it) from its window into its page.
 flush_tokens = _declare(
     "flush_tokens",
     "(Tensor(a!) pool, Tensor windows, Tensor window_table, Tensor table, Tensor lengths, Tensor key_sigma, Tensor "
-    "value_sigma, Tensor key_clip, Tensor value_clip, Tensor(b!) bad, int sink, int recent, int flush, bool search, "
-    "int[] key_code, int[] value_code) -> ()",
+    "value_sigma, Tensor key_clip, Tensor value_clip, Tensor(b!) bad, int sink, bool search, int[] key_code, int[] "
+    "value_code) -> ()",
     reference.flush_tokens, _nothing)
 
 
@@ -157,19 +156,19 @@ decode_attention = _declare(
     "decode_attention",
     "(Tensor query, Tensor pool, Tensor table, Tensor windows, Tensor window_table, Tensor lengths, Tensor key_sigma, "
     "Tensor value_sigma, Tensor? turned, Tensor? phases, Tensor? tile_phases, Tensor(a!) workspace, float scale, int "
-    "sink, int recent, int flush, int window, bool want_lse, int[] key_code, int[] value_code) -> (Tensor, Tensor)",
+    "sink, int recent, int window, bool want_lse, int[] key_code, int[] value_code) -> (Tensor, Tensor)",
     reference.decode_attention, _decode_fake)
 
 # A step of a serving engine. The newest row of each sequence, query [B, Hq, d], key and value [B, Hkv, d], enters its
 # window, then attends to the three tiers. Writes the model's output [B, Hq, d], 0 for a sequence of length 0. The
-# caller must first flush the tokens that leave the windows (flush_tokens(), flush_layers()). Arguments as in the
-# operators above; output_matrix, value_mean: for outputs.
+# caller writes the new tokens into pages afterwards (flush_tokens(), flush_layers()). Arguments as in the operators
+# above; output_matrix, value_mean: for outputs.
 step_tokens = _declare(
     "step_tokens",
     "(Tensor(a!) output, Tensor query, Tensor key, Tensor value, Tensor pool, Tensor table, Tensor(b!) windows, "
     "Tensor window_table, Tensor lengths, Tensor query_matrix, Tensor key_matrix, Tensor value_matrix, Tensor "
     "output_matrix, Tensor? key_mean, Tensor? value_mean, Tensor? phases, Tensor? tile_phases, Tensor key_sigma, "
-    "Tensor value_sigma, Tensor(c!) workspace, float scale, int sink, int recent, int flush, int[] key_code, int[] "
+    "Tensor value_sigma, Tensor(c!) workspace, float scale, int sink, int recent, int[] key_code, int[] "
     "value_code) -> ()",
     reference.step_tokens, _nothing)
 
@@ -178,7 +177,7 @@ def _no_layers(a: StepView) -> NoReturn:
     raise RuntimeError("oscar_kv::flush_layers: the CUDA operators are not loaded; flush_tokens serves one layer")
 
 
-SIDE_BYTES = 256  # kLeavingSideBytes of kernels/quantize/leaving_tokens.h
+SIDE_BYTES = 256  # kNewestSideBytes of kernels/quantize/newest_tokens.h
 
 # Writes the descriptors of one layer, sides [2, SIDE_BYTES] uint8 on the CPU. They hold addresses, so pool, windows and
 # the other tensors must not move. bad [2]: as in quantize_rows. Returns the layer's `words` of flush_layers.
@@ -188,12 +187,12 @@ describe_layer = _declare(
     "value_clip, Tensor bad, int[] key_code, int[] value_code) -> int",
     _no_layers, lambda a: 0)
 
-# flush_tokens with flush = 1 for layers of any codes, in one launch. sides [2 L, SIDE_BYTES]: describe_layer() of all
+# flush_tokens for layers of any codes, in one launch. sides [2 L, SIDE_BYTES]: describe_layer() of all
 # layers, on the device; words: the most of them.
 flush_layers = _declare(
     "flush_layers",
     "(Tensor lengths, Tensor table, Tensor window_table, Tensor sides, int words, int kv_heads, int head_dim, int "
-    "sink, int recent, bool search) -> ()",
+    "sink, bool search) -> ()",
     _no_layers, _nothing)
 
 
@@ -231,14 +230,6 @@ new_rows = _declare(
     "value_matrix, Tensor? key_mean, Tensor? value_mean, Tensor? phases, Tensor key_sigma, Tensor value_sigma, Tensor "
     "key_clip, Tensor value_clip, Tensor(c!) bad, bool search, int[] key_code, int[] value_code) -> ()",
     chunk_reference.new_rows, _nothing)
-
-# Writes tokens of the window rings into pages. runs [R, 5] (tables.RUN): the first row is 64 ring pages times the row
-# of window_table, plus the slot in the ring.
-quantize_windows = _declare(
-    "quantize_windows",
-    "(Tensor(a!) pool, Tensor windows, Tensor window_table, Tensor runs, Tensor key_sigma, Tensor value_sigma, Tensor "
-    "key_clip, Tensor value_clip, Tensor(b!) bad, int sink, bool search, int[] key_code, int[] value_code) -> ()",
-    chunk_reference.quantize_windows, _nothing)
 
 # Merges another part of a softmax into out [N, H, d] with log-sum-exp [H, N] FP32.
 merge_outputs = _declare("merge_outputs", "(Tensor(a!) out, Tensor(b!) lse, Tensor part, Tensor part_lse) -> ()",

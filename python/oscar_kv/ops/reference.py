@@ -171,13 +171,11 @@ def flush_tokens(a: StepView) -> None:
     if table_checks.enabled():
         check_writes("flush_tokens", a)
         table_checks.check_step("flush_tokens", a.lengths, a.window_table, len(a.windows), a.sink, a.table, len(a.pool),
-                                a.recent, a.flush, flushing=True)
-    lengths = a.lengths.long()
-    begin, end = (quantized_end(n.clamp(min=0), a.sink, a.recent, a.flush) for n in (lengths - 1, lengths))
-    leaving = [(b, p) for b, (first, last) in enumerate(zip(begin.tolist(), end.tolist())) for p in range(first, last)]
-    if not leaving:
+                                newest_only=True)
+    sequence = (a.lengths > a.sink).nonzero().flatten()
+    if len(sequence) == 0:
         return
-    sequence, position = torch.tensor(leaving, device=a.pool.device).unbind(1)
+    position = a.lengths[sequence].long() - 1
     rows = window_layout(a.windows, a.window_table, a.sink).rows(a.windows, a.window_table, sequence, position)
     body = position - a.sink
     write_encoded(a, a.table[sequence, body // PAGE_TOKENS].long(), body % PAGE_TOKENS, *rows)
@@ -246,10 +244,10 @@ def attention(a: StepView, positions: torch.Tensor, ends: torch.Tensor, rule: Ru
 def decode_attention(a: StepView) -> tuple[torch.Tensor, torch.Tensor]:
     if table_checks.enabled():
         table_checks.check_step("decode_attention", a.lengths, a.window_table, len(a.windows), a.sink, a.table,
-                                len(a.pool), a.recent, a.flush, 0 if a.phases is None else len(a.phases))
+                                len(a.pool), a.recent, 0 if a.phases is None else len(a.phases))
     lengths = a.lengths.long()
     positions = (lengths - 1)[:, None].expand(-1, a.query.shape[2])
-    ends = quantized_end(lengths, a.sink, a.recent, a.flush)
+    ends = quantized_end(lengths, a.sink, a.recent)
     output, lse = attention(a.but(query=a.query.float(), lengths=lengths), positions, ends, Rule(a.window))
     return output, lse if a.want_lse else lse.new_empty(0)
 

@@ -39,19 +39,15 @@ def layout_unsupported(layer_code: Layer) -> str | None:
     return None
 
 
-def flush_unsupported(flush: int) -> str | None:
-    return f"kernels flush powers of two, not {flush} tokens" if flush & (flush - 1) else None
-
-
-def step_unsupported(layer_code: Layer, flush: int) -> str | None:
+def step_unsupported(layer_code: Layer) -> str | None:
     """Why a step of one token in this layer cannot append and flush with kernels, or None."""
-    return shape_unsupported(layer_code.key.code.head_dim) or flush_unsupported(flush)
+    return shape_unsupported(layer_code.key.code.head_dim)
 
 
-def decode_unsupported(layer_code: Layer, flush: int, group: int, window_pages: int) -> str | None:
+def decode_unsupported(layer_code: Layer, group: int, window_pages: int) -> str | None:
     """Why the kernel does not support decode attention over this layer, or None. group: query heads per KV head."""
     code, transform = layer_code.key.code, layer_code.transform
-    reason = shape_unsupported(code.head_dim, group) or layout_unsupported(layer_code) or flush_unsupported(flush)
+    reason = shape_unsupported(code.head_dim, group) or layout_unsupported(layer_code)
     if reason is not None:
         return reason
     if transform.rotated_mean and code.layout != ROTATED_MEAN:

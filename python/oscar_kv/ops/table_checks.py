@@ -65,44 +65,41 @@ def _ids(mask: torch.Tensor, ids: torch.Tensor, limit: int, name: str, of: str) 
 
 
 def check_step(op: str, lengths: torch.Tensor, window_table: torch.Tensor, window_pages: int, sink: int,
-               table: torch.Tensor | None = None, pages: int = 0, recent: int = 0, flush: int = 1, positions: int = 0,
-               newest_only: bool = False, flushing: bool = False) -> None:
+               table: torch.Tensor | None = None, pages: int = 0, recent: int = 0, positions: int = 0,
+               newest_only: bool = False) -> None:
     """lengths [B] with the newest token; window_table [B, W] of a pool of window_pages; table [B, P] of a pool of
-    pages, where codes are read; positions: of phases, 0 for none; newest_only: only the newest token's window is
-    written; flushing: the tokens that leave the windows are still in them. RuntimeError names what is wrong, op in
-    front."""
+    pages, where codes are read; positions: of phases, 0 for none; newest_only: of the windows only the
+    newest token's place is used. RuntimeError names what is wrong, op in front."""
     first_pages = sink_pages(sink)
-    if (min(sink, recent) < 0 or flush < 1 or lengths.dim() != 1 or window_table.dim() != 2
+    if (min(sink, recent) < 0 or lengths.dim() != 1 or window_table.dim() != 2
             or len(window_table) != len(lengths)):
-        _refuse(op, f"sink, recent and flush are {sink}, {recent}, {flush}, lengths {list(lengths.shape)}, "
-                f"window_table {list(window_table.shape)}; expected numbers of at least 0, 0, 1, and tables of the "
-                "same sequences")
+        _refuse(op, f"sink and recent are {sink} and {recent}, lengths {list(lengths.shape)}, window_table "
+                f"{list(window_table.shape)}; expected numbers of at least 0, and tables of the same sequences")
     if table is not None and (table.dim() != 2 or len(table) != len(lengths)):
         _refuse(op, f"table is {list(table.shape)}, expected a row for each of {len(lengths)} sequences")
     ring_pages = window_table.shape[1] - first_pages
     if ring_pages < 1:
         _refuse(op, f"window_table has {window_table.shape[1]} pages for a sequence, expected {first_pages} of the "
                 "sink and at least one of the ring")
-    held = 1 if newest_only else recent + flush - (0 if flushing else 1)
+    held = 1 if newest_only else recent
     if held > ring_pages * PAGE_TOKENS:
         _refuse(op, f"the ring of {ring_pages} pages is too short for {held} tokens")
     if len(lengths) == 0:
         return
     n, device = lengths.long(), lengths.device
 
-    end = quantized_end(n, sink, recent, flush)
+    end = quantized_end(n, sink, recent)
     faults = [(n < 0, lambda b: f"the length of sequence {b} is {int(n[b])}, expected 0 or more")]
     if positions > 0:
         faults.append((n > positions, lambda b: f"sequence {b} has positions up to {int(n[b])}, and phases have "
                        f"{positions}"))
-    if table is not None and not newest_only:
+    if table is not None:
         needed = -(-(end - sink) // PAGE_TOKENS)
         faults.append((needed > table.shape[1], lambda b: f"sequence {b} has codes in {int(needed[b])} pages, and its "
                        f"table has {table.shape[1]}"))
         used = torch.arange(table.shape[1], device=device) < needed[:, None]
         faults.append(_ids(used & ((table < 0) | (table >= pages)), table, pages, "page", "sequence"))
-    first = n - 1 if newest_only else torch.maximum(quantized_end(n - 1, sink, recent, flush) if flushing else end,
-                                                    torch.full_like(n, sink))
+    first = n - 1 if newest_only else end
     block, last = first // PAGE_TOKENS, (n - 1) // PAGE_TOKENS  # of tokens in the ring
     column = torch.arange(window_table.shape[1], device=device)[None]
     of_sink = column < first_pages
@@ -166,32 +163,6 @@ def check_runs(op: str, runs: torch.Tensor, rows: int | None, pages: int) -> Non
         faults.append(_rows(held, "run", first, count, rows))
     faults += [_page(held, "run", page, pages), *_positions(held, "run", position, count, 0)]
     _first_fault(op, faults if rows is None else [*faults, _shared(held, page)])
-
-
-def check_window_runs(op: str, runs: torch.Tensor, window_table: torch.Tensor, pages: int, window_pages: int,
-                      sink: int) -> None:
-    """Runs of operators.quantize_windows: of tokens in the rings of sequences."""
-    first_pages = sink_pages(sink)
-    ring_pages = window_table.shape[1] - first_pages
-    if sink < 0 or ring_pages < 1:
-        _refuse(op, f"sink is {sink}, and window_table has {window_table.shape[1]} pages for a sequence; expected a "
-                "ring behind the sink")
-    first, count, page, slot, position = runs.long().unbind(1)
-    ring, held = ring_pages * PAGE_TOKENS, count != 0
-    rows = len(window_table) * ring
-    check_runs(op, torch.stack([torch.zeros_like(first), count, page, slot, position], dim=1), None, pages)
-    _first_fault(op, [(held & ((first < 0) | (first >= rows)), _rows(held, "run", first, count, rows)[1]),
-                      _shared(held, page)])
-    # A run of at most 64 tokens lies in one page of the ring, or in two.
-    sequence, at = first.clamp(0, max(rows - 1, 0)) // ring, first % ring
-    columns = torch.stack([at, (at + count - 1) % ring], dim=1) // PAGE_TOKENS + first_pages
-    ids = window_table[sequence[:, None], columns] if len(window_table) else columns
-
-    def sentence(r: int) -> str:
-        i = int(((ids[r] < 0) | (ids[r] >= window_pages)).nonzero()[0])
-        return f"window page {int(columns[r, i])} of run {r} is {int(ids[r, i])}, expected 0 to {window_pages - 1}"
-
-    _first_fault(op, [(held & ((ids < 0) | (ids >= window_pages)).any(dim=1), sentence)])
 
 
 def check_new_runs(op: str, runs: torch.Tensor, rows: int, pages: int, window_pages: int, positions: int = 0) -> None:

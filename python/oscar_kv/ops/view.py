@@ -39,7 +39,6 @@ class StepView:
     scale: float
     sink: int
     recent: int
-    flush: int
     window: int  # sliding window, 0 for none
     search: bool
     want_lse: bool

@@ -52,7 +52,7 @@ class Steps:
         self.calls, self.scale, shared = [], caches[0].code.layer.head_dim ** -0.5, []
         for kv in caches:
             code, made = kv.code, rows(kv.code, kv.group, tokens + 1)
-            cache = PagedKV(code, PageTable(1), 1)
+            cache = PagedKV(code, PageTable(1))
             cache.append(made.key[:tokens], made.value[:tokens], [tokens])
             held = self_check._stepped(cache, tokens)
             expected = self_check._expected(held, made, code, self.scale)
@@ -64,7 +64,7 @@ class Steps:
             self.calls.append((code, dict(output=output, query=query[of], key=k, value=v, pool=held.pool, table=table, windows=held.windows,
                                           window_table=held.window_table.expand(size, -1).contiguous(),
                                           lengths=held.lengths.expand(size).contiguous(), phases=code.phases(), tile_phases=code.tile_phases(True),
-                                          workspace=kv.space, scale=self.scale, flush=1), expected[of]))
+                                          workspace=kv.space, scale=self.scale), expected[of]))
             shared.append(kv.space.data_ptr())
         assert len(set(shared)) == 1, "the layers do not share one workspace"
 

@@ -4,7 +4,7 @@ which are those of 0.32. vLLM owns the pages, in blocks of 64 tokens and the lay
 backend."""
 import dataclasses
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -63,7 +63,7 @@ def layer_index(name: str) -> int:
 class OscarBackend(AttentionBackend):
     supported_dtypes = [torch.bfloat16]
     supported_kv_cache_dtypes = [CACHE_DTYPE]
-    forward_includes_kv_cache_update = True  # a chunk attends to its past before its tokens push others out of the ring
+    forward_includes_kv_cache_update = True  # a chunk attends to its past before its tokens overwrite the ring's oldest
 
     @staticmethod
     def get_name() -> str:
@@ -174,8 +174,8 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
         self.serving.restore(self.layers, rows)  # before the forward, which may be a graph replay
         if not self.by_places:
             return plan.metadata
-        return OscarMetadata(rows, {places: self._placed(rows, places, self._step_flush(places, layers))
-                                    for places, layers in self.by_places.items()})
+        return OscarMetadata(rows, {places: self._placed(rows, places, self.step_flush(places))
+                                    for places in self.by_places})
 
     def _other_blocks(self, plan: "Plan | None", common: Any) -> Rows | None:
         """The rows of a group of layers whose pass another group has planned, if all requests have equally many tokens:
@@ -224,22 +224,19 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
             steps = dataclasses.replace(steps, table=own)
         return dataclasses.replace(rows, table=table, steps=steps, flush=flush, works={})
 
-    def shared_flush(self) -> StepFlush | None:
-        """The StepFlush of all layers with vLLM's page numbers whose builders share this one's rows."""
-        held = self._flush.get(None)
-        if held is not None and len(held.layers) == sum(len(one.direct) for one in self.members) and held.still():
-            return held.flush
-        return self._bind(None, {i: one.names[i] for one in self.members for i in one.direct})
-
-    def _step_flush(self, places: Places, indices: Sequence[int]) -> StepFlush | None:
+    def step_flush(self, places: Places | None) -> StepFlush | None:
+        """The StepFlush of this builder's layers with these places; None: of all layers with vLLM's page numbers whose
+        builders share this one's rows. Made when vLLM's memory is bound to the layers, and again when the memory
+        changes, because graphs are first recorded for a trial."""
         held = self._flush.get(places)
-        if held is not None and held.still():
+        count = len(self.by_places[places]) if places is not None else sum(len(one.direct) for one in self.members)
+        if held is not None and len(held.layers) == count and held.still():
             return held.flush
-        return self._bind(places, {i: self.names[i] for i in indices})
+        return self._bind(places, {i: self.names[i] for i in self.by_places[places]} if places is not None else
+                          {i: one.names[i] for one in self.members for i in one.direct})
 
     def _bind(self, places: Places | None, names: Mapping[int, str]) -> StepFlush | None:
-        """Made when vLLM's memory is bound to the layers, and again when the memory changes, because graphs are
-        first recorded for a trial. names: {layer index: vLLM's name}."""
+        """names: {layer index: vLLM's name}."""
         if not self.table.on_cuda or not names:
             return None
         context = self.vllm_config.compilation_config.static_forward_context
@@ -279,7 +276,7 @@ class Plan:
             first.members.append(builder)
         elif builder is not first:  # known before, so the first one has counted its layers
             return self.rows
-        self.rows.flush = first.shared_flush()
+        self.rows.flush = first.step_flush(None)
         return self.rows
 
 

@@ -1,6 +1,6 @@
-// Quantizes the tokens that leave the BF16 windows of all layers in a step of single tokens, in one launch, whatever
-// the layers' codes. A sequence of n tokens, of which one is new, gives token n - 1 - recent to its page if that token
-// is behind the sink. CPU reference: flush_tokens() of python/oscar_kv, layer by layer.
+// Quantizes the newest token of each sequence in all layers of a step, in one launch, whatever the layers' codes. The
+// token is read from the BF16 windows; a token of the sink gets no codes. CPU reference: flush_tokens() of
+// python/oscar_kv, layer by layer.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,8 +13,8 @@ namespace oscar::kernels {
 
 // Keys or values of one layer. All pointers are device pointers; fields as in QuantizePagesParams. Its size is fixed,
 // because callers keep arrays of it as bytes.
-inline constexpr int kLeavingSideBytes = 256;
-struct alignas(kLeavingSideBytes) LeavingSide {
+inline constexpr int kNewestSideBytes = 256;
+struct alignas(kNewestSideBytes) NewestSide {
   SideLayout layout;
   std::uint8_t* pages;
   const std::uint8_t* windows;
@@ -25,25 +25,25 @@ struct alignas(kLeavingSideBytes) LeavingSide {
   bool value_side;
 };
 
-static_assert(sizeof(LeavingSide) == kLeavingSideBytes);
+static_assert(sizeof(NewestSide) == kNewestSideBytes);
 
 // R sequences. All layers have the same KV heads, head size and places in table and windows.
-struct LeavingTokensParams {
-  const LeavingSide* sides;          // [side_count]; sides without codes are skipped
+struct NewestTokensParams {
+  const NewestSide* sides;           // [side_count]; sides without codes are skipped
   const std::int32_t* lengths;       // [R] tokens with the new one; 0: the sequence is skipped
   const std::int32_t* page_table;    // [R, max_pages]
   const std::int32_t* window_table;  // [R, sink_pages + ring_pages]
   std::int32_t side_count, batch, max_pages, kv_heads, head_dim;
-  std::int32_t sink, recent, sink_pages, ring_pages;  // ring_pages * 64 > recent
-  std::int32_t most_words;                            // leaving_words() of the sides: the most
-  QuantizeEncoder encoder;                            // kMinMax or kSearch
+  std::int32_t sink, sink_pages, ring_pages;
+  std::int32_t most_words;  // newest_words() of the sides: the most
+  QuantizeEncoder encoder;  // kMinMax or kSearch
 };
 
 // Words of shared memory for the codes of a side.
-std::int32_t leaving_words(const SideLayout& side);
+std::int32_t newest_words(const SideLayout& side);
 
 // cudaErrorInvalidValue for a head size other than 64, 128 and 256. Allocates nothing, does not synchronize, may be
 // captured. Two sequences may not share a page.
-cudaError_t leaving_tokens(const LeavingTokensParams& params, cudaStream_t stream);
+cudaError_t newest_tokens(const NewestTokensParams& params, cudaStream_t stream);
 
 }  // namespace oscar::kernels
