@@ -13,6 +13,9 @@ SOURCE_DIR = pathlib.Path(os.environ.get("OSCAR_SOURCE_DIR", pathlib.Path(__file
 BUILD_DIR = pathlib.Path(os.environ.get("OSCAR_BUILD_DIR", SOURCE_DIR / "build"))
 SAMPLES = SOURCE_DIR / "sample_data"
 GOLDEN = SAMPLES / "golden"
+# Before torch is imported. On some processors MKL sums a row otherwise in a matrix of another height, so that a row between two codes gets one
+# code in a chunk and the other in the whole text.
+os.environ.setdefault("MKL_CBWR", "COMPATIBLE")
 os.environ.setdefault("OSCAR_KV_CHECK_TABLES", "1")  # every operator looks at its tables; 0 in the environment leaves that out
 PACKAGE_PATH = "" if os.environ.get("OSCAR_KV_INSTALLED") else str(SOURCE_DIR / "python")  # PYTHONPATH of processes that tests start
 if PACKAGE_PATH:
