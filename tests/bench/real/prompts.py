@@ -14,6 +14,8 @@ CALLS, CALL_TOKENS = 40, (8000, 30000)  # sessions to go on with, and their toke
 
 
 def chat(tokenizer, content):
+    if tokenizer.chat_template is None:
+        return tokenizer(content + "\n")["input_ids"]
     text = tokenizer.apply_chat_template([{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True)
     return tokenizer(text, add_special_tokens=False)["input_ids"]
 
