@@ -1,6 +1,7 @@
 """python -m oscar_kv MODEL BUNDLE: generates with the 2-bit cache of a bundle and again with the BF16 cache, and
 reports the size of both. It checks on any machine that a bundle and a model fit together; oscar-verify measures
 the quality."""
+
 import argparse
 import functools
 import sys
@@ -25,8 +26,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     text.add_argument("--prompt", metavar="TEXT")
     text.add_argument("--prompt-file", metavar="FILE", help="UTF-8 text")
     parser.add_argument("--prompt-tokens", type=int, default=1024, metavar="N", help="the first N of it (default 1024)")
-    parser.add_argument("--max-new-tokens", type=int, default=32, metavar="N",
-                        help="to generate, greedily (default 32)")
+    parser.add_argument(
+        "--max-new-tokens", type=int, default=32, metavar="N", help="to generate, greedily (default 32)"
+    )
     parser.add_argument("--device", default="cpu", help="of the model (default cpu; the reference was not run on GPUs)")
     options = parser.parse_args(arguments)
     for name in ("prompt_tokens", "max_new_tokens"):
@@ -38,6 +40,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error("--prompt is not UTF-8; pass text in UTF-8")
     try:
         import torch
+
         torch.device(options.device)
     except RuntimeError:
         parser.error(f"--device {quoted(options.device)} is no device of torch, expected cpu, cuda or cuda:N")
@@ -46,10 +49,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def check_device(name: str) -> None:
     import torch
+
     device = torch.device(name)
     if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
-        raise EnvironmentFault(f"--device {name}: torch finds {torch.cuda.device_count()} GPUs; choose cpu, or a "
-                               "machine with a GPU")
+        raise EnvironmentFault(
+            f"--device {name}: torch finds {torch.cuda.device_count()} GPUs; choose cpu, or a machine with a GPU"
+        )
     if device.type not in ("cpu", "cuda"):
         raise EnvironmentFault(f"--device {name}: oscar-kv was run on cpu and cuda only; choose one of them")
 
@@ -77,6 +82,7 @@ def of_transformers(name: str, load: Callable[[], Any]) -> Any:
 def bf16_bytes(model: Any, tokens: int) -> int:
     """For the layers in the 2-bit cache."""
     from .hf.attach import geometry, kept_layers
+
     layers, kv_heads, head_dim = geometry(model)
     layers -= len(kept_layers(model.config.get_text_config(decoder=True)))
     return 2 * 2 * layers * kv_heads * head_dim * tokens
@@ -95,6 +101,7 @@ def run(options: argparse.Namespace) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
+
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     check_device(options.device)
@@ -107,24 +114,30 @@ def run(options: argparse.Namespace) -> None:
     tell(f"reading {quoted(options.model)}")
     model = of_transformers(options.model, loaded)
     model = model.to(options.device).eval()
-    ids = tokenizer(text, return_tensors="pt").input_ids[:, :options.prompt_tokens].to(model.device)
+    ids = tokenizer(text, return_tensors="pt").input_ids[:, : options.prompt_tokens].to(model.device)
     if ids.shape[1] == 0:
         raise InputError("the prompt has no tokens; pass a longer one")
-    greedy = dict(do_sample=False, max_new_tokens=options.max_new_tokens, attention_mask=torch.ones_like(ids),
-                  pad_token_id=tokenizer.pad_token_id or tokenizer.eos_token_id or 0)
+    greedy = dict(
+        do_sample=False,
+        max_new_tokens=options.max_new_tokens,
+        attention_mask=torch.ones_like(ids),
+        pad_token_id=tokenizer.pad_token_id or tokenizer.eos_token_id or 0,
+    )
     tell(f"{ids.shape[1]:,} tokens of prompt; generating {options.max_new_tokens} with the BF16 cache")
-    base = model.generate(ids, **greedy)[0, ids.shape[1]:].tolist()
+    base = model.generate(ids, **greedy)[0, ids.shape[1] :].tolist()
     attach(model, bundle)
     cache = new_cache(model)
     tell(f"generating {options.max_new_tokens} with the 2-bit cache")
-    answer = model.generate(ids, past_key_values=cache, **greedy)[0, ids.shape[1]:].tolist()
+    answer = model.generate(ids, past_key_values=cache, **greedy)[0, ids.shape[1] :].tolist()
     detach(model)
     held, full = cache.nbytes, bf16_bytes(model, cache.get_seq_length())
     same = next((i for i, (a, b) in enumerate(zip(answer, base)) if a != b), min(len(answer), len(base)))
     for name, made in (("BF16", base), ("2-bit", answer)):
         print(f"with the {name} cache: {shown(tokenizer.decode(made))}")
-    print(f"KV cache of {cache.get_seq_length():,} tokens: {held:,} bytes; the BF16 cache has {full:,} bytes, "
-          f"{full / held:.2f} times the size")
+    print(
+        f"KV cache of {cache.get_seq_length():,} tokens: {held:,} bytes; the BF16 cache has {full:,} bytes, "
+        f"{full / held:.2f} times the size"
+    )
     print(f"the first {same} of {len(answer)} generated tokens are those of the BF16 cache")
 
 

@@ -1,6 +1,7 @@
 """The four commands from Python: each function runs the executable and returns its --json output. Options are the
 command's (docs/oscar-*.md of the toolchain) with underscores: fit("bundle", model=DIR, prompts="a.jsonl",
 far_pairs="64,256"). True gives an option without a value, False and None omit it, and a list repeats it."""
+
 import os
 import shutil
 import subprocess
@@ -22,8 +23,10 @@ def _executable(name: str) -> str:
     beside = os.path.dirname(sys.executable)  # of a virtual environment that is not activated
     found = shutil.which(name, path=folder) if folder else shutil.which(name) or shutil.which(name, path=beside)
     if found is None:
-        raise EnvironmentFault(f"{name} is not in {folder or 'PATH'}; install the toolchain, or name the folder of "
-                               f"its commands in {FOLDER_VARIABLE}")
+        raise EnvironmentFault(
+            f"{name} is not in {folder or 'PATH'}; install the toolchain, or name the folder of "
+            f"its commands in {FOLDER_VARIABLE}"
+        )
     return found
 
 
@@ -45,15 +48,17 @@ def _place(path: FileName) -> str:
     return os.path.join(".", path) if path.startswith("-") else path
 
 
-def _run(command: str, places: Iterable[FileName], options: Mapping[str, Any],
-         codes: tuple[int, ...] = (0,)) -> dict[str, Any]:
+def _run(
+    command: str, places: Iterable[FileName], options: Mapping[str, Any], codes: tuple[int, ...] = (0,)
+) -> dict[str, Any]:
     """Returns the JSON output of the command. Progress and warnings go to sys.stderr immediately."""
     words = [_executable(command), *map(_place, places), *_words(options), "--json"]
     try:
         running = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     except OSError as error:
         raise EnvironmentFault(
-            f"{words[0]} cannot be run ({error.strerror}); install the toolchain for this machine") from None
+            f"{words[0]} cannot be run ({error.strerror}); install the toolchain for this machine"
+        ) from None
     output, progress = running.stdout, running.stderr
     assert output is not None and progress is not None  # pipes
     said = []
@@ -76,8 +81,10 @@ def _run(command: str, places: Iterable[FileName], options: Mapping[str, Any],
         follower.join()
     if code in codes:
         return parse_json(out, f"the result of {command}")
-    sentence = next((line.removeprefix("error: ").rstrip() for line in reversed(said) if line.startswith("error: ")),
-                    f"{command} ended with {code}")
+    sentence = next(
+        (line.removeprefix("error: ").rstrip() for line in reversed(said) if line.startswith("error: ")),
+        f"{command} ended with {code}",
+    )
     if code == USAGE:
         raise ValueError(sentence)
     if code == BAD_INPUT:

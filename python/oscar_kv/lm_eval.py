@@ -2,6 +2,7 @@
 command line) with the 2-bit cache of a bundle. The harness's model `hf` computes perplexity and multiple choice
 in one forward, which never reads a cache, so no cache quantizer changes those scores. Here such a forward runs in
 chunks through the cache."""
+
 import sys
 from typing import Any
 
@@ -33,8 +34,14 @@ class OscarLM(HFLM):
     chunk: tokens of a scoring forward. They see each other unquantized and earlier tokens as stored, so 1 equals
     decoding. Chunks that are not short relative to the BF16 window hide errors."""
 
-    def __init__(self, pretrained: Any, bundle: FileName | None = None, chunk: int = 4,
-                 checkpoint: FileName | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        pretrained: Any,
+        bundle: FileName | None = None,
+        chunk: int = 4,
+        checkpoint: FileName | None = None,
+        **options: Any,
+    ) -> None:
         if bundle is None:
             raise InputError(f"model {NAME} needs the folder of a bundle; add bundle=DIR to --model_args")
         if not (isinstance(chunk, int) and chunk >= 1):
@@ -47,8 +54,13 @@ class OscarLM(HFLM):
         """[B, T, V] logits of inps [B, T]. Padding is on the right and is not visible to scored tokens."""
         cache = new_cache(self.model)
         with torch.no_grad():
-            return torch.cat([self.model(part, use_cache=True, **{CACHE_NAME: cache}).logits
-                              for part in inps.split(self.chunk, dim=1)], dim=1)
+            return torch.cat(
+                [
+                    self.model(part, use_cache=True, **{CACHE_NAME: cache}).logits
+                    for part in inps.split(self.chunk, dim=1)
+                ],
+                dim=1,
+            )
 
 
 def main() -> int:

@@ -2,6 +2,7 @@
 2-bit cache, and prints one table. Needs a machine with vLLM, lm-evaluation-harness and a GPU. Each measurement
 runs one of their commands in a separate process; --dry-run prints the commands. With --url it only feeds the bundle's
 probe through a running vLLM server, which needs no data set."""
+
 import argparse
 import os
 import pathlib
@@ -30,24 +31,39 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = Parser(prog="python -m oscar_kv.serve_check", description=__doc__.split("\n\n")[0])
     parser.add_argument("model", help="directory or org/name, as vLLM takes it")
     parser.add_argument("bundle", help="bundle of oscar-fit for this model")
-    parser.add_argument("-o", "--output", default="serve_check", metavar="DIR", help="where results go (default "
-                        "serve_check)")
-    parser.add_argument("--max-model-len", type=int, default=16384, metavar="N", help="tokens of a request (default "
-                        "16384)")
+    parser.add_argument(
+        "-o", "--output", default="serve_check", metavar="DIR", help="where results go (default serve_check)"
+    )
+    parser.add_argument(
+        "--max-model-len", type=int, default=16384, metavar="N", help="tokens of a request (default 16384)"
+    )
     parser.add_argument("--tensor-parallel-size", type=int, default=1, metavar="N", help="GPUs (default 1)")
     parser.add_argument("--limit", type=int, metavar="N", help="questions of gsm8k (default all 1319)")
-    parser.add_argument("--input-len", type=int, metavar="N", help="of a request of the throughput runs "
-                        "(default 8192, or what --max-model-len leaves)")
+    parser.add_argument(
+        "--input-len",
+        type=int,
+        metavar="N",
+        help="of a request of the throughput runs (default 8192, or what --max-model-len leaves)",
+    )
     parser.add_argument("--output-len", type=int, default=256, metavar="N", help="likewise (default 256)")
-    parser.add_argument("--prefix-caching", action="store_true", help="with vLLM's prefix caching, in both runs; the "
-                        "bundle's sink must be whole blocks of 64")
-    parser.add_argument("--url", metavar="URL", help="vLLM server that serves MODEL with the bundle, http://HOST:PORT: "
-                        "only compares what it gives for the bundle's probe, at 1, 8 and 40 requests at once")
+    parser.add_argument(
+        "--prefix-caching",
+        action="store_true",
+        help="with vLLM's prefix caching, in both runs; the bundle's sink must be whole blocks of 64",
+    )
+    parser.add_argument(
+        "--url",
+        metavar="URL",
+        help="vLLM server that serves MODEL with the bundle, http://HOST:PORT: "
+        "only compares what it gives for the bundle's probe, at 1, 8 and 40 requests at once",
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the commands and end")
     options = parser.parse_args(arguments)
     if "," in options.model or options.model.startswith("-"):
-        parser.error(f"the model {quoted(options.model)} holds a comma or begins with '-', which the other tools "
-                     "would take for an option; name it by a link without one")
+        parser.error(
+            f"the model {quoted(options.model)} holds a comma or begins with '-', which the other tools "
+            "would take for an option; name it by a link without one"
+        )
     if options.input_len is None:
         options.input_len = max(1, min(8192, options.max_model_len - options.output_len))
     for name in ("max_model_len", "tensor_parallel_size", "limit", "input_len", "output_len"):
@@ -55,36 +71,94 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         if value is not None and value < 1:
             parser.error(f"--{name.replace('_', '-')} is {value}, expected at least 1")
     if options.input_len + options.output_len > options.max_model_len:
-        parser.error(f"--input-len and --output-len are {options.input_len + options.output_len} tokens, more than "
-                     f"--max-model-len ({options.max_model_len})")
+        parser.error(
+            f"--input-len and --output-len are {options.input_len + options.output_len} tokens, more than "
+            f"--max-model-len ({options.max_model_len})"
+        )
     return options
 
 
 def plan(options: argparse.Namespace) -> list[tuple[str, str, list[str], dict[str, str], pathlib.Path]]:
     """[(cache, measurement, command, environment, result)]: result is a file, or a folder that contains one."""
     steps, folder = [], pathlib.Path(options.output)
-    common = {"dtype": "bfloat16", "max_model_len": options.max_model_len,
-              "tensor_parallel_size": options.tensor_parallel_size, "enable_prefix_caching": options.prefix_caching}
+    common = {
+        "dtype": "bfloat16",
+        "max_model_len": options.max_model_len,
+        "tensor_parallel_size": options.tensor_parallel_size,
+        "enable_prefix_caching": options.prefix_caching,
+    }
     for cache in ("bf16", CACHE_DTYPE):
         ours = {} if cache == "bf16" else {"kv_cache_dtype": CACHE_DTYPE, "attention_backend": VLLM_BACKEND}
         environment = {} if cache == "bf16" else {BUNDLE_VARIABLE: str(pathlib.Path(options.bundle).resolve())}
         named = ",".join(f"{k}={v}" for k, v in {"pretrained": options.model, **common, **ours}.items())
         result = folder / cache / "gsm8k"
         limit = ["--limit", str(options.limit)] if options.limit else []
-        steps.append((cache, "gsm8k", [sys.executable, "-m", "lm_eval", "--model", "vllm", "--model_args", named,
-                                       "--tasks", "gsm8k", "--num_fewshot", "5", "--batch_size", "auto",
-                                       "--output_path", str(result), *limit], environment, result))
-        flags = ["--dtype", "bfloat16", "--max-model-len", str(options.max_model_len), "--tensor-parallel-size",
-                 str(options.tensor_parallel_size), "--enable-prefix-caching"
-                 if options.prefix_caching else "--no-enable-prefix-caching"]
+        steps.append(
+            (
+                cache,
+                "gsm8k",
+                [
+                    sys.executable,
+                    "-m",
+                    "lm_eval",
+                    "--model",
+                    "vllm",
+                    "--model_args",
+                    named,
+                    "--tasks",
+                    "gsm8k",
+                    "--num_fewshot",
+                    "5",
+                    "--batch_size",
+                    "auto",
+                    "--output_path",
+                    str(result),
+                    *limit,
+                ],
+                environment,
+                result,
+            )
+        )
+        flags = [
+            "--dtype",
+            "bfloat16",
+            "--max-model-len",
+            str(options.max_model_len),
+            "--tensor-parallel-size",
+            str(options.tensor_parallel_size),
+            "--enable-prefix-caching" if options.prefix_caching else "--no-enable-prefix-caching",
+        ]
         flags += [] if cache == "bf16" else ["--kv-cache-dtype", CACHE_DTYPE, "--attention-backend", VLLM_BACKEND]
         for batch in BATCHES:
             result = folder / cache / f"batch-{batch}.json"
-            steps.append((cache, f"batch {batch}", [
-                "vllm", "bench", "throughput", "--model", options.model, *flags, "--dataset-name", "random",
-                "--random-input-len", str(options.input_len), "--random-output-len", str(options.output_len),
-                "--num-prompts", str(4 * batch), "--max-num-seqs", str(batch), "--output-json", str(result)],
-                environment, result))
+            steps.append(
+                (
+                    cache,
+                    f"batch {batch}",
+                    [
+                        "vllm",
+                        "bench",
+                        "throughput",
+                        "--model",
+                        options.model,
+                        *flags,
+                        "--dataset-name",
+                        "random",
+                        "--random-input-len",
+                        str(options.input_len),
+                        "--random-output-len",
+                        str(options.output_len),
+                        "--num-prompts",
+                        str(4 * batch),
+                        "--max-num-seqs",
+                        str(batch),
+                        "--output-json",
+                        str(result),
+                    ],
+                    environment,
+                    result,
+                )
+            )
     return steps
 
 
@@ -92,8 +166,11 @@ def shell_word(text: str) -> str:
     """For a shell, and for a terminal: bytes that are no plain text become \\xNN, as in the commands."""
     if text.isprintable():
         return shlex.quote(text)
-    return "$'" + "".join(chr(b) if 0x20 <= b < 0x7F and b not in b"'\\" else f"\\x{b:02x}"
-                          for b in os.fsencode(text)) + "'"
+    return (
+        "$'"
+        + "".join(chr(b) if 0x20 <= b < 0x7F and b not in b"'\\" else f"\\x{b:02x}" for b in os.fsencode(text))
+        + "'"
+    )
 
 
 def shown(command: Sequence[str], environment: Mapping[str, str]) -> str:
@@ -105,8 +182,9 @@ def read_result(measurement: str, place: pathlib.Path) -> float:
     if measurement == "gsm8k":
         found = sorted(pathlib.Path(place).rglob("results_*.json"), key=lambda path: path.stat().st_mtime)
         if not found:
-            raise InputError(f"{place}: holds no results_*.json of lm-evaluation-harness; look at the output of its "
-                             "command")
+            raise InputError(
+                f"{place}: holds no results_*.json of lm-evaluation-harness; look at the output of its command"
+            )
         path, names = found[-1], ["results", "gsm8k", "exact_match,strict-match"]
     else:
         path, names = place, ["requests_per_second"]  # its tokens per second include prompts
@@ -126,8 +204,10 @@ def table(results: Mapping[tuple[str, str], float], options: argparse.Namespace)
     for batch in BATCHES:
         base, ours = (results[cache, f"batch {batch}"] for cache in ("bf16", CACHE_DTYPE))
         base, ours = options.output_len * base, options.output_len * ours
-        lines.append(f"| tokens written per second, {options.input_len} + {options.output_len}, batch {batch} | "
-                     f"{base:.1f} | {ours:.1f} | {ours / base if base else float('nan'):.2f} times |")
+        lines.append(
+            f"| tokens written per second, {options.input_len} + {options.output_len}, batch {batch} | "
+            f"{base:.1f} | {ours:.1f} | {ours / base if base else float('nan'):.2f} times |"
+        )
     return "\n".join(lines)
 
 
@@ -141,8 +221,9 @@ def run(options: argparse.Namespace) -> int:
         except OSError as error:
             raise InputError(f"{command[0]} cannot be run ({error}); install vllm==0.33.0 and lm_eval[vllm]") from None
         if done.returncode != 0:
-            raise InputError(f"{cache}, {measurement}: the command ended with {done.returncode}; its own output says "
-                             "why")
+            raise InputError(
+                f"{cache}, {measurement}: the command ended with {done.returncode}; its own output says why"
+            )
         results[cache, measurement] = read_result(measurement, place)
     print(table(results, options))
     lost = results["bf16", "gsm8k"] - results[CACHE_DTYPE, "gsm8k"]
@@ -167,18 +248,23 @@ def check(options: argparse.Namespace) -> int:
         raise InputError(f"{options.bundle}: holds no {NAME}, expected a bundle of oscar-fit")
     if options.url is not None:
         if _was_added(options.model, options.bundle):
-            raise InputError(f"{options.model}: was added to the bundle, whose probe is of the fitted checkpoint; "
-                             f"evaluate the server with: oscar-verify --served {options.url} --model {options.model} "
-                             "--text TEXT")
+            raise InputError(
+                f"{options.model}: was added to the bundle, whose probe is of the fitted checkpoint; "
+                f"evaluate the server with: oscar-verify --served {options.url} --model {options.model} "
+                "--text TEXT"
+            )
         if probe.compare(options.url, options.model, pathlib.Path(options.bundle)):
             return 0
-        print("the server's cache is further from BF16 than the bundle's: do not serve it, and report it",
-              file=sys.stderr)
+        print(
+            "the server's cache is further from BF16 than the bundle's: do not serve it, and report it", file=sys.stderr
+        )
         return WORSE_EXIT
     plugins = os.environ.get("VLLM_PLUGINS")
     if plugins is not None and "oscar_kv" not in plugins.split(","):
-        raise InputError(f"VLLM_PLUGINS is {quoted(plugins)} and leaves out oscar_kv, so that vLLM would not know the "
-                         f"cache type {CACHE_DTYPE}; add oscar_kv to it, or unset it")
+        raise InputError(
+            f"VLLM_PLUGINS is {quoted(plugins)} and leaves out oscar_kv, so that vLLM would not know the "
+            f"cache type {CACHE_DTYPE}; add oscar_kv to it, or unset it"
+        )
     if not options.dry_run:
         return run(options)
     for _, _, command, environment, _ in plan(options):

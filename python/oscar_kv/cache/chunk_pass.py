@@ -1,6 +1,7 @@
 """The chunks of a forward pass in one layer. All requests attend in one call of flash attention to their stored
 tokens and their own new rows; then the new rows enter the cache. Keys and values are in the model's basis. Stored
 rows are transformed back into one buffer. New rows are read in place if no request has earlier tokens."""
+
 import torch
 
 from ..ops import flash, operators
@@ -18,27 +19,47 @@ def room(kv_heads: int, head_dim: int, tokens: int) -> int:
 
 def _part(rows: torch.Tensor, one: Pass) -> torch.Tensor:
     """The rows of a pass, mostly all."""
-    return rows[one.begin:one.end] if one.end > 0 else rows
+    return rows[one.begin : one.end] if one.end > 0 else rows
 
 
-def _rows_of(layer_code: LayerCode, held: Held, one: Pass, key: torch.Tensor, value: torch.Tensor,
-             buffer: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+def _rows_of(
+    layer_code: LayerCode, held: Held, one: Pass, key: torch.Tensor, value: torch.Tensor, buffer: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values of a pass: gathered into the buffer, or the new rows themselves."""
     if one.device_tiles is None:
         return _part(key, one), _part(value, one)
     if buffer is None:
         buffer = key.new_empty((2, one.keys, *key.shape[1:]))
-    keys, values = buffer[:, :one.keys]
+    keys, values = buffer[:, : one.keys]
     key_back, value_back = layer_code.transform.products("key_back", "value_back")
-    layer_code.call(operators.past_rows, pool=held.pool, windows=held.windows, tiles=one.device_tiles, key=key,
-                    value=value, key_matrix=key_back, value_matrix=value_back, phases=layer_code.phases(), key_out=keys,
-                    value_out=values)
+    layer_code.call(
+        operators.past_rows,
+        pool=held.pool,
+        windows=held.windows,
+        tiles=one.device_tiles,
+        key=key,
+        value=value,
+        key_matrix=key_back,
+        value_matrix=value_back,
+        phases=layer_code.phases(),
+        key_out=keys,
+        value_out=values,
+    )
     return keys, values
 
 
-def attend(layer_code: LayerCode, held: Held, work: ChunkWork, query: torch.Tensor, key: torch.Tensor,
-           value: torch.Tensor, scale: float, out: torch.Tensor, buffer: torch.Tensor | None = None,
-           sinks: torch.Tensor | None = None) -> None:
+def attend(
+    layer_code: LayerCode,
+    held: Held,
+    work: ChunkWork,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scale: float,
+    out: torch.Tensor,
+    buffer: torch.Tensor | None = None,
+    sinks: torch.Tensor | None = None,
+) -> None:
     """query [N, Hq, d], key and value [N, Hkv, d] of the chunks of work (chunk_plan.ChunkWork); writes out [N, Hq,
     d]. buffer: from Shared.buffer(); None: separate memory in the keys' dtype. sinks: logits [Hq] or None."""
     lse = {}
@@ -46,21 +67,33 @@ def attend(layer_code: LayerCode, held: Held, work: ChunkWork, query: torch.Tens
         keys, values = _rows_of(layer_code, held, one, key, value, buffer)
         queries, place = _part(query, one), _part(out, one)
         if not one.merged:
-            lse[one.begin] = flash.attention(queries, keys, values, one, one.causal, scale, place,
-                                             layer_code.shared.flash)
+            lse[one.begin] = flash.attention(
+                queries, keys, values, one, one.causal, scale, place, layer_code.shared.flash
+            )
             continue
         part = torch.empty_like(place, memory_format=torch.contiguous_format)
         found = flash.attention(queries, keys, values, one, one.causal, scale, part, layer_code.shared.flash)
         operators.merge_outputs(place, lse[one.begin], part, found)
     if sinks is not None:  # they count once, over all parts
         for begin, found in lse.items():
-            place = out[begin:begin + found.shape[1]]
+            place = out[begin : begin + found.shape[1]]
             place.copy_(place.float() * torch.sigmoid(found.t() - sinks.detach().float()).unsqueeze(-1))
 
 
-def append(layer_code: LayerCode, held: Held, work: ChunkWork, key: torch.Tensor, value: torch.Tensor,
-           bad: torch.Tensor) -> None:
+def append(
+    layer_code: LayerCode, held: Held, work: ChunkWork, key: torch.Tensor, value: torch.Tensor, bad: torch.Tensor
+) -> None:
     """Writes the new rows into windows and pages."""
     forward = layer_code.transform.products("key_forward", "value_forward")
-    layer_code.call(operators.new_rows, pool=held.pool, windows=held.windows, bad=bad, key=key, value=value,
-                    runs=work.new, key_matrix=forward[0], value_matrix=forward[1], phases=layer_code.phases())
+    layer_code.call(
+        operators.new_rows,
+        pool=held.pool,
+        windows=held.windows,
+        bad=bad,
+        key=key,
+        value=value,
+        runs=work.new,
+        key_matrix=forward[0],
+        value_matrix=forward[1],
+        phases=layer_code.phases(),
+    )

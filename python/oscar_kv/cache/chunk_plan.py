@@ -1,6 +1,7 @@
 """The plan of a forward pass of a serving engine for requests with several new tokens (chunks). It says which rows
 flash attention reads, and where new rows go. The plan is made of integers, once on the host for all layers. It contains
 a few int32 tables that kernels read (kernels/chunks/)."""
+
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -15,22 +16,24 @@ from .packed import Packed
 @dataclasses.dataclass
 class Chunk:
     """A request with more than one new token."""
-    row: int     # row of the batch
-    first: int   # its first token among the batch's tokens
-    start: int   # earlier tokens
-    count: int   # new tokens
+
+    row: int  # row of the batch
+    first: int  # its first token among the batch's tokens
+    start: int  # earlier tokens
+    count: int  # new tokens
     # Where requests may begin with others' tokens (prefix_table.PrefixTable):
-    own: int = 0     # the first token that its request computes itself; earlier ones are read as codes
-    kept: int = -1   # first window page of the sink's copy, which its new tokens fill, too
+    own: int = 0  # the first token that its request computes itself; earlier ones are read as codes
+    kept: int = -1  # first window page of the sink's copy, which its new tokens fill, too
 
 
 @dataclasses.dataclass
 class Pass:
     """One call of flash attention. Tokens [begin, end) belong to the chunks, counted from the first chunk's first
     token. After move() both are 0: it takes the rows of the whole batch."""
+
     begin: int
     end: int
-    ends: list[int]     # [sequences + 1] start of each sequence's queries
+    ends: list[int]  # [sequences + 1] start of each sequence's queries
     key_ends: list[int]  # start of each sequence's keys
     # TILE entries with a batch row, and a place for `page`; None: the keys are the new rows themselves
     tiles: list[tuple[int, ...]] | None = None
@@ -68,8 +71,11 @@ def past_tiles(policy: Policy, chunk: Chunk, begin: int, end: int, out_row: int)
     position). place is a column of the page table or the window table."""
     coded = min(max(policy.quantized_end(chunk.start), chunk.own), chunk.start)
     made: list[tuple[int, ...]] = []
-    for first, last, kind, origin in ((0, policy.sink, WINDOW, 0), (policy.sink, coded, CODES, policy.sink),
-                                      (max(coded, policy.sink), chunk.start, WINDOW, 0)):
+    for first, last, kind, origin in (
+        (0, policy.sink, WINDOW, 0),
+        (policy.sink, coded, CODES, policy.sink),
+        (max(coded, policy.sink), chunk.start, WINDOW, 0),
+    ):
         for at, until in cut(max(first, begin), min(last, end, chunk.start), origin):
             place = (at - origin) // PAGE_TOKENS if kind == CODES else policy.window_column(at)
             made.append((kind, out_row + at - begin, until - at, chunk.row, place, (at - origin) % PAGE_TOKENS, at))
@@ -78,8 +84,10 @@ def past_tiles(policy: Policy, chunk: Chunk, begin: int, end: int, out_row: int)
 
 def new_tiles(chunk: Chunk, source: int, out_row: int) -> list[tuple[int, ...]]:
     """The chunk's own rows, starting at row `source` of the new ones."""
-    return [(NEW, out_row + at, until - at, chunk.row, source + at, 0, chunk.start + at)
-            for at, until in cut(0, chunk.count, 0)]
+    return [
+        (NEW, out_row + at, until - at, chunk.row, source + at, 0, chunk.start + at)
+        for at, until in cut(0, chunk.count, 0)
+    ]
 
 
 def _sums(counts: Iterable[int]) -> list[int]:
@@ -126,8 +134,18 @@ def plan_passes(policy: Policy, chunks: Sequence[Chunk], room: int) -> list[Pass
             made.append(Pass(begin, end, ends, ends, want_lse=True))
             for at in range(0, chunk.start, room):
                 until = min(at + room, chunk.start)
-                made.append(Pass(begin, end, ends, [0, until - at], past_tiles(policy, chunk, at, until, 0),
-                                 causal=False, merged=True, want_lse=True))
+                made.append(
+                    Pass(
+                        begin,
+                        end,
+                        ends,
+                        [0, until - at],
+                        past_tiles(policy, chunk, at, until, 0),
+                        causal=False,
+                        merged=True,
+                        want_lse=True,
+                    )
+                )
     close()
     return made
 
@@ -147,20 +165,37 @@ def new_runs(policy: Policy, chunks: Sequence[Chunk]) -> list[tuple[int, ...]]:
             both = end
         elif coded > c.start:
             both = min(end, coded + -coded % PAGE_TOKENS)
-        for first, last, paged, recent in ((0, policy.sink, False, True), (policy.sink, both, True, False),
-                                           (coded, both, False, True), (both, end, True, True)):
+        for first, last, paged, recent in (
+            (0, policy.sink, False, True),
+            (policy.sink, both, True, False),
+            (coded, both, False, True),
+            (both, end, True, True),
+        ):
             origin = policy.sink if paged else 0
             for at, until in cut(max(first, c.start), min(last, end), origin):
                 body = at - origin
-                made.append((c.first - base + at - c.start, until - at, c.row, body // PAGE_TOKENS if paged else -1,
-                             body % PAGE_TOKENS, at, policy.window_column(at) if recent else -1))
+                made.append(
+                    (
+                        c.first - base + at - c.start,
+                        until - at,
+                        c.row,
+                        body // PAGE_TOKENS if paged else -1,
+                        body % PAGE_TOKENS,
+                        at,
+                        policy.window_column(at) if recent else -1,
+                    )
+                )
     return made
 
 
 def kept_runs(policy: Policy, chunks: Sequence[Chunk]) -> list[tuple[int, ...]]:
     """Copies of new sinks: (first row, count, -1, slot, position, window page)."""
-    return [(c.first - chunks[0].first + at, until - at, -1, 0, at, c.kept + at // PAGE_TOKENS)
-            for c in chunks if c.kept >= 0 for at, until in cut(0, policy.sink, 0)]
+    return [
+        (c.first - chunks[0].first + at, until - at, -1, 0, at, c.kept + at // PAGE_TOKENS)
+        for c in chunks
+        if c.kept >= 0
+        for at, until in cut(0, policy.sink, 0)
+    ]
 
 
 class ChunkWork:
@@ -168,8 +203,9 @@ class ChunkWork:
     rows the plan counts. They are all of them (whole) if one pass covers the chunks, so that layers cut nothing; flash
     attention then leaves the rows of other requests as they are."""
 
-    def __init__(self, policy: Policy, chunks: Sequence[Chunk], room: int, table: torch.Tensor,
-                 window_table: torch.Tensor) -> None:
+    def __init__(
+        self, policy: Policy, chunks: Sequence[Chunk], room: int, table: torch.Tensor, window_table: torch.Tensor
+    ) -> None:
         device = table.device
         chunks = sorted(chunks, key=lambda c: c.first)
         tokens = [(c.first, c.first + c.count) for c in chunks]
@@ -189,15 +225,35 @@ class ChunkWork:
             self.passes[0].move(base)
         packed = Packed(table, window_table)
         written: list[tuple[int, ...]] = [
-            (first, count, packed.at(table, row, index) if index >= 0 else -1, slot, position,
-             packed.at(window_table, row, column) if column >= 0 else -1)
-            for first, count, row, index, slot, position, column in new_runs(policy, chunks)]
+            (
+                first,
+                count,
+                packed.at(table, row, index) if index >= 0 else -1,
+                slot,
+                position,
+                packed.at(window_table, row, column) if column >= 0 else -1,
+            )
+            for first, count, row, index, slot, position, column in new_runs(policy, chunks)
+        ]
         new = packed.put([(base + run[0], *run[1:]) for run in written + kept_runs(policy, chunks)], (2, 5))
         tables = {CODES: table, WINDOW: window_table}
-        tiles = [packed.put([(kind, out_row, count, packed.at(tables[kind], row, place) if kind in tables else place,
-                              slot, position)
-                             for kind, out_row, count, row, place, slot, position in p.tiles or []], (3,))
-                 for p in self.passes]
+        tiles = [
+            packed.put(
+                [
+                    (
+                        kind,
+                        out_row,
+                        count,
+                        packed.at(tables[kind], row, place) if kind in tables else place,
+                        slot,
+                        position,
+                    )
+                    for kind, out_row, count, row, place, slot, position in p.tiles or []
+                ],
+                (3,),
+            )
+            for p in self.passes
+        ]
         ends = [packed.put([p.ends, p.key_ends]) for p in self.passes]
         sent = packed.send(device)
         self.new = sent.take(new, 6)

@@ -1,4 +1,5 @@
 """Numbers of the device that the host reads without a wait."""
+
 from typing import Any
 
 import torch
@@ -9,8 +10,11 @@ class Later:
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._copied: Any = None
-        self._numbers = tensor.clone() if not tensor.is_cuda else torch.empty(
-            tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
+        self._numbers = (
+            tensor.clone()
+            if not tensor.is_cuda
+            else torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
+        )
         if tensor.is_cuda:
             self._numbers.copy_(tensor, non_blocking=True)
             self._copied = torch.cuda.Event()

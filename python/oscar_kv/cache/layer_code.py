@@ -1,4 +1,5 @@
 """What the caches of one layer share, and the operators' view of it."""
+
 import functools
 from typing import Any
 
@@ -17,20 +18,28 @@ from .transform import LayerTransform, Phases
 class LayerCode:
     """Shared by the caches of one layer: transform, codecs and page layout on one device."""
 
-    def __init__(self, bundle: Bundle, layer: Layer, phases: Phases | None = None, device: torch.device | str = "cpu",
-                 shared: Shared | None = None) -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        layer: Layer,
+        phases: Phases | None = None,
+        device: torch.device | str = "cpu",
+        shared: Shared | None = None,
+    ) -> None:
         """shared: of all layers of the model; None: this layer has its own."""
         self.layer, self.device, self.shared = layer, torch.device(device), shared or Shared()
         self.transform = LayerTransform(layer, phases).to(device)
-        self.key, self.value = (side_codec(layer, key, bundle.encoder, bundle.group).to(device)
-                                for key in (True, False))
+        self.key, self.value = (
+            side_codec(layer, key, bundle.encoder, bundle.group).to(device) for key in (True, False)
+        )
         self.clip = tuple(torch.tensor(c.clip, dtype=torch.float32, device=device) for c in (self.key, self.value))
         self.page_bytes = PageLayout(self.key.code, self.value.code).bytes
         self.numbers = (self.key.code.numbers(), self.value.code.numbers())
         self.sink, self.recent = bundle.sink, bundle.recent
         # None: kernels serve this layer's device, within the limits of ops/support.py.
-        self.without_kernels = (load.missing(self.device) if self.device.type == "cuda"
-                                else "the layer is not on a CUDA device")
+        self.without_kernels = (
+            load.missing(self.device) if self.device.type == "cuda" else "the layer is not on a CUDA device"
+        )
         self.encode_unsupported = self.without_kernels or code_unsupported(self.key.code)
 
     def phases(self) -> torch.Tensor | None:
@@ -46,12 +55,23 @@ class LayerCode:
         """Arguments of operators that the layer knows. Made once, because engines call several operators a layer in
         every step."""
         transform = self.transform
-        return dict(query_matrix=transform.query, key_matrix=transform.key_forward,
-                    value_matrix=transform.value_forward, output_matrix=transform.output, key_mean=transform.key_mean,
-                    value_mean=transform.value_mean, key_sigma=self.key.sigma, value_sigma=self.value.sigma,
-                    key_clip=self.clip[0], value_clip=self.clip[1], key_code=self.numbers[0],
-                    value_code=self.numbers[1], sink=self.sink, recent=self.recent,
-                    search=self.key.encoder == "search")
+        return dict(
+            query_matrix=transform.query,
+            key_matrix=transform.key_forward,
+            value_matrix=transform.value_forward,
+            output_matrix=transform.output,
+            key_mean=transform.key_mean,
+            value_mean=transform.value_mean,
+            key_sigma=self.key.sigma,
+            value_sigma=self.value.sigma,
+            key_clip=self.clip[0],
+            value_clip=self.clip[1],
+            key_code=self.numbers[0],
+            value_code=self.numbers[1],
+            sink=self.sink,
+            recent=self.recent,
+            search=self.key.encoder == "search",
+        )
 
     def call(self, operator: torch._ops.OpOverload, **more: Any) -> Any:
         """operators.run(operator, self.view(**more)) with less work on the host, which mixed steps of engines wait for:

@@ -1,5 +1,6 @@
 """Integer tables that the host plans and the device completes: some of their numbers are entries of tables that only
 the device knows, such as an engine's block table. All of them travel in one copy and are looked up together."""
+
 from collections.abc import Sequence
 
 import torch
@@ -50,7 +51,7 @@ class Packed:
         flat = sent[:size].int()
         if count > 0:
             known = torch.cat([table.reshape(-1) for table in self._held])
-            flat.index_copy_(0, sent[size:size + count], known.index_select(0, sent[size + count:]))
+            flat.index_copy_(0, sent[size : size + count], known.index_select(0, sent[size + count :]))
         return Sent(flat)
 
 
@@ -63,4 +64,4 @@ class Sent:
     def take(self, place: tuple[int, int], width: int) -> torch.Tensor | None:
         """The table [rows, width] int32 of a place; None without rows."""
         begin, rows = place
-        return self._flat[begin:begin + rows * width].view(rows, width) if rows > 0 else None
+        return self._flat[begin : begin + rows * width].view(rows, width) if rows > 0 else None

@@ -3,6 +3,7 @@ between as codes in pages of 64. No engine is imported here: an adapter provides
 table that all layers share.
 
 Letters: B sequences, Hkv KV heads, Hq query heads, d head size, T tokens."""
+
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,8 +33,10 @@ class PageTable:
     def reserve(self, sequence: int, count: int) -> list[int]:
         held = self.pages[sequence]
         if self.most_pages is not None and count > self.most_pages:
-            raise InputError(f"sequence {sequence} needs {count} pages of {PAGE_TOKENS} tokens, the page table has "
-                             f"{self.most_pages}; attach with a larger max_tokens")
+            raise InputError(
+                f"sequence {sequence} needs {count} pages of {PAGE_TOKENS} tokens, the page table has "
+                f"{self.most_pages}; attach with a larger max_tokens"
+            )
         while len(held) < count:
             held.append(self.used)
             self.used += 1
@@ -95,22 +98,26 @@ class PagedKV:
         was, table = self.windows, self.window_table
         self.tiers = Tiers(code, pages)
         self.windows = self.tiers.new_windows(self.batch)
-        self.window_table = torch.arange(self.batch * self.tiers.layout.pages, dtype=torch.int32,
-                                         device=code.device).view(self.batch, -1)
+        self.window_table = torch.arange(
+            self.batch * self.tiers.layout.pages, dtype=torch.int32, device=code.device
+        ).view(self.batch, -1)
         for b, (length, oldest) in enumerate(zip(self.lengths, self.oldest)):
             spans = [range(min(code.sink, length)), range(max(code.sink, oldest), length)]
             position = torch.tensor([p for span in spans for p in span], dtype=torch.int64, device=code.device)
             sequence = torch.full_like(position, b)
-            self.tiers.layout.write(self.windows, self.window_table, sequence, position,
-                                    *old.layout.rows(was, table, sequence, position))
+            self.tiers.layout.write(
+                self.windows, self.window_table, sequence, position, *old.layout.rows(was, table, sequence, position)
+            )
 
     def crop_refusal(self, lengths: Sequence[int]) -> str | None:
         """Why crop() cannot shorten the sequences to these lengths, or None."""
         for b, (length, oldest) in enumerate(zip(lengths, self.oldest)):
             if length > self.code.sink and self.quantized_end(length) < oldest and length < self.lengths[b]:
-                return (f"sequence {b} cannot go from {self.lengths[b]} back to {length} tokens, because its recent "
-                        f"window would begin at token {self.quantized_end(length)}, and BF16 copies are kept from "
-                        f"token {oldest} on")
+                return (
+                    f"sequence {b} cannot go from {self.lengths[b]} back to {length} tokens, because its recent "
+                    f"window would begin at token {self.quantized_end(length)}, and BF16 copies are kept from "
+                    f"token {oldest} on"
+                )
         return None
 
     def crop(self, lengths: Sequence[int]) -> None:
@@ -171,8 +178,15 @@ class PagedKV:
         return self.table.work(self.tiers.policy(), self._chunks(counts), room, self.window_table), room
 
     @torch.no_grad()
-    def attend_chunks(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, counts: Sequence[int],
-                      scale: float, sinks: torch.Tensor | None = None) -> torch.Tensor:
+    def attend_chunks(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        counts: Sequence[int],
+        scale: float,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """query [N, Hq, d], key and value [N, Hkv, d] of the model, after RoPE: counts[b] new tokens per sequence,
         concatenated, which attend to their sequence's tokens and to one another. append() must follow. Returns [N, Hq,
         d] in the queries' dtype."""
@@ -211,9 +225,11 @@ class PagedKV:
         for side, row in zip(("key", "value"), self.bad.tolist()):
             if row != operators.NO_FAULT:
                 self.bad.fill_(operators.NO_FAULT)
-                raise NumericalError(f"layer {self.code.layer.layer}, {side}: KV head "
-                                     f"{row % self.code.layer.kv_heads} of a row to be quantized holds a NaN or an "
-                                     "infinity; expected finite keys and values")
+                raise NumericalError(
+                    f"layer {self.code.layer.layer}, {side}: KV head "
+                    f"{row % self.code.layer.kv_heads} of a row to be quantized holds a NaN or an "
+                    "infinity; expected finite keys and values"
+                )
 
     def _reserve_pages(self, lengths: Sequence[int]) -> None:
         for b, n in enumerate(lengths):
@@ -226,7 +242,7 @@ class PagedKV:
         if pages <= self.pool.shape[0]:
             return
         more = torch.zeros((pages + pages // 8, *self.pool.shape[1:]), dtype=torch.uint8, device=self.pool.device)
-        more[:self.pool.shape[0]] = self.pool
+        more[: self.pool.shape[0]] = self.pool
         self.pool = more
 
     def reserve(self, tokens: int) -> None:
@@ -243,8 +259,14 @@ class PagedKV:
     def tensors(self) -> list[torch.Tensor]:
         """The tensors that step_on_device() reads and writes; a captured graph is valid while their addresses do not
         change."""
-        made = [self.pool, self.table.tensor(self.code.device), self.windows, self.window_table, self.device_lengths,
-                self.bad]
+        made = [
+            self.pool,
+            self.table.tensor(self.code.device),
+            self.windows,
+            self.window_table,
+            self.device_lengths,
+            self.bad,
+        ]
         return made + ([self.code.transform.phase_table(self.code.device)] if self.code.transform.rotated_mean else [])
 
     def count(self, tokens: int) -> None:
@@ -252,8 +274,9 @@ class PagedKV:
         self._grow_to([n + tokens for n in self.lengths])
 
     @torch.no_grad()
-    def step(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float,
-             rule: Rule = ALL) -> torch.Tensor:
+    def step(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float, rule: Rule = ALL
+    ) -> torch.Tensor:
         """Appends one new token of every sequence, query [B, Hq, 1, d], key and value [B, Hkv, 1, d], then attends.
         rule: rule.Rule of the layer. Returns output [B, Hq, 1, d] FP32."""
         if self.step_unsupported is not None:
@@ -269,8 +292,9 @@ class PagedKV:
         self._reserve_pages(self.lengths)
 
     @torch.no_grad()
-    def step_on_device(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float,
-                       rule: Rule = ALL) -> torch.Tensor:
+    def step_on_device(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float, rule: Rule = ALL
+    ) -> torch.Tensor:
         """The device's part of step(): no lasting allocation, no waiting; lengths are read and written on the
         device. After reserve() it may be captured into a CUDA graph; call advance() after the replays."""
         held = self.held()
@@ -279,8 +303,9 @@ class PagedKV:
         return self.tiers.step(held, query, key, value, scale, self.bad, rule).unsqueeze(2)
 
     @torch.no_grad()
-    def attend(self, query: torch.Tensor, scale: float, new: Sequence[int] | None = None,
-               rule: Rule = ALL) -> tuple[torch.Tensor, torch.Tensor]:
+    def attend(
+        self, query: torch.Tensor, scale: float, new: Sequence[int] | None = None, rule: Rule = ALL
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """query [B, Hq, T, d] of the model, after RoPE, attends to everything in the cache.
 
         new: None if the query belongs to the last appended token (T = 1). Otherwise the number of tokens per

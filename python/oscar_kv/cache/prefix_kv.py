@@ -3,6 +3,7 @@ after the sink have them, so a request can read the blocks of others as codes. W
 
 The sink of a request that begins with others' blocks is copied from the kept ones (prefix_table.py), because codes of a
 sink ruin every token after it."""
+
 import torch
 
 from ..files.errors import InputError
@@ -16,8 +17,10 @@ class PrefixKV(SlotKV):
 
     def __init__(self, code: LayerCode, slots: int, most_tokens: int, group: int, kept: int, most_new: int = 1) -> None:
         if code.sink % PAGE_TOKENS:
-            raise InputError(f"prefix caching needs a sink of whole blocks of {PAGE_TOKENS} tokens, the bundle has "
-                             f"{code.sink}; fit with --windows 64,256, or switch prefix caching off")
+            raise InputError(
+                f"prefix caching needs a sink of whole blocks of {PAGE_TOKENS} tokens, the bundle has "
+                f"{code.sink}; fit with --windows 64,256, or switch prefix caching off"
+            )
         self._kept = kept
         super().__init__(code, slots, most_tokens, group, most_new)
 

@@ -6,6 +6,7 @@ has a tag on the device: the request's first block. Such a request takes its sin
 finds none is refused. The engine's adapter offers only prefixes whose sinks are kept. It makes a request compute its
 last tokens itself (computed_tokens), at least a window of them in its first pass, so that steps of single tokens find a
 complete window of their own request. Nothing here waits for the device, but holds()."""
+
 from collections.abc import Callable, Sequence
 
 import torch
@@ -26,20 +27,30 @@ class PrefixTable(SlotTable):
     gets another request, 0 before the first; the others as in SlotTable. Tables of engines have the blocks of the sink;
     Rows.table begins after them."""
 
-    def __init__(self, slots: int, sink_pages: int, ring_pages: int, device: torch.device | str, kept: int, recent: int,
-                 request_of: Callable[[int], int], most_new: int = 1) -> None:
+    def __init__(
+        self,
+        slots: int,
+        sink_pages: int,
+        ring_pages: int,
+        device: torch.device | str,
+        kept: int,
+        recent: int,
+        request_of: Callable[[int], int],
+        most_new: int = 1,
+    ) -> None:
         super().__init__(slots, sink_pages + ring_pages, device, most_new)
         self.sink_pages, self.kept, self.recent, self._request_of = sink_pages, kept, recent, request_of
         device = self._lengths.device
         self._tags = torch.full((kept + 1,), NONE, dtype=torch.int32, device=device)  # the last one: discarded
         self._sink_of_slot = self._pages[:, :sink_pages].long()
         self._sink_kept = (slots + 1) * self.window_pages + torch.arange(kept * sink_pages, device=device).view(
-            kept, sink_pages)
+            kept, sink_pages
+        )
         self._faults = torch.zeros(2, dtype=torch.bool, device=device)  # a sink is lost; a block is not written yet
         self._noted: Later | None = None
         self._unread = False  # faults may have come after what is noted
         self._tagged: torch.cuda.Event | None = None  # after the last change of tags
-        self._next = 0        # the kept sink that goes next
+        self._next = 0  # the kept sink that goes next
         # {slot: (its request, the first token that this request computes itself)}
         self._known: dict[int, tuple[int, int]] = {}
 
@@ -48,23 +59,34 @@ class PrefixTable(SlotTable):
         which an engine may prepare on another stream than it asks here."""
         if self._tagged is not None:
             self._tagged.synchronize()
-        return bool((self._tags[:self.kept] == block).any())
+        return bool((self._tags[: self.kept] == block).any())
 
-    def rows(self, slots: Sequence[int] | torch.Tensor, starts: Sequence[int], counts: Sequence[int],
-             lengths: torch.Tensor, table: torch.Tensor, slot_mapping: torch.Tensor) -> Rows:
+    def rows(
+        self,
+        slots: Sequence[int] | torch.Tensor,
+        starts: Sequence[int],
+        counts: Sequence[int],
+        lengths: torch.Tensor,
+        table: torch.Tensor,
+        slot_mapping: torch.Tensor,
+    ) -> Rows:
         """As in SlotTable; in passes with new requests slots are on the host, and starts of these are read."""
         self._check()
         if table.shape[1] <= self.sink_pages:
-            raise InputError(f"block tables of {table.shape[1]} blocks have no room after the {self.sink_pages} of the "
-                             "sink; start the engine with a larger maximum length")
-        made = super().rows(slots, starts, counts, lengths, table[:, self.sink_pages:], slot_mapping)
+            raise InputError(
+                f"block tables of {table.shape[1]} blocks have no room after the {self.sink_pages} of the "
+                "sink; start the engine with a larger maximum length"
+            )
+        made = super().rows(slots, starts, counts, lengths, table[:, self.sink_pages :], slot_mapping)
         if not isinstance(slots, torch.Tensor):
             new = self._follow(made.chunks, slots, starts, counts)
             self._find(made, [c for c in made.chunks if c.row in new and c.start > 0], slots, table)
             self._begin(made.chunks, [b for b in new if starts[b] == 0], table)
         elif made.chunks:
-            raise InputError("the engine does not tell the slots of prompts on the host; this release is not one that "
-                             "oscar-kv was written for")
+            raise InputError(
+                "the engine does not tell the slots of prompts on the host; this release is not one that "
+                "oscar-kv was written for"
+            )
         return made
 
     def _check(self) -> None:
@@ -75,15 +97,20 @@ class PrefixTable(SlotTable):
             return
         (lost, unwritten), self._noted = self._noted.tolist(), None
         if lost:
-            raise InputError(f"a request began with {self.sink_pages * PAGE_TOKENS} tokens of another one that are no "
-                             "longer in BF16, which ruins its answer; this is a fault of oscar-kv, please report it, "
-                             "and switch prefix caching off")
+            raise InputError(
+                f"a request began with {self.sink_pages * PAGE_TOKENS} tokens of another one that are no "
+                "longer in BF16, which ruins its answer; this is a fault of oscar-kv, please report it, "
+                "and switch prefix caching off"
+            )
         if unwritten:
-            raise InputError("a request was given blocks that another request wrote in the same step, which oscar-kv "
-                             "does not follow; switch prefix caching off")
+            raise InputError(
+                "a request was given blocks that another request wrote in the same step, which oscar-kv "
+                "does not follow; switch prefix caching off"
+            )
 
-    def _follow(self, chunks: Sequence[Chunk], slots: Sequence[int], starts: Sequence[int],
-                counts: Sequence[int]) -> list[int]:
+    def _follow(
+        self, chunks: Sequence[Chunk], slots: Sequence[int], starts: Sequence[int], counts: Sequence[int]
+    ) -> list[int]:
         """The rows with new requests. Tells chunks which earlier tokens their requests have in their windows, and
         refuses a step of single tokens without a complete window."""
         new = []
@@ -98,9 +125,11 @@ class PrefixTable(SlotTable):
                 new.append(b)
             own = self._known[slot][1]
             if counts[b] <= self._steps.most_new and 0 < own <= starts[b] < own + self.recent - 1:
-                raise InputError(f"a request that began with {own} tokens of others has computed {starts[b] - own} "
-                                 f"when its first step of single tokens comes, and its window has {self.recent}; this "
-                                 "is a fault of oscar-kv, please report it, and switch prefix caching off")
+                raise InputError(
+                    f"a request that began with {own} tokens of others has computed {starts[b] - own} "
+                    f"when its first step of single tokens comes, and its window has {self.recent}; this "
+                    "is a fault of oscar-kv, please report it, and switch prefix caching off"
+                )
         for chunk in chunks:
             chunk.own = self._known.get(slots[chunk.row], (0, 0))[1]
         return new
@@ -109,20 +138,28 @@ class PrefixTable(SlotTable):
         """Sets made.sinks: the sinks of requests that begin with others' blocks, on their way to the slots."""
         if not found or self.sink_pages == 0:
             return
-        row, slot, start = sent([[c.row for c in found], [slots[c.row] for c in found], [c.start for c in found]],
-                                table.device)
-        same = self._tags[:self.kept] == table[:, 0][row][:, None]
+        row, slot, start = sent(
+            [[c.row for c in found], [slots[c.row] for c in found], [c.start for c in found]], table.device
+        )
+        same = self._tags[: self.kept] == table[:, 0][row][:, None]
         self._faults[0] |= (~same.any(1)).any()
         made.sinks = self._sink_of_slot[slot].flatten(), self._sink_kept[same.int().argmax(1)].flatten()
         self._check_written(made.chunks, row, start, table)
         self._unread = True
 
-    def _check_written(self, chunks: Sequence[Chunk], row: torch.Tensor, start: torch.Tensor,
-                       table: torch.Tensor) -> None:
+    def _check_written(
+        self, chunks: Sequence[Chunk], row: torch.Tensor, start: torch.Tensor, table: torch.Tensor
+    ) -> None:
         """Notes a request that reads blocks which a chunk of another writes in this pass: chunks attend before any
         token of the pass is written."""
-        writer, first, last = sent([[c.row for c in chunks], [c.start // PAGE_TOKENS for c in chunks],
-                                    [(c.start + c.count - 1) // PAGE_TOKENS for c in chunks]], table.device)
+        writer, first, last = sent(
+            [
+                [c.row for c in chunks],
+                [c.start // PAGE_TOKENS for c in chunks],
+                [(c.start + c.count - 1) // PAGE_TOKENS for c in chunks],
+            ],
+            table.device,
+        )
         column = torch.arange(table.shape[1], device=table.device)
         read = column < start[:, None] // PAGE_TOKENS
         written = (column >= first[:, None]) & (column <= last[:, None])
@@ -134,7 +171,7 @@ class PrefixTable(SlotTable):
         to a kept one, too."""
         if not rows or self.sink_pages == 0:
             return
-        kept = [c for c in chunks if c.start == 0 and c.count >= self.sink_pages * PAGE_TOKENS][:self.kept]
+        kept = [c for c in chunks if c.start == 0 and c.count >= self.sink_pages * PAGE_TOKENS][: self.kept]
         places = dict.fromkeys(rows, self.kept)
         for chunk in kept:
             places[chunk.row] = self._next

@@ -1,4 +1,5 @@
 """One forward pass of a serving engine, as its layers take it."""
+
 import dataclasses
 
 import torch
@@ -11,9 +12,10 @@ from .step_flush import StepFlush
 @dataclasses.dataclass
 class StepRows:
     """S tokens of R requests."""
+
     tokens: slice | torch.Tensor  # their places among the batch's tokens; [S] int64
-    lengths: torch.Tensor       # [S] int32 tokens of the request up to this one; 0: padding
-    table: torch.Tensor         # [S, P] int32
+    lengths: torch.Tensor  # [S] int32 tokens of the request up to this one; 0: padding
+    table: torch.Tensor  # [S, P] int32
     window_table: torch.Tensor  # [S, window pages of a slot] int32
     after: tuple[torch.Tensor, ...]  # for each new token of a request: [R] int32 lengths up to it; 0: it has none here
 
@@ -22,10 +24,11 @@ class StepRows:
 class Rows:
     """One forward pass over R requests (rows), some of them padding. The tensors belong to SlotTable, so that a
     captured graph finds the next batch at the same addresses."""
-    lengths: torch.Tensor       # [R] int32 tokens, including new ones; 0: padding
-    table: torch.Tensor         # [R, P] int32 blocks
+
+    lengths: torch.Tensor  # [R] int32 tokens, including new ones; 0: padding
+    table: torch.Tensor  # [R, P] int32 blocks
     window_table: torch.Tensor  # [R, window pages of a slot] int32
-    steps: StepRows | None = None   # of requests with few new tokens
+    steps: StepRows | None = None  # of requests with few new tokens
     chunks: tuple[Chunk, ...] = ()  # of the others
     # Window pages [F] and their sources [F] int64, for PrefixKV.restore() of all layers before the pass.
     sinks: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -48,7 +51,8 @@ class Rows:
 @dataclasses.dataclass
 class Batch:
     """New tokens of the requests in a pass, on the host."""
+
     counts: list[int]  # [R]
     firsts: list[int]  # [R] first token among the batch's tokens
-    few: list[int]     # requests that are no chunk; empty if `each` tells all
-    each: int | None   # tokens of every request, None if they differ or there are chunks
+    few: list[int]  # requests that are no chunk; empty if `each` tells all
+    each: int | None  # tokens of every request, None if they differ or there are chunks

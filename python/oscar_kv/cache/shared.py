@@ -1,5 +1,6 @@
 """What the layers of one model share, because those of a device run one after another: scratch memory, and the flash
 attention of the engine that runs them."""
+
 from collections.abc import Callable
 from typing import Any
 
@@ -29,12 +30,21 @@ class Shared:
         place = (device, kv_heads, head_dim)
         held = self._buffers.get(place)
         if held is None or held.shape[1] < rows:
-            held = self._buffers[place] = torch.empty((2, rows, kv_heads, head_dim), dtype=torch.bfloat16,
-                                                      device=device)
+            held = self._buffers[place] = torch.empty(
+                (2, rows, kv_heads, head_dim), dtype=torch.bfloat16, device=device
+            )
         return held
 
-    def space(self, device: torch.device, layer: Layer, rotated_mean: bool, group: int, rows: int, most_tokens: int,
-              window_pages: int) -> torch.Tensor:
+    def space(
+        self,
+        device: torch.device,
+        layer: Layer,
+        rotated_mean: bool,
+        group: int,
+        rows: int,
+        most_tokens: int,
+        window_pages: int,
+    ) -> torch.Tensor:
         """Workspace of a decode step of up to `rows` tokens, at an address that captured graphs keep.
         most_tokens: of a request."""
         queries = 0
@@ -47,8 +57,9 @@ class Shared:
             self._spaces[place] = torch.zeros(needed, dtype=torch.uint8, device=device)
         return self._spaces[place]
 
-    def workspace(self, like: torch.Tensor, head_dim: int, group: int, batch: int, kv_heads: int,
-                  queries: int = 0) -> torch.Tensor:
+    def workspace(
+        self, like: torch.Tensor, head_dim: int, group: int, batch: int, kv_heads: int, queries: int = 0
+    ) -> torch.Tensor:
         """Workspace of one decode_attention on the current stream, zeroed once and kept. queries: from
         support.page_queries() with rotated means, otherwise 0."""
         if not like.is_cuda:

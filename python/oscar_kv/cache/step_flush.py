@@ -1,5 +1,6 @@
 """Quantizes the new tokens of a step in all layers, with one launch for layers of any codes. It finds their pools,
 windows and codes through descriptors on the device, made once."""
+
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -13,6 +14,7 @@ from .tiers import Held
 
 class Layer(Protocol):
     """What is asked of slot_kv.SlotKV."""
+
     code: LayerCode
     policy: Policy
     windows: torch.Tensor
@@ -32,15 +34,21 @@ class StepFlush:
         for index in order:
             kv = caches[index]
             layer = kv.code.layer
-            by_shape.setdefault((layer.kv_heads, layer.head_dim, kv.code.key.encoder, kv.policy, kv.window_pages),
-                                []).append(index)
+            by_shape.setdefault(
+                (layer.kv_heads, layer.head_dim, kv.code.key.encoder, kv.policy, kv.window_pages), []
+            ).append(index)
         self.groups = []  # layers of one shape: one launch; (one of them, their descriptors, the most words)
         for indices in by_shape.values():
             sides, words = torch.zeros((len(indices), 2, operators.SIDE_BYTES), dtype=torch.uint8), 0
             for i, index in enumerate(indices):
                 kv, code = caches[index], caches[index].code
-                words = max(words, operators.run(operators.describe_layer, code.view(
-                    sides=sides[i], pool=pools[index], windows=kv.windows, bad=kv.bad)))
+                words = max(
+                    words,
+                    operators.run(
+                        operators.describe_layer,
+                        code.view(sides=sides[i], pool=pools[index], windows=kv.windows, bad=kv.bad),
+                    ),
+                )
             self.groups.append((kv, sides.flatten(0, 1).to(code.device), words))
         self.kept = [caches, pools]  # keeps the objects alive whose addresses are stored
         self.last = caches[order[-1]]
@@ -49,5 +57,14 @@ class StepFlush:
         """held: the storage, in any of the layers, of the rows with a new token."""
         for kv, sides, words in self.groups:
             layer = kv.code.layer
-            operators.flush_layers(held.lengths, held.table, held.window_table, sides, words, layer.kv_heads,
-                                   layer.head_dim, kv.code.sink, kv.code.key.encoder == "search")
+            operators.flush_layers(
+                held.lengths,
+                held.table,
+                held.window_table,
+                sides,
+                words,
+                layer.kv_heads,
+                layer.head_dim,
+                kv.code.sink,
+                kv.code.key.encoder == "search",
+            )

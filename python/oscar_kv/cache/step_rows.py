@@ -5,6 +5,7 @@ windows, and each row has its own length. So every token sees what it would see 
 The engine may take tokens back: the next pass of a request then starts before their end. Windows have room for most_new
 - 1 such tokens. All new tokens get codes; those that are taken back are written again by the next pass, before anything
 reads them as codes, because new tokens are no more than the recent window."""
+
 from collections.abc import Sequence
 
 import torch
@@ -44,8 +45,13 @@ class StepTables:
             to[:rows].view(requests, count, -1).copy_(of[:, None].expand(-1, count, -1))
         self._lengths[:rows] = lengths.flatten()
         self._after[:count, :requests] = lengths.t()
-        return StepRows(slice(0, rows), self._lengths[:rows], self._table[:rows], self._windows[:rows],
-                        tuple(self._after[i, :requests] for i in range(count)))
+        return StepRows(
+            slice(0, rows),
+            self._lengths[:rows],
+            self._table[:rows],
+            self._windows[:rows],
+            tuple(self._after[i, :requests] for i in range(count)),
+        )
 
     def mixed(self, made: Rows, counts: Sequence[int], firsts: Sequence[int], short: Sequence[int]) -> StepRows | None:
         """The requests `short` of a batch that has chunks, too. counts, firsts: new tokens of each request, and its
@@ -58,8 +64,13 @@ class StepTables:
             single = torch.nn.functional.pad(made.lengths[rows], (0, len(counts) - count))
             return StepRows(rows, made.lengths[rows], made.table[rows], made.window_table[rows], (single,))
         tokens = [firsts[b] + i for b in short for i in range(counts[b])]
-        row, back = sent([[b for b in short for _ in range(counts[b])],
-                          [counts[b] - 1 - i for b in short for i in range(counts[b])]], device)
+        row, back = sent(
+            [
+                [b for b in short for _ in range(counts[b])],
+                [counts[b] - 1 - i for b in short for i in range(counts[b])],
+            ],
+            device,
+        )
         few = sent([count if b in short else 0 for b, count in enumerate(counts)], device)
         most = max(counts[b] for b in short)
         held = made.lengths > 0

@@ -4,6 +4,7 @@ the recent window. The caller assigns pages and windows to sequences: PagedKV fo
 requests of a serving engine.
 
 Letters: B sequences, Hkv KV heads, Hq query heads, d head size, T tokens, N rows."""
+
 import dataclasses
 from collections.abc import Sequence
 
@@ -22,11 +23,12 @@ from .layer_code import LayerCode
 @dataclasses.dataclass
 class Held:
     """The storage of B sequences in one layer."""
-    pool: torch.Tensor          # [pages, Hkv, bytes] uint8
-    table: torch.Tensor         # [B, P] int32: entry i is the page with tokens from sink + 64 i on
-    windows: torch.Tensor       # [window pages, Hkv, 128 d] BF16
+
+    pool: torch.Tensor  # [pages, Hkv, bytes] uint8
+    table: torch.Tensor  # [B, P] int32: entry i is the page with tokens from sink + 64 i on
+    windows: torch.Tensor  # [window pages, Hkv, 128 d] BF16
     window_table: torch.Tensor  # [B, window pages of a sequence] int32
-    lengths: torch.Tensor       # [B] int32 tokens; 0: the sequence is skipped
+    lengths: torch.Tensor  # [B] int32 tokens; 0: the sequence is skipped
 
 
 class Tiers:
@@ -45,8 +47,11 @@ class Tiers:
         return torch.zeros(shape, dtype=torch.bfloat16, device=self.code.device)
 
     def decode_unsupported(self, group: int, rule: Rule = ALL) -> str | None:
-        return (self.code.without_kernels or support.decode_unsupported(self.code, group, self.layout.pages)
-                or support.rule_unsupported(rule))
+        return (
+            self.code.without_kernels
+            or support.decode_unsupported(self.code, group, self.layout.pages)
+            or support.rule_unsupported(rule)
+        )
 
     def quantized_end(self, tokens: Tokens) -> Tokens:
         """Tokens [sink, end) of a sequence of `tokens` tokens are codes."""
@@ -62,8 +67,15 @@ class Tiers:
         return -(-max(0, tokens - self.code.sink) // PAGE_TOKENS)
 
     @torch.no_grad()
-    def append(self, held: Held, starts: Sequence[int], counts: Sequence[int], key: torch.Tensor, value: torch.Tensor,
-               bad: torch.Tensor) -> None:
+    def append(
+        self,
+        held: Held,
+        starts: Sequence[int],
+        counts: Sequence[int],
+        key: torch.Tensor,
+        value: torch.Tensor,
+        bad: torch.Tensor,
+    ) -> None:
         """key, value: [N, Hkv, d] of the model, after RoPE: counts[b] new tokens after starts[b] of each sequence,
         concatenated. held.lengths is not read. bad: as in operators.quantize_rows."""
         device, transform, sink = self.code.device, self.code.transform, self.code.sink
@@ -81,20 +93,33 @@ class Tiers:
         ends = torch.tensor([n + c for n, c in zip(starts, counts)])[sequence]
         # A ring holds only the newest tokens: older ones of a long chunk are in the sink or codes.
         kept = ((positions < sink) | (positions >= self.quantized_end(ends))).nonzero().flatten()
-        self.layout.write(held.windows, held.window_table, sequence[kept].to(device), positions[kept].to(device),
-                          *(r[kept.to(device)] for r in rows))
+        self.layout.write(
+            held.windows,
+            held.window_table,
+            sequence[kept].to(device),
+            positions[kept].to(device),
+            *(r[kept.to(device)] for r in rows),
+        )
 
-    def _quantize(self, held: Held, runs: Sequence[tuple[int, ...]], rows: tuple[torch.Tensor, torch.Tensor],
-                  bad: torch.Tensor) -> None:
+    def _quantize(
+        self, held: Held, runs: Sequence[tuple[int, ...]], rows: tuple[torch.Tensor, torch.Tensor], bad: torch.Tensor
+    ) -> None:
         """Writes rows of keys and values into pages. runs: (first row, count, sequence, page of the sequence, first
         slot, first position)."""
         code, device = self.code, self.code.device
         first, count, sequence, index, slot, position = torch.tensor(runs, dtype=torch.int32).to(device).unbind(1)
         page = held.table[sequence.long(), index.long()]
         if code.encode_unsupported is None:
-            operators.run(operators.quantize_rows, code.view(
-                pool=held.pool, key=rows[0], value=rows[1], bad=bad,
-                runs=torch.stack([first, count, page, slot, position], dim=1)))
+            operators.run(
+                operators.quantize_rows,
+                code.view(
+                    pool=held.pool,
+                    key=rows[0],
+                    value=rows[1],
+                    bad=bad,
+                    runs=torch.stack([first, count, page, slot, position], dim=1),
+                ),
+            )
             return
         row, slots = (torch.cat([torch.arange(run[i], run[i] + run[1]) for run in runs]).to(device) for i in (0, 4))
         encoded: list[torch.Tensor] = []
@@ -103,13 +128,23 @@ class Tiers:
                 encoded += codec.encode(side[row].float())
             except NumericalError as error:
                 raise NumericalError(f"layer {code.layer.layer}, {'key' if codec.key else 'value'}: {error}") from None
-        operators.write_rows(held.pool, page.long().repeat_interleave(count, output_size=len(row)), slots, *encoded,
-                             *code.numbers)
+        operators.write_rows(
+            held.pool, page.long().repeat_interleave(count, output_size=len(row)), slots, *encoded, *code.numbers
+        )
 
     @torch.no_grad()
-    def step(self, held: Held, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float,
-             bad: torch.Tensor, rule: Rule = ALL, space: torch.Tensor | None = None,
-             flushes: bool = True) -> torch.Tensor:
+    def step(
+        self,
+        held: Held,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scale: float,
+        bad: torch.Tensor,
+        rule: Rule = ALL,
+        space: torch.Tensor | None = None,
+        flushes: bool = True,
+    ) -> torch.Tensor:
         """Appends one new token of every sequence, query [B, Hq, d], key and value [B, Hkv, d], then attends.
         held.lengths already counts it. Reads nothing back, and no tensor outlives the call, so it may be captured
         into a CUDA graph. flushes: false if the caller flushes. Returns output [B, Hq, d] FP32."""
@@ -120,8 +155,9 @@ class Tiers:
             key = key.float() - transform.mean_at((held.lengths - 1).clamp(min=0))
             query, value, mean = raw, value.float(), None
         heads = code.layer.kv_heads
-        coded = operators.run(operators.append_tokens, code.view(**vars(held), query=query, key=key, value=value,
-                                                                 key_mean=mean))
+        coded = operators.run(
+            operators.append_tokens, code.view(**vars(held), query=query, key=key, value=value, key_mean=mean)
+        )
         if flushes:
             self.flush_tokens(held, bad)
         coded = coded.view(coded.shape[0], heads, -1, coded.shape[-1])
@@ -143,34 +179,60 @@ class Tiers:
         shift = None if rule.cap else self.code.transform.shift(raw)
         return lse if shift is None else lse + shift * scale
 
-    def _by_reference(self, held: Held, coded: torch.Tensor, raw: torch.Tensor, positions: torch.Tensor, scale: float,
-                      rule: Rule) -> tuple[torch.Tensor, torch.Tensor]:
+    def _by_reference(
+        self, held: Held, coded: torch.Tensor, raw: torch.Tensor, positions: torch.Tensor, scale: float, rule: Rule
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """reference.attention of query rows [B, Hkv, R, d] at positions [B, R]."""
         code, transform, lengths = self.code, self.code.transform, held.lengths.long()
         turned, phases = transform.phase_queries(raw), code.phases()
-        view = code.view(**vars(held)).but(lengths=lengths, query=coded.float(), turned=turned, phases=phases,
-                                           scale=float(scale))
-        return reference.attention(view, positions, self.quantized_end(lengths), rule,
-                                   transform.shift(raw) if rule.cap else None)
+        view = code.view(**vars(held)).but(
+            lengths=lengths, query=coded.float(), turned=turned, phases=phases, scale=float(scale)
+        )
+        return reference.attention(
+            view, positions, self.quantized_end(lengths), rule, transform.shift(raw) if rule.cap else None
+        )
 
-    def decode(self, held: Held, coded: torch.Tensor, raw: torch.Tensor, scale: float, rule: Rule, want_lse: bool,
-               space: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    def decode(
+        self,
+        held: Held,
+        coded: torch.Tensor,
+        raw: torch.Tensor,
+        scale: float,
+        rule: Rule,
+        want_lse: bool,
+        space: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Decode attention of queries [B, Hkv, g, d] in the cache basis, without the rule's sinks; raw: the model's
         queries. space: the kernel's workspace, if the caller owns it."""
         code, group = self.code, raw.shape[2]
         if support.rule_unsupported(rule) is not None:
-            return self._by_reference(held, coded, raw, (held.lengths.long() - 1)[:, None].expand(-1, group), scale,
-                                      rule)
+            return self._by_reference(
+                held, coded, raw, (held.lengths.long() - 1)[:, None].expand(-1, group), scale, rule
+            )
         unsupported = self.decode_unsupported(group)
         turned = code.transform.phase_queries(raw)
         if unsupported is not None:
             space = torch.empty(0, dtype=torch.uint8, device=code.device)
         elif space is None:
-            space = code.shared.workspace(coded, coded.shape[-1], group, coded.shape[0], coded.shape[1],
-                                      0 if turned is None else support.page_queries(held.table, held.window_table))
-        view = code.view(**vars(held), query=coded, turned=turned, phases=code.phases(), workspace=space,
-                         tile_phases=code.tile_phases(unsupported is None), scale=float(scale),
-                         window=rule.window, want_lse=want_lse)
+            space = code.shared.workspace(
+                coded,
+                coded.shape[-1],
+                group,
+                coded.shape[0],
+                coded.shape[1],
+                0 if turned is None else support.page_queries(held.table, held.window_table),
+            )
+        view = code.view(
+            **vars(held),
+            query=coded,
+            turned=turned,
+            phases=code.phases(),
+            workspace=space,
+            tile_phases=code.tile_phases(unsupported is None),
+            scale=float(scale),
+            window=rule.window,
+            want_lse=want_lse,
+        )
         if not raw.is_cuda:
             return operators.run(operators.decode_attention, view)
         if unsupported is not None:
@@ -178,8 +240,9 @@ class Tiers:
         return operators.run(operators.decode_attention, view.but(query=coded.bfloat16()))
 
     @torch.no_grad()
-    def attend(self, held: Held, query: torch.Tensor, scale: float, new: Sequence[int] | None = None,
-               rule: Rule = ALL) -> tuple[torch.Tensor, torch.Tensor]:
+    def attend(
+        self, held: Held, query: torch.Tensor, scale: float, new: Sequence[int] | None = None, rule: Rule = ALL
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """query [B, Hq, T, d] of the model, after RoPE, attends to everything that the sequences hold.
 
         new: None if the query belongs to the last appended token (T = 1). Otherwise query i of sequence b has

@@ -1,5 +1,6 @@
 """Transforms rows and queries of one layer into the cache basis and back. Row vectors, FP32: x' = (x - mean)
 forward; q' = q back(key); o = o' back(value) + mean; logits gain <q, mean> scale."""
+
 import torch
 
 from ..format.manifest import Layer
@@ -88,8 +89,9 @@ class LayerTransform:
 
     def key_rows(self, k: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """k [T, Hkv, d], positions [T] -> BF16 rows of the cache."""
-        return operators.rotate_rows(k, self.mean_at(positions) if self.rotated_mean else self.key_mean,
-                                     self.key_forward)
+        return operators.rotate_rows(
+            k, self.mean_at(positions) if self.rotated_mean else self.key_mean, self.key_forward
+        )
 
     def value_rows(self, v: torch.Tensor) -> torch.Tensor:
         return operators.rotate_rows(v, self.value_mean, self.value_forward)

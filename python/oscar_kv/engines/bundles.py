@@ -1,6 +1,7 @@
 """Which bundle an engine serves: a folder, a repository in the Hugging Face cache (hf:ORG/NAME@REVISION), or, where
 none is named, the one that was fitted on the checkpoint, from the store or the cache. `auto` is the one that this
 module fits. Never uses the network, and never takes a bundle of another model."""
+
 import fcntl
 import logging
 import os
@@ -26,6 +27,7 @@ def store() -> pathlib.Path:
 
 def _hub_cache() -> pathlib.Path:
     from huggingface_hub.constants import HF_HUB_CACHE
+
     return pathlib.Path(HF_HUB_CACHE)
 
 
@@ -35,6 +37,7 @@ def named(text: str) -> pathlib.Path:
         return pathlib.Path(text)
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
+
     name, _, revision = text.removeprefix(HUB).partition("@")
     try:
         found = try_to_load_from_cache(name, NAME, revision=revision or None)
@@ -42,8 +45,10 @@ def named(text: str) -> pathlib.Path:
         raise InputError(f"{quoted(text)} names no repository; expected hf:ORG/NAME or hf:ORG/NAME@REVISION") from None
     if not isinstance(found, str):
         option = f" --revision {revision}" if revision else ""
-        raise InputError(f"the Hugging Face cache {_hub_cache()} has no {NAME} of {quoted(text)}; fetch the bundle "
-                         f"with: hf download {name}{option}")
+        raise InputError(
+            f"the Hugging Face cache {_hub_cache()} has no {NAME} of {quoted(text)}; fetch the bundle "
+            f"with: hf download {name}{option}"
+        )
     return pathlib.Path(found).parent
 
 
@@ -58,15 +63,19 @@ def of_checkpoint(checkpoint: pathlib.Path, option: str) -> pathlib.Path:
             if facts is not None and wanted in facts[0]:
                 found.setdefault(facts[1], folder)
         if len(found) > 1:
-            raise InputError(f"{len(found)} bundles of the model {quoted(str(checkpoint))} are on this machine: "
-                             f"{', '.join(quoted(str(folder)) for folder in found.values())}; choose one with {option}")
+            raise InputError(
+                f"{len(found)} bundles of the model {quoted(str(checkpoint))} are on this machine: "
+                f"{', '.join(quoted(str(folder)) for folder in found.values())}; choose one with {option}"
+            )
         if found:
             return next(iter(found.values()))
     place = store() / checkpoint.resolve().name
-    raise InputError(f"no bundle of the model {quoted(str(checkpoint))} is in {store()} or in the Hugging Face cache; "
-                     f"fit one with: oscar-fit --model {checkpoint} --prompts PROMPTS.jsonl -o {place}; evaluate it "
-                     f"with: oscar-verify --model {checkpoint} --bundle {place} --text TEXT; or name one with {option} "
-                     f"or {BUNDLE_VARIABLE}")
+    raise InputError(
+        f"no bundle of the model {quoted(str(checkpoint))} is in {store()} or in the Hugging Face cache; "
+        f"fit one with: oscar-fit --model {checkpoint} --prompts PROMPTS.jsonl -o {place}; evaluate it "
+        f"with: oscar-verify --model {checkpoint} --bundle {place} --text TEXT; or name one with {option} "
+        f"or {BUNDLE_VARIABLE}"
+    )
 
 
 def fitted(checkpoint: pathlib.Path, context: int, log: logging.Logger) -> pathlib.Path:

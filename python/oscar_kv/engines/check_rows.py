@@ -1,5 +1,6 @@
 """Queries, keys and values for the self-check of a layer: those of the model that the bundle carries
 (self_check.safetensors), or made ones. docs/format-bundle.md describes the file."""
+
 import dataclasses
 
 import torch
@@ -19,7 +20,8 @@ MOST_ROWS, MOST_POSITION = 4096, 1 << 30
 @dataclasses.dataclass
 class CheckRows:
     """Tokens [0, n) of one sequence."""
-    key: torch.Tensor    # [n, Hkv, d] BF16
+
+    key: torch.Tensor  # [n, Hkv, d] BF16
     value: torch.Tensor
     query: torch.Tensor  # [m, Hq, d] FP32, any of which may stand at any position
     positions: torch.Tensor | None = None  # [m] of the queries; None: they have none
@@ -50,17 +52,24 @@ class ModelRows:
         self._file, self._first = SafetensorsFile(bundle.path / CHECK), bundle.first_head
         self._positions = self._tensor("positions", "I64", (0,))
         if not bool(((self._positions >= 0) & (self._positions <= MOST_POSITION)).all()):
-            raise InputError(f"{self._file.path}: a position is negative or above {MOST_POSITION}; fit the bundle "
-                             "again")
+            raise InputError(
+                f"{self._file.path}: a position is negative or above {MOST_POSITION}; fit the bundle again"
+            )
 
     def _tensor(self, name: str, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
         """shape: 0 stands for 1 to MOST_ROWS."""
         entry = self._file.entries.get(name)
-        if entry is None or entry.dtype != dtype or len(entry.shape) != len(shape) or not all(
-                1 <= n <= MOST_ROWS if want == 0 else n == want for n, want in zip(entry.shape, shape)):
+        if (
+            entry is None
+            or entry.dtype != dtype
+            or len(entry.shape) != len(shape)
+            or not all(1 <= n <= MOST_ROWS if want == 0 else n == want for n, want in zip(entry.shape, shape))
+        ):
             found = "missing" if entry is None else f"{entry.dtype} {entry.shape_text()}"
-            raise InputError(f"{self._file.path}: the tensor {name} is {found}, expected {dtype} {list(shape)}, where "
-                             f"0 stands for 1 to {MOST_ROWS}; fit the bundle again, or delete the file")
+            raise InputError(
+                f"{self._file.path}: the tensor {name} is {found}, expected {dtype} {list(shape)}, where "
+                f"0 stands for 1 to {MOST_ROWS}; fit the bundle again, or delete the file"
+            )
         kind = torch.int64 if dtype == "I64" else torch.bfloat16
         return torch.frombuffer(bytearray(self._file.bytes_of(name)), dtype=kind).reshape(entry.shape)
 
@@ -70,17 +79,23 @@ class ModelRows:
         heads = slice(self._first, self._first + code.layer.kv_heads)
         key, value = (self._tensor(f"{name}.{side}", "BF16", (n, 0, d)) for side in "kv")
         query = self._tensor(f"{name}.q", "BF16", (0, 0, d))
-        if key.shape != value.shape or key.shape[1] < heads.stop or query.shape[1] % key.shape[1] or (
-                len(query) > n or query.shape[1] // key.shape[1] < group):
-            raise InputError(f"{self._file.path}: layer {code.layer.layer} has {list(query.shape)} queries for "
-                             f"{list(key.shape)} keys and {list(value.shape)} values, which are no rows of this model")
+        if (
+            key.shape != value.shape
+            or key.shape[1] < heads.stop
+            or query.shape[1] % key.shape[1]
+            or (len(query) > n or query.shape[1] // key.shape[1] < group)
+        ):
+            raise InputError(
+                f"{self._file.path}: layer {code.layer.layer} has {list(query.shape)} queries for "
+                f"{list(key.shape)} keys and {list(value.shape)} values, which are no rows of this model"
+            )
         if not all(bool(torch.isfinite(x).all()) for x in (query, key, value)):
             raise InputError(f"{self._file.path}: rows of layer {code.layer.layer} hold NaN or infinity")
         query = query.unflatten(1, (key.shape[1], -1))[:, heads, :group].flatten(1, 2).float().to(code.device)
         again, places = torch.arange(count) % n, self._positions.to(code.device)
         key, value = (x[again, heads].to(code.device) for x in (key, value))
         key = turned(key, torch.arange(count, device=code.device) - places[again.to(code.device)], code.transform)
-        return CheckRows(key.bfloat16().contiguous(), value.contiguous(), query, places[n - len(query):])
+        return CheckRows(key.bfloat16().contiguous(), value.contiguous(), query, places[n - len(query) :])
 
 
 def model_rows(bundle: Bundle) -> ModelRows | None:
@@ -94,11 +109,14 @@ def made_rows(code: LayerCode, group: int, count: int) -> CheckRows:
     models, where the logits of large key means are in the thousands; the other is random."""
     layer, transform, made = code.layer, code.transform, []
     generator = torch.Generator().manual_seed(layer.layer)
-    for codec, back, mean in ((code.key, transform.query.transpose(1, 2), transform.key_mean),
-                              (code.value, transform.output, transform.value_mean)):
+    for codec, back, mean in (
+        (code.key, transform.query.transpose(1, 2), transform.key_mean),
+        (code.value, transform.output, transform.value_mean),
+    ):
         spread = codec.sigma.repeat_interleave(layer.head_dim // 4, dim=1) if codec.sigma is not None else 1.0
         rows = torch.randn(layer.kv_heads, count, layer.head_dim, generator=generator).to(code.device) * (
-            spread if isinstance(spread, float) else spread[:, None])
+            spread if isinstance(spread, float) else spread[:, None]
+        )
         rows = torch.matmul(rows, back).transpose(0, 1)
         if codec is code.key and transform.rotated_mean:
             rows = rows + transform.mean_at(torch.arange(count, device=code.device))
@@ -108,7 +126,7 @@ def made_rows(code: LayerCode, group: int, count: int) -> CheckRows:
     key, value = made
     noise = torch.randn(layer.kv_heads * group, layer.head_dim, generator=generator).to(code.device)
     length = key[-1].float().norm(dim=-1).clamp(min=1e-6)
-    queries = [noise * 3 * layer.head_dim ** 0.5 / length.repeat_interleave(group)[:, None]]
+    queries = [noise * 3 * layer.head_dim**0.5 / length.repeat_interleave(group)[:, None]]
     if transform.rotated_mean:
         own = transform.mean_at(torch.tensor([count - 1], device=code.device))[0]
         own = own / own.norm(dim=-1, keepdim=True).clamp(min=1e-6) * MOST_QUERY

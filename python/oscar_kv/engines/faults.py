@@ -1,5 +1,6 @@
 """Keys and values that are not finite, while an engine serves. Kernels count such a number as zero and note it on the
 device (SlotKV.bad); here the notes are read from time to time, without a wait, and logged."""
+
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
@@ -15,8 +16,9 @@ EVERY = 256  # passes from one look to the next
 class Faults:
     """Of the layers of one worker. caches(): {layer index: SlotKV}; count: gets the number of rows."""
 
-    def __init__(self, caches: Callable[[], Mapping[int, SlotKV]], log: logging.Logger,
-                 count: Callable[[int], None]) -> None:
+    def __init__(
+        self, caches: Callable[[], Mapping[int, SlotKV]], log: logging.Logger, count: Callable[[int], None]
+    ) -> None:
         self._caches, self._log, self._count, self._passes = caches, log, count, 0
         self._read: tuple[list[SlotKV], Later] | None = None
 
@@ -44,5 +46,10 @@ class Faults:
         if found:
             self._count(len(found))
             more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-            self._log.error("oscar-kv: a NaN or an infinity came from the model in the last %d passes (%s%s); the "
-                            "cache holds a zero in its place, and answers may be wrong", EVERY, found[0], more)
+            self._log.error(
+                "oscar-kv: a NaN or an infinity came from the model in the last %d passes (%s%s); the "
+                "cache holds a zero in its place, and answers may be wrong",
+                EVERY,
+                found[0],
+                more,
+            )

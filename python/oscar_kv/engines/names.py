@@ -1,5 +1,6 @@
 """What users write to name the 2-bit cache in an engine, and whether an engine is the release that its adapter is
 written for."""
+
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,8 +12,14 @@ BUNDLE_VARIABLE = "OSCAR_KV_BUNDLE"  # of the environment: the bundle's folder
 CACHE_DTYPE, VLLM_BACKEND = "oscar", "OSCAR"  # vLLM's --kv-cache-dtype and --attention-backend
 SGLANG_BACKEND = "oscar"  # SGLang's --attention-backend
 CHECKPOINT_VARIABLE = "OSCAR_KV_CHECKPOINT"  # of the environment, for SGLang: the checkpoint's folder
-VARIABLES = (BUNDLE_VARIABLE, CHECKPOINT_VARIABLE, "OSCAR_KV_CHECK_TABLES", "OSCAR_KV_OPERATORS",
-             "OSCAR_KV_SELF_CHECK", "OSCAR_KV_STORE")
+VARIABLES = (
+    BUNDLE_VARIABLE,
+    CHECKPOINT_VARIABLE,
+    "OSCAR_KV_CHECK_TABLES",
+    "OSCAR_KV_OPERATORS",
+    "OSCAR_KV_SELF_CHECK",
+    "OSCAR_KV_STORE",
+)
 
 
 def known_names(found: Iterable[Any], known: Sequence[str], place: str) -> None:
@@ -47,5 +54,6 @@ def check_version(engine: str, found: str, *releases: str) -> None:
     if not is_release(found, *releases):
         shown = " and ".join(f"{one}.x" if one.count(".") == 1 else one for one in releases)
         wanted = releases[-1] + (".0" if releases[-1].count(".") == 1 else "")
-        raise InputError(f"{engine} {found} is installed, oscar-kv serves {engine} {shown}; install "
-                         f"{engine.lower()}=={wanted}")
+        raise InputError(
+            f"{engine} {found} is installed, oscar-kv serves {engine} {shown}; install {engine.lower()}=={wanted}"
+        )

@@ -10,6 +10,7 @@ each layer's rows to a LayerCache).
 | graphs | engine | What a graph reads, Table.rows() writes before its replay. LayerCache.forward() waits for nothing. |
 
 A request stays in its slot. With `shares` it may begin with blocks of others, once these are written."""
+
 import dataclasses
 import pathlib
 import typing
@@ -23,20 +24,21 @@ if typing.TYPE_CHECKING:
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """One worker of an engine. The options are the engine's names, for messages."""
-    text: typing.Any                                   # transformers' configuration of the decoder
-    kv_heads: int                                      # of the model, of all ranks
+
+    text: typing.Any  # transformers' configuration of the decoder
+    kv_heads: int  # of the model, of all ranks
     head_size: int
-    checkpoint: typing.Callable[[], pathlib.Path]      # its folder, asked only for bundles that know their checkpoint
-    slots: int                                         # concurrent requests
-    most_tokens: int                                   # of a request
-    shares: bool                                       # whether requests share blocks
+    checkpoint: typing.Callable[[], pathlib.Path]  # its folder, asked only for bundles that know their checkpoint
+    slots: int  # concurrent requests
+    most_tokens: int  # of a request
+    shares: bool  # whether requests share blocks
     length_option: str
     rank_option: str
     no_sharing_option: str
     plain: typing.Callable[[pathlib.Path], typing.Any]  # `text` of the checkpoint in a folder, without overrides
-    override_option: str                               # with which users change it
-    proposed: int = 0                                  # tokens that speculative decoding proposes to a request
-    rank: int = 0                                      # of tensor parallelism
+    override_option: str  # with which users change it
+    proposed: int = 0  # tokens that speculative decoding proposes to a request
+    rank: int = 0  # of tensor parallelism
     ranks: int = 1
     flash: typing.Callable[..., typing.Any] | None = None  # the engine's flash_attn_varlen_func, if it serves this GPU
 
@@ -48,8 +50,15 @@ class Table(typing.Protocol):
     def on_cuda(self) -> bool:
         """Whether its tensors are on a GPU."""
 
-    def rows(self, slots: typing.Any, starts: typing.Sequence[int], counts: typing.Sequence[int], lengths: torch.Tensor,
-             table: torch.Tensor, slot_mapping: torch.Tensor) -> "Rows":
+    def rows(
+        self,
+        slots: typing.Any,
+        starts: typing.Sequence[int],
+        counts: typing.Sequence[int],
+        lengths: torch.Tensor,
+        table: torch.Tensor,
+        slot_mapping: torch.Tensor,
+    ) -> "Rows":
         """Row b is the request in slot slots[b] with counts[b] new tokens after starts[b]. slot_mapping -1: padding."""
 
 
@@ -59,6 +68,15 @@ class LayerCache(typing.Protocol):
     def pool(self, blocks: torch.Tensor) -> torch.Tensor:
         """The engine's memory of this layer as pages. InputError if it has another shape."""
 
-    def forward(self, pool: torch.Tensor, rows: "Rows", query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-                scale: float, output: torch.Tensor, sinks: torch.Tensor | None = None) -> None:
+    def forward(
+        self,
+        pool: torch.Tensor,
+        rows: "Rows",
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        scale: float,
+        output: torch.Tensor,
+        sinks: torch.Tensor | None = None,
+    ) -> None:
         """New tokens, after RoPE, attend and enter the cache. Writes output."""

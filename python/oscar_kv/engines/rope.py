@@ -1,4 +1,5 @@
 """RoPE from a model's configuration, for engines whose layers do not provide their rotary embedding."""
+
 from typing import Any
 
 from ..cache.transform import Phases
@@ -16,12 +17,17 @@ def phases_of(config: Any, head_size: int) -> Phases:
     parameters = getattr(config, "rope_parameters", None)
     kind = parameters.get("rope_type") if isinstance(parameters, dict) else None
     if kind not in KINDS:
-        raise InputError("the bundle has keys centered before RoPE, and the model's config.json says of RoPE "
-                         f"{parameters!r}, expected one rope_type of {', '.join(KINDS)} for all layers; fit with "
-                         "--center mean")
+        raise InputError(
+            "the bundle has keys centered before RoPE, and the model's config.json says of RoPE "
+            f"{parameters!r}, expected one rope_type of {', '.join(KINDS)} for all layers; fit with "
+            "--center mean"
+        )
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
     rotary = LlamaRotaryEmbedding(config)
     if 2 * rotary.inv_freq.numel() != head_size:
-        raise InputError("the bundle has keys centered before RoPE, and RoPE of the model turns "
-                         f"{2 * rotary.inv_freq.numel()} of {head_size} channels, expected all; fit with --center mean")
+        raise InputError(
+            "the bundle has keys centered before RoPE, and RoPE of the model turns "
+            f"{2 * rotary.inv_freq.numel()} of {head_size} channels, expected all; fit with --center mean"
+        )
     return Phases(rotary.inv_freq, rotary.attention_scaling)

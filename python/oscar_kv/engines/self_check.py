@@ -3,6 +3,7 @@ of each batch size that chooses another kernel, against the torch reference, whi
 A wrong cache answers nonsense without an error, so it must not start.
 
 The rows are the model's own, if the bundle carries them, because made ones were right where the model's were wrong."""
+
 import dataclasses
 import logging
 import math
@@ -25,8 +26,8 @@ from ..ops import operators, reference
 from .check_rows import CheckRows, made_rows, model_rows
 
 VARIABLE = "OSCAR_KV_SELF_CHECK"  # of the environment; "off": no check
-TOKENS = 700          # of the sequence: both windows, and six pages with codes
-CHUNK = 100           # the last of them come in one chunk
+TOKENS = 700  # of the sequence: both windows, and six pages with codes
+CHUNK = 100  # the last of them come in one chunk
 SEQUENCES = (1, 4, 16, 24, 48)  # and as many as the engine serves at a time
 # Difference of an output from the reference's, in parts of the reference's length. Right kernels have .002 to .01; a
 # wrong page, scale or sum has .5 and more, or no number at all.
@@ -51,26 +52,33 @@ def passed(serving: Any, log: logging.Logger) -> str:
     for index, kv in sorted(serving.caches().items()):
         transform, (key, value) = kv.code.transform, map(tuple, kv.code.numbers)
         sides = {("key", key, transform.rotated_mean, transform.key_mean is None), ("value", value)}
-        found += [(index, kv, path, error)
-                  for path, error in errors_of(kv, serving.slots, serving.room(), source, not sides <= codes)]
+        found += [
+            (index, kv, path, error)
+            for path, error in errors_of(kv, serving.slots, serving.room(), source, not sides <= codes)
+        ]
         codes |= sides
     errors = torch.stack([error for *_, error in found]).tolist() if found else []
     for (index, kv, path, _), error in zip(found, errors):
         if not error <= LIMIT:
             layer = kv.code.layer
-            raise InputError(f"{serving.bundle.path}: the self-check of layer {index} ({_code(layer.key)} keys, "
-                             f"{_code(layer.value)} values) with {path} found outputs that differ from the "
-                             f"reference by {error:.3g} of their size, expected at most {LIMIT:g}; the kernels are "
-                             "wrong on this GPU or for this bundle: serve without the 2-bit cache, and report it. "
-                             f"{VARIABLE}=off starts anyway")
+            raise InputError(
+                f"{serving.bundle.path}: the self-check of layer {index} ({_code(layer.key)} keys, "
+                f"{_code(layer.value)} values) with {path} found outputs that differ from the "
+                f"reference by {error:.3g} of their size, expected at most {LIMIT:g}; the kernels are "
+                "wrong on this GPU or for this bundle: serve without the 2-bit cache, and report it. "
+                f"{VARIABLE}=off starts anyway"
+            )
     rows = "made" if held is None else "the model's"
-    return (f"self-check of {len({i for i, *_ in found})} layers on {rows} rows passed in "
-            f"{time.perf_counter() - begin:.1f} s, largest difference {max(errors, default=0.0):.4f} (limit {LIMIT:g})")
+    return (
+        f"self-check of {len({i for i, *_ in found})} layers on {rows} rows passed in "
+        f"{time.perf_counter() - begin:.1f} s, largest difference {max(errors, default=0.0):.4f} (limit {LIMIT:g})"
+    )
 
 
 @torch.no_grad()
-def errors_of(kv: SlotKV, slots: int, most_tokens: int, source: Source = made_rows,
-              own: bool = True) -> list[tuple[str, torch.Tensor]]:
+def errors_of(
+    kv: SlotKV, slots: int, most_tokens: int, source: Source = made_rows, own: bool = True
+) -> list[tuple[str, torch.Tensor]]:
     """[("16 sequences", error)] of one layer (slot_kv.SlotKV); errors are tensors on the device. most_tokens: of a
     request, for the width of the page table, by which kernels divide their work. own: the reference writes a cache of
     its own, which takes thousands of launches; otherwise it reads what the kernels wrote."""
@@ -78,14 +86,18 @@ def errors_of(kv: SlotKV, slots: int, most_tokens: int, source: Source = made_ro
     tokens = min(TOKENS, most_tokens - 1)
     code.transform.reserve(tokens + 1, code.device)
     rows = source(code, kv.group, tokens + 1)
-    scale, made = d ** -0.5, []
+    scale, made = d**-0.5, []
     ours = PagedKV(code, PageTable(1))
     theirs = PagedKV(code, PageTable(1)) if own else ours
     chunk = _by_chunk(ours, theirs, rows, tokens, scale)
     if chunk is not None:
         difference, rounding = _error(chunk[0], chunk[1]), _error(chunk[2], chunk[1])
-        made.append((f"a prompt chunk of {len(chunk[0])} tokens",
-                     torch.where(difference <= ROUNDINGS * rounding, rounding.new_zeros(()), difference)))
+        made.append(
+            (
+                f"a prompt chunk of {len(chunk[0])} tokens",
+                torch.where(difference <= ROUNDINGS * rounding, rounding.new_zeros(()), difference),
+            )
+        )
     held = _stepped(ours, tokens)
     with operators.by_reference():
         expected = _expected(_stepped(theirs, tokens) if own else held, rows, code, scale)
@@ -93,17 +105,30 @@ def errors_of(kv: SlotKV, slots: int, most_tokens: int, source: Source = made_ro
     query = rows.query_at(_newest(rows, tokens), code.transform)
     for size in sorted({min(s, slots) for s in (*SEQUENCES, slots)}):
         table = held.table.new_zeros(size, max(held.table.shape[1], -(-most_tokens // PAGE_TOKENS)))
-        table[:, :held.table.shape[1]] = held.table
+        table[:, : held.table.shape[1]] = held.table
         apart = []
         for first in range(0, len(query), size):
             of = torch.arange(first, first + size, device=code.device) % len(query)
             output = torch.full((size, *query.shape[1:]), math.nan, dtype=torch.bfloat16, device=code.device)
             k, v = (r[-1:].expand(size, -1, -1).contiguous() for r in (rows.key, rows.value))
-            operators.run(operators.step_tokens, code.view(
-                output=output, query=query[of], key=k, value=v, pool=held.pool, table=table, windows=held.windows,
-                window_table=held.window_table.expand(size, -1).contiguous(),
-                lengths=held.lengths.expand(size).contiguous(), phases=phases, tile_phases=tile, workspace=kv.space,
-                scale=scale))
+            operators.run(
+                operators.step_tokens,
+                code.view(
+                    output=output,
+                    query=query[of],
+                    key=k,
+                    value=v,
+                    pool=held.pool,
+                    table=table,
+                    windows=held.windows,
+                    window_table=held.window_table.expand(size, -1).contiguous(),
+                    lengths=held.lengths.expand(size).contiguous(),
+                    phases=phases,
+                    tile_phases=tile,
+                    workspace=kv.space,
+                    scale=scale,
+                ),
+            )
             apart.append(_error(output, expected[of]))
         made.append((f"{size} sequences", torch.stack(apart).amax()))
     return made
@@ -123,8 +148,9 @@ def _newest(rows: CheckRows, position: int) -> torch.Tensor:
     return torch.full((len(rows.query),), position, device=rows.key.device)
 
 
-def _by_chunk(ours: PagedKV, theirs: PagedKV, rows: CheckRows, tokens: int,
-              scale: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
+def _by_chunk(
+    ours: PagedKV, theirs: PagedKV, rows: CheckRows, tokens: int, scale: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
     """Fills both caches with `tokens` tokens, the last of which attend as a chunk: outputs [T, Hq, d] by the kernels,
     by the reference, and by the reference with stored rows in BF16; or None if the sequence is too short for one."""
     code, count, outputs = ours.code, min(CHUNK, tokens // 2), None
@@ -138,8 +164,9 @@ def _by_chunk(ours: PagedKV, theirs: PagedKV, rows: CheckRows, tokens: int,
                 work = theirs.work_of([count])[0]
                 buffer = key.new_empty((2, tokens, *key.shape[1:]), dtype=torch.bfloat16)
                 for out, place in ((right, None), (rounded, buffer)):  # without a buffer, they stay in FP32
-                    chunk_pass.attend(code, theirs.held(), work, query.float(), key.float(), value.float(), scale, out,
-                                      place)
+                    chunk_pass.attend(
+                        code, theirs.held(), work, query.float(), key.float(), value.float(), scale, out, place
+                    )
             outputs = found, right, rounded
         if end > begin:
             ours.append(key, value, [end - begin])
@@ -164,8 +191,11 @@ def _expected(held: Held, rows: CheckRows, code: LayerCode, scale: float) -> tor
     """The reference's outputs [m, Hq, d] of the newest token for each query."""
     size = len(rows.query)
     query = rows.query_at(_newest(rows, rows.key.shape[0] - 1), code.transform).float()
-    many = {name: getattr(held, name).expand(size, *getattr(held, name).shape[1:]).contiguous()
-            for name in ("table", "window_table", "lengths")}
+    many = {
+        name: getattr(held, name).expand(size, *getattr(held, name).shape[1:]).contiguous()
+        for name in ("table", "window_table", "lengths")
+    }
     key, value = (r[-1:].float().expand(size, -1, -1) for r in (rows.key, rows.value))
-    return reference.step_output(code.view(**vars(held) | many, query=query, key=key, value=value,
-                                           phases=code.phases(), scale=scale)).flatten(1, 2)
+    return reference.step_output(
+        code.view(**vars(held) | many, query=query, key=key, value=value, phases=code.phases(), scale=scale)
+    ).flatten(1, 2)

@@ -1,6 +1,7 @@
 """State shared by the layers of one worker of a serving engine: the bundle, or the worker's heads of it, and the cache
 of each layer. Imports no engine: engines/vllm/serving.py and engines/sglang/serving.py check the settings of theirs and
 fill it."""
+
 import contextlib
 import logging
 import warnings
@@ -55,24 +56,36 @@ def _check(bundle: Bundle, settings: Settings) -> None:
     """InputError unless the bundle fits the engine's settings. Warns if the calibration contexts were shorter than the
     served ones, which costs quality at long contexts."""
     if settings.shares and bundle.sink % PAGE_TOKENS:
-        raise InputError(f"requests share prefixes, which needs a sink of whole blocks of {PAGE_TOKENS} tokens, and "
-                         f"the bundle has {bundle.sink}; fit with --windows 64,256, or pass "
-                         f"{settings.no_sharing_option}")
+        raise InputError(
+            f"requests share prefixes, which needs a sink of whole blocks of {PAGE_TOKENS} tokens, and "
+            f"the bundle has {bundle.sink}; fit with --windows 64,256, or pass "
+            f"{settings.no_sharing_option}"
+        )
     if settings.proposed >= bundle.recent:
-        raise InputError(f"steps of up to {1 + settings.proposed} tokens do not fit into the bundle's recent window of "
-                         f"{bundle.recent}; speculate fewer, or fit with a longer window (--windows)")
+        raise InputError(
+            f"steps of up to {1 + settings.proposed} tokens do not fit into the bundle's recent window of "
+            f"{bundle.recent}; speculate fewer, or fit with a longer window (--windows)"
+        )
     folder = settings.checkpoint() if bundle.fingerprint else None
-    check_geometry(bundle, settings.text.num_hidden_layers, settings.kv_heads, settings.head_size,
-                   checkpoint_fingerprint(folder) if folder else None)
+    check_geometry(
+        bundle,
+        settings.text.num_hidden_layers,
+        settings.kv_heads,
+        settings.head_size,
+        checkpoint_fingerprint(folder) if folder else None,
+    )
     if folder and hasattr(settings.text, "rope_parameters"):
         check_rope(settings.text, settings.plain(folder), f"leave {settings.override_option} out")
     seen, option = bundle.longest_distance + 1, settings.length_option
     if bundle.longest_distance:
         check_reach(settings.text, seen, settings.most_tokens, option)
     if bundle.longest_distance and seen < settings.most_tokens:
-        warnings.warn(f"{bundle.path}: the calibration saw contexts of up to {seen} tokens, and {option} is "
-                      f"{settings.most_tokens}; quality beyond {seen} tokens was not fitted for: collect with longer "
-                      f"--seq-len, or serve a smaller {option}", stacklevel=4)
+        warnings.warn(
+            f"{bundle.path}: the calibration saw contexts of up to {seen} tokens, and {option} is "
+            f"{settings.most_tokens}; quality beyond {seen} tokens was not fitted for: collect with longer "
+            f"--seq-len, or serve a smaller {option}",
+            stacklevel=4,
+        )
 
 
 def is_set(value: object) -> bool:
@@ -83,12 +96,13 @@ def is_set(value: object) -> bool:
 def unserved(words: Mapping[str, str], values: Mapping[str, object]) -> str | None:
     """One sentence for the first feature of a layer that is not served, or None. words: {name: "a sliding window"};
     values: {name: the engine's argument}."""
-    return next((f"layers with {text} are not served" for name, text in words.items() if is_set(values.get(name))),
-                None)
+    return next(
+        (f"layers with {text} are not served" for name, text in words.items() if is_set(values.get(name))), None
+    )
 
 
 def layer_numbers(indices: Sequence[int]) -> str:
-    """"layers 0 to 4, 6"; "layer 5"."""
+    """ "layers 0 to 4, 6"; "layer 5"."""
     runs: list[list[int]] = []
     for index in indices:
         if runs and index == runs[-1][1] + 1:
@@ -100,7 +114,7 @@ def layer_numbers(indices: Sequence[int]) -> str:
 
 
 def layers_by_reason(reasons: Mapping[int, str]) -> str:
-    """"layers 0 to 4, 6 (it has a sliding window); layer 5 (...)", or empty. reasons: {layer index: why it stays in
+    """ "layers 0 to 4, 6 (it has a sliding window); layer 5 (...)", or empty. reasons: {layer index: why it stays in
     BF16}."""
     by_reason: dict[str, list[int]] = {}
     for index, reason in sorted(reasons.items()):
@@ -200,10 +214,12 @@ class EngineServing:
         """One line on what is served."""
         served = sorted(self._caches or self.layers)
         bits, coded = bits_and_bytes(self.bundle, [self.layers[i] for i in served])
-        return (f"bundle {self.bundle.path}, method {self.bundle.method}, {bits:.2f} bits a number in "
-                f"{layer_numbers(served)}; {coded} bytes a token on this GPU, {16 / bits:.1f}x less than BF16; "
-                f"{tokens} tokens fit; windows of {self.bundle.sink} and {self.bundle.recent} tokens in BF16; layers "
-                f"in BF16: {self.bf16_text() or 'none'}; {self._verdict or 'no self-check without a GPU'}")
+        return (
+            f"bundle {self.bundle.path}, method {self.bundle.method}, {bits:.2f} bits a number in "
+            f"{layer_numbers(served)}; {coded} bytes a token on this GPU, {16 / bits:.1f}x less than BF16; "
+            f"{tokens} tokens fit; windows of {self.bundle.sink} and {self.bundle.recent} tokens in BF16; layers "
+            f"in BF16: {self.bf16_text() or 'none'}; {self._verdict or 'no self-check without a GPU'}"
+        )
 
     def bf16_text(self) -> str:
         """Layers that stay in BF16, with reasons; empty: none."""
@@ -229,7 +245,10 @@ class EngineServing:
             layer = self.layers[index]
             with plain_torch():
                 code = LayerCode(self.bundle, layer, self.phases, device, self.shared)
-                kv = (PrefixKV(code, self.slots, self.room(), group, self.kept, self.most_new) if self.shares else
-                      SlotKV(code, self.slots, self.room(), group, most_new=self.most_new))
+                kv = (
+                    PrefixKV(code, self.slots, self.room(), group, self.kept, self.most_new)
+                    if self.shares
+                    else SlotKV(code, self.slots, self.room(), group, most_new=self.most_new)
+                )
             self._caches[index] = kv
         return self._caches[index]

@@ -1,5 +1,6 @@
 """A canonical text for each JSON value: keys sorted, no spaces, every number a double in its shortest form.
 lib/base/canonical_json.cpp of the toolchain writes the same."""
+
 import json
 import math
 

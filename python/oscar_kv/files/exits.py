@@ -1,5 +1,6 @@
 """The ends of this package's `python -m` modules: the exit codes of the four commands (docs/command-line.md) and one
 sentence, escaped for terminals."""
+
 import argparse
 import os
 import sys
@@ -23,6 +24,7 @@ def _say(text: object) -> None:
 def ended(run: Callable[[], int | None]) -> int:
     """Returns run()'s exit code, or the exit code for its error."""
     import torch
+
     if sys.stdout is None:  # closed by whoever started Python
         _say("standard output is closed; open it, or send it to a file")
         return ENVIRONMENT_EXIT

@@ -1,6 +1,7 @@
 """The fingerprint of a checkpoint on disk, as the toolchain writes it into a bundle. It covers config.json without
 keys that programs rewrite, then names, types, shapes and samples of all tensors. lib/checkpoint/fingerprint.cpp
 is the definition."""
+
 import hashlib
 import pathlib
 from typing import Any
@@ -17,20 +18,40 @@ SAMPLE = 4096
 MOST_CONFIG, MOST_INDEX = 4 << 20, 128 << 20
 
 # Keys of config.json that change for an unchanged model; lib/checkpoint/canonical_config.cpp has the same list.
-VOLATILE = frozenset((
-    "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "attn_implementation",
-    "auto_map",
-    "bos_token_id", "dtype", "eos_token_id", "output_attentions", "output_hidden_states", "pad_token_id", "return_dict",
-    "torch_dtype",
-    "torchscript", "transformers_version", "unsloth_fixed", "unsloth_version", "use_cache"))
+VOLATILE = frozenset(
+    (
+        "_attn_implementation",
+        "_attn_implementation_autoset",
+        "_commit_hash",
+        "_name_or_path",
+        "attn_implementation",
+        "auto_map",
+        "bos_token_id",
+        "dtype",
+        "eos_token_id",
+        "output_attentions",
+        "output_hidden_states",
+        "pad_token_id",
+        "return_dict",
+        "torch_dtype",
+        "torchscript",
+        "transformers_version",
+        "unsloth_fixed",
+        "unsloth_version",
+        "use_cache",
+    )
+)
 
 
 def _without_volatile(config: dict[str, Any]) -> dict[str, Any]:
     def nested(key: str, value: object) -> bool:
         return isinstance(value, dict) and key.endswith("_config") and key != "quantization_config"
 
-    return {key: _without_volatile(value) if nested(key, value) else value for key, value in config.items()
-            if key not in VOLATILE}
+    return {
+        key: _without_volatile(value) if nested(key, value) else value
+        for key, value in config.items()
+        if key not in VOLATILE
+    }
 
 
 def canonical_config(config: dict[str, Any]) -> str:
@@ -46,10 +67,19 @@ def _shards(index: pathlib.Path) -> list[str]:
     for tensor, name in placed.items():
         if not isinstance(name, str):
             raise InputError(f"{index}: the shard of the tensor {quoted(tensor)} is no name of a file")
-        if (not name or name.startswith("/") or name.endswith("/") or len(name) > 1024 or "\0" in name or "\\" in name
-                or ".." in name.split("/")):
-            raise InputError(f"{index}: the file {quoted(name)} of the tensor {quoted(tensor)} is not inside the "
-                             "checkpoint's directory")
+        if (
+            not name
+            or name.startswith("/")
+            or name.endswith("/")
+            or len(name) > 1024
+            or "\0" in name
+            or "\\" in name
+            or ".." in name.split("/")
+        ):
+            raise InputError(
+                f"{index}: the file {quoted(name)} of the tensor {quoted(tensor)} is not inside the "
+                "checkpoint's directory"
+            )
     return sorted(set(placed.values()))
 
 
@@ -60,8 +90,9 @@ def _same(one: SafetensorsFile, other: SafetensorsFile, name: str) -> bool:
     a, b = one.entries[name], other.entries[name]
     if (a.dtype, a.shape, a.end - a.begin) != (b.dtype, b.shape, b.end - b.begin):
         return False
-    return all(one.bytes_of(name, at, CHUNK) == other.bytes_of(name, at, CHUNK)
-               for at in range(0, a.end - a.begin, CHUNK))
+    return all(
+        one.bytes_of(name, at, CHUNK) == other.bytes_of(name, at, CHUNK) for at in range(0, a.end - a.begin, CHUNK)
+    )
 
 
 def tensors_of(directory: FileName) -> dict[str, SafetensorsFile]:
@@ -73,8 +104,10 @@ def tensors_of(directory: FileName) -> dict[str, SafetensorsFile]:
         file = SafetensorsFile(single)
         return dict.fromkeys(file.entries, file)
     if not is_present(index):
-        raise InputError(f"{directory}: has neither model.safetensors nor model.safetensors.index.json; the "
-                         "fingerprint of the checkpoint is taken from them")
+        raise InputError(
+            f"{directory}: has neither model.safetensors nor model.safetensors.index.json; the "
+            "fingerprint of the checkpoint is taken from them"
+        )
     held: dict[str, SafetensorsFile] = {}
     opened = set()
     for name in _shards(index):
@@ -86,13 +119,15 @@ def tensors_of(directory: FileName) -> dict[str, SafetensorsFile]:
         opened.add(file.identity)
         for tensor in file.entries:
             if not _same(held.setdefault(tensor, file), file, tensor):
-                raise InputError(f"{directory}: two shards hold the tensor {quoted(tensor)} with different numbers, "
-                                 "and engines do not agree which of them counts; remove one of them")
+                raise InputError(
+                    f"{directory}: two shards hold the tensor {quoted(tensor)} with different numbers, "
+                    "and engines do not agree which of them counts; remove one of them"
+                )
     return held
 
 
 def checkpoint_fingerprint(directory: FileName) -> str:
-    """"v2:sha256:..." of the checkpoint in a directory; reads 12 KiB per tensor."""
+    """ "v2:sha256:..." of the checkpoint in a directory; reads 12 KiB per tensor."""
     directory = pathlib.Path(directory)
     path = directory / "config.json"
     config = Fields(read_json(path, MOST_CONFIG, strict=False), path).value

@@ -1,6 +1,7 @@
 """The only way in which this package opens untrusted files. It accepts only regular files within a size limit, and
 reads instead of mapping them. A pipe, a device or a shrinking file therefore gives an error. The C++ reader is
 lib/base/files.cpp."""
+
 import hashlib
 import os
 import pathlib
@@ -79,7 +80,9 @@ def is_folder(path: FileName) -> bool:
     try:
         return stat.S_ISDIR(os.stat(path).st_mode)
     except PermissionError as error:
-        raise InputError(f"{path}: cannot be seen ({error.strerror}); change the permissions of its folder, or run as "
-                         "a user who may read it") from None
+        raise InputError(
+            f"{path}: cannot be seen ({error.strerror}); change the permissions of its folder, or run as "
+            "a user who may read it"
+        ) from None
     except (OSError, ValueError):
         return False

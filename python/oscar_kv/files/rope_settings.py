@@ -1,5 +1,6 @@
 """The configuration of a running model against that of the checkpoint which the bundle was fitted on. Engines and
 transformers can change it at start, and then make other keys, or turn them otherwise."""
+
 import warnings
 from typing import Any
 
@@ -8,8 +9,18 @@ from .errors import InputError
 MOST_SHOWN = 4
 SHARED = ("rope_type", "rope_theta", "partial_rotary_factor")
 BY_LAYER = ("layer_types", "no_rope_layers")  # which layers turn keys, and how
-HARMLESS = ("architectures", "bos_token_id", "dtype", "eos_token_id", "max_position_embeddings", "pad_token_id",
-            "quantization_config", "torch_dtype", "transformers_version", "use_cache")
+HARMLESS = (
+    "architectures",
+    "bos_token_id",
+    "dtype",
+    "eos_token_id",
+    "max_position_embeddings",
+    "pad_token_id",
+    "quantization_config",
+    "torch_dtype",
+    "transformers_version",
+    "use_cache",
+)
 BY_LENGTH = ("dynamic", "longrope")  # kinds whose angles depend on the longest sequence
 FROM_ORIGINAL = ("llama3", "longrope", "yarn")
 
@@ -46,29 +57,41 @@ def _kinds(config: Any) -> dict[str, dict[str, Any]]:
 def rope_of(config: Any) -> dict[str, Any]:
     """{name: value} of what turns keys in a decoder's transformers configuration."""
     made = {f"{kind} {key}".strip(): value for kind, one in _kinds(config).items() for key, value in one.items()}
-    made |= {name: (getattr(config, name, None) or [])[:config.num_hidden_layers] for name in BY_LAYER}
+    made |= {name: (getattr(config, name, None) or [])[: config.num_hidden_layers] for name in BY_LAYER}
     lists = {name: value for name, value in made.items() if isinstance(value, (list, tuple))}
     return {name: value for name, value in made.items() if name not in lists} | {
-        f"{name}[{index}]": one for name, value in lists.items() for index, one in enumerate(value)}
+        f"{name}[{index}]": one for name, value in lists.items() for index, one in enumerate(value)
+    }
 
 
 def check_rope(running: Any, plain: Any, advice: str) -> None:
     """InputError if the two configurations turn keys otherwise; a warning if they differ in anything else that a layer
     may read. plain: of the checkpoint as it is on disk."""
     found, expected = rope_of(running), rope_of(plain)
-    other = [f"{name} {found.get(name)!r:.60} for {expected.get(name)!r:.60}"
-             for name in sorted({*found, *expected}) if found.get(name) != expected.get(name)]
+    other = [
+        f"{name} {found.get(name)!r:.60} for {expected.get(name)!r:.60}"
+        for name in sorted({*found, *expected})
+        if found.get(name) != expected.get(name)
+    ]
     if other:
         more = f" and {len(other) - MOST_SHOWN} more" if len(other) > MOST_SHOWN else ""
-        raise InputError("keys would be turned by another RoPE than those that the bundle was fitted on: "
-                         f"{', '.join(other[:MOST_SHOWN])}{more}; {advice}, or write it into config.json of the "
-                         "checkpoint and fit a bundle on that")
+        raise InputError(
+            "keys would be turned by another RoPE than those that the bundle was fitted on: "
+            f"{', '.join(other[:MOST_SHOWN])}{more}; {advice}, or write it into config.json of the "
+            "checkpoint and fit a bundle on that"
+        )
     one, two = (config.to_dict() if hasattr(config, "to_dict") else {} for config in (running, plain))
-    changed = [f"{name} {one.get(name)!r:.60} for {two.get(name)!r:.60}" for name in sorted(one.keys() & two.keys())
-               if one[name] != two[name] and name not in HARMLESS and not name.startswith(("_", "rope_"))]
+    changed = [
+        f"{name} {one.get(name)!r:.60} for {two.get(name)!r:.60}"
+        for name in sorted(one.keys() & two.keys())
+        if one[name] != two[name] and name not in HARMLESS and not name.startswith(("_", "rope_"))
+    ]
     if changed:
-        warnings.warn(f"the model runs with {', '.join(changed[:MOST_SHOWN])} in the checkpoint: its keys and values "
-                      f"may not be those that the bundle was fitted on; {advice}", stacklevel=5)
+        warnings.warn(
+            f"the model runs with {', '.join(changed[:MOST_SHOWN])} in the checkpoint: its keys and values "
+            f"may not be those that the bundle was fitted on; {advice}",
+            stacklevel=5,
+        )
 
 
 def check_reach(config: Any, seen: int, served: int, option: str) -> None:
@@ -77,7 +100,12 @@ def check_reach(config: Any, seen: int, served: int, option: str) -> None:
     for one in _kinds(config).values():
         border = one["original_max_position_embeddings"] if one["rope_type"] == "longrope" else None
         if border and (seen > border) != (served > border):
-            advice = (f"{option} {border}, or collect with --context {served}" if served > border else
-                      f"a larger {option}, or collect with --context {border}")
-            raise InputError(f"keys would be turned by another RoPE than in the calibration, which saw {seen} tokens: "
-                             f"{option} is {served}, and longrope has other factors above {border}; pass {advice}")
+            advice = (
+                f"{option} {border}, or collect with --context {served}"
+                if served > border
+                else f"a larger {option}, or collect with --context {border}"
+            )
+            raise InputError(
+                f"keys would be turned by another RoPE than in the calibration, which saw {seen} tokens: "
+                f"{option} is {served}, and longrope has other factors above {border}; pass {advice}"
+            )

@@ -1,5 +1,6 @@
 """Tensors of a safetensors file: u64 little-endian header length, JSON header, data. Every number of the header is
 checked before use, so a damaged file gives an error."""
+
 import dataclasses
 from typing import Any
 
@@ -10,9 +11,30 @@ from .foreign_files import FileName, RegularFile
 from .strict_json import parse_json
 
 # Bits of an element.
-BITS = {"BOOL": 8, "U8": 8, "I8": 8, "U16": 16, "I16": 16, "U32": 32, "I32": 32, "U64": 64, "I64": 64, "F16": 16,
-        "BF16": 16, "F32": 32, "F64": 64, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
-        "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "C64": 64}
+BITS = {
+    "BOOL": 8,
+    "U8": 8,
+    "I8": 8,
+    "U16": 16,
+    "I16": 16,
+    "U32": 32,
+    "I32": 32,
+    "U64": 64,
+    "I64": 64,
+    "F16": 16,
+    "BF16": 16,
+    "F32": 32,
+    "F64": 64,
+    "F8_E4M3": 8,
+    "F8_E5M2": 8,
+    "F8_E8M0": 8,
+    "F4": 4,
+    "F6_E2M3": 6,
+    "F6_E3M2": 6,
+    "F8_E4M3FNUZ": 8,
+    "F8_E5M2FNUZ": 8,
+    "C64": 64,
+}
 MOST_HEADER = 100_000_000  # the limit of the reference reader
 MOST_RANK = 32
 
@@ -51,8 +73,10 @@ class SafetensorsFile:
     def _read_header(self, size: int) -> dict[str, Entry]:
         length = int.from_bytes(self._file.read(0, 8), "little")
         if length > MOST_HEADER or 8 + length > size:
-            raise InputError(f"{self.path}: its header of {length} bytes does not fit into the file of {size} bytes; "
-                             "the file is cut or no safetensors file")
+            raise InputError(
+                f"{self.path}: its header of {length} bytes does not fit into the file of {size} bytes; "
+                "the file is cut or no safetensors file"
+            )
         header = parse_json(self._file.read(8, length), self.path)
         if not isinstance(header, dict):
             raise InputError(f"{self.path}: its header is no JSON object")

@@ -1,6 +1,7 @@
 """JSON with the rules of the C++ readers (lib/base/json.cpp, python_json.cpp): UTF-8, limited depth, 64-bit numbers.
 Files of this project have no duplicate keys and no NaN; files that transformers reads may have both, and the last key
 counts."""
+
 import json
 import re
 from types import EllipsisType
@@ -59,8 +60,13 @@ def parse_json(data: bytes, where: FileName, strict: bool = True) -> Any:
     if sum(data.count(mark) for mark in (b",", b"[", b"{")) > MOST_VALUES:
         raise InputError(f"{where}: holds more than {MOST_VALUES} values, expected fewer")
     try:
-        value = json.loads(data.decode("utf-8"), object_pairs_hook=once, parse_constant=constant,
-                           parse_float=lambda text: _number(text, where), parse_int=lambda text: _whole(text, where))
+        value = json.loads(
+            data.decode("utf-8"),
+            object_pairs_hook=once,
+            parse_constant=constant,
+            parse_float=lambda text: _number(text, where),
+            parse_int=lambda text: _whole(text, where),
+        )
     except UnicodeDecodeError:
         raise InputError(f"{where}: is not UTF-8") from None
     except RecursionError:
@@ -113,8 +119,9 @@ class Fields:
     def object(self, key: str, where: FileName | None = None) -> "Fields":
         return Fields(self._get(key, dict, "an object", ...), where or f"{self.where}, {key}")
 
-    def integer(self, key: str, low: int | None = None, high: int | None = None,
-                default: int | EllipsisType = ...) -> int:
+    def integer(
+        self, key: str, low: int | None = None, high: int | None = None, default: int | EllipsisType = ...
+    ) -> int:
         value = self._get(key, int, "a whole number", default)
         if value is not default and low is not None and high is not None and not low <= value <= high:
             raise InputError(f"{self.where}: '{key}' is {value}, expected {low} to {high}")

@@ -1,4 +1,5 @@
 """A bundle of oscar-fit as tensors, with the checks of the C++ reader, and its slices for tensor parallelism."""
+
 import dataclasses
 import os
 import pathlib
@@ -24,9 +25,11 @@ def adapter_refusal(adapter: str, changed: Iterable[str], place: str = "") -> st
     """Why a bundle does not serve an adapter (LoRA, IA3 ...), or None. changed: dotted names of modules, or of the
     adapter's tensors. place: follows such a name in the message."""
     found = next((name for name in sorted(changed) if not FITTED.isdisjoint(name.split("."))), None)
-    return found and (f"{found}{place} has the adapter {quoted(adapter)}, which is not merged, and the bundle was "
-                      "fitted without it; merge it (merge_and_unload), save the model and fit a bundle for that "
-                      "checkpoint")
+    return found and (
+        f"{found}{place} has the adapter {quoted(adapter)}, which is not merged, and the bundle was "
+        "fitted without it; merge it (merge_and_unload), save the model and fit a bundle for that "
+        "checkpoint"
+    )
 
 
 @dataclasses.dataclass
@@ -36,10 +39,10 @@ class Bundle:
     scope: str
     fingerprint: str  # of the fitted model; empty: unknown
     model: dict[str, Any]  # name, architecture, ...: for messages
-    sink: int         # BF16 tokens at the start
-    recent: int       # BF16 tokens at the end
-    encoder: str      # minmax | search
-    group: int        # for layout uniform; 0: the full head
+    sink: int  # BF16 tokens at the start
+    recent: int  # BF16 tokens at the end
+    encoder: str  # minmax | search
+    group: int  # for layout uniform; 0: the full head
     # ascending layer ids; model["left_out"] lists layers that are intentionally missing
     layers: list[Layer]
     longest_distance: int = 0  # longest key-query distance in the calibration, in tokens; 0: not recorded
@@ -48,6 +51,7 @@ class Bundle:
 
     def slice_heads(self, begin: int, end: int) -> "Bundle":
         """The bundle of one rank: KV heads [begin, end) of every layer."""
+
         def part(tensor: torch.Tensor | None, side: Side, kv_heads: int) -> torch.Tensor | None:
             if tensor is None or (tensor.shape[0] == 1 and side.heads == 1 and kv_heads > 1):  # shared
                 return tensor
@@ -56,8 +60,10 @@ class Bundle:
         layers = []
         for layer in self.layers:
             if not 0 <= begin < end <= layer.kv_heads:
-                raise InputError(f"{self.path}: KV heads {begin} to {end} are no part of the {layer.kv_heads} heads of "
-                                 f"layer {layer.layer}")
+                raise InputError(
+                    f"{self.path}: KV heads {begin} to {end} are no part of the {layer.kv_heads} heads of "
+                    f"layer {layer.layer}"
+                )
             sides = []
             for side in (layer.key, layer.value):
                 names = ("forward", "inverse", "mean", "sigma", "eigenvalues")
@@ -98,8 +104,13 @@ def _read_tensors(manifest: Manifest, rotations: RegularFile) -> None:
             raise InputError(f"{path}: holds the tensor {quoted(name)}, which the manifest does not mention")
     for layer in manifest.layers:
         for key, side in ((True, layer.key), (False, layer.value)):
-            for field, part in (("forward", "forward"), ("inverse", "inverse_or_query"), ("mean", "mean"),
-                                ("eigenvalues", "eigenvalues"), ("sigma", "sigma")):
+            for field, part in (
+                ("forward", "forward"),
+                ("inverse", "inverse_or_query"),
+                ("mean", "mean"),
+                ("eigenvalues", "eigenvalues"),
+                ("sigma", "sigma"),
+            ):
                 name = tensor_name(layer.layer, key, part)
                 shape = manifest.tensors.get(name)
                 if shape is None:
@@ -108,8 +119,10 @@ def _read_tensors(manifest: Manifest, rotations: RegularFile) -> None:
                 if entry is None:
                     raise InputError(f"{path}: the tensor {name} is missing")
                 if entry.dtype != "F32" or entry.shape != shape:
-                    raise InputError(f"{path}: {name} is {entry.dtype} {entry.shape_text()}, expected F32 "
-                                     f"[{', '.join(map(str, shape))}]")
+                    raise InputError(
+                        f"{path}: {name} is {entry.dtype} {entry.shape_text()}, expected F32 "
+                        f"[{', '.join(map(str, shape))}]"
+                    )
                 setattr(side, field, file.float32(name))
 
 
@@ -126,15 +139,17 @@ def _side_faults(side: Side, key: bool, name: str, head_dim: int, group: int) ->
     if side.orthogonal:
         error = float((forward @ forward.transpose(1, 2) - eye).abs().max())
         if not error <= ORTHOGONALITY_LIMIT:
-            faults.append(f"{name} rotation is not orthogonal (max |M M^T - I| = {error:.3g}, limit "
-                          f"{ORTHOGONALITY_LIMIT})")
+            faults.append(
+                f"{name} rotation is not orthogonal (max |M M^T - I| = {error:.3g}, limit {ORTHOGONALITY_LIMIT})"
+            )
     else:
         back = side.back(key).double()
         product = forward.transpose(1, 2) @ back if key else back @ forward
         error = float((product - eye).abs().max())
         if not error <= ORTHOGONALITY_LIMIT:
-            faults.append(f"{name} transform and its inverse do not cancel (error {error:.3g}, limit "
-                          f"{ORTHOGONALITY_LIMIT})")
+            faults.append(
+                f"{name} transform and its inverse do not cancel (error {error:.3g}, limit {ORTHOGONALITY_LIMIT})"
+            )
     return faults
 
 
@@ -146,11 +161,15 @@ def added_fingerprints(directory: pathlib.Path, numbers_sha256: str) -> tuple[st
         return ()
     fields = Fields(read_json(path, 1 << 20), path)
     if fields.text("format") != "oscar-checkpoints" or fields.integer("format_version") != 1:
-        raise InputError(f"{path}: is not 'oscar-checkpoints' of format_version 1, which this package reads; update "
-                         "oscar-kv, or remove the file")
+        raise InputError(
+            f"{path}: is not 'oscar-checkpoints' of format_version 1, which this package reads; update "
+            "oscar-kv, or remove the file"
+        )
     if not numbers_sha256 or fields.text("numbers_sha256") != numbers_sha256:
-        raise InputError(f"{path}: belongs to another bundle (its numbers_sha256 is not the manifest's); remove it, "
-                         "and add the checkpoints with oscar-verify --add-checkpoint")
+        raise InputError(
+            f"{path}: belongs to another bundle (its numbers_sha256 is not the manifest's); remove it, "
+            "and add the checkpoints with oscar-verify --add-checkpoint"
+        )
     return tuple(Fields(entry, path).text("fingerprint") for entry in fields.items("checkpoints"))
 
 
@@ -184,23 +203,40 @@ def load_bundle(path: FileName) -> Bundle:
         more = f" (and {len(faults) - 1} more faults)" if len(faults) > 1 else ""
         raise InputError(f"{directory}: {faults[0]}{more}")
     if manifest.numbers_sha256 and manifest.numbers_sha256 != manifest_file.numbers_sha256(document):
-        raise InputError(f"{path}: its clip ratios, windows, code or other numbers were changed after the fit (its "
-                         "numbers_sha256 does not fit them); copy or fit the bundle again")
-    return Bundle(directory, manifest.method, manifest.scope, manifest.fingerprint, manifest.model, manifest.sink,
-                  manifest.recent, manifest.encoder, manifest.group, manifest.layers, manifest.longest_distance,
-                  added_fingerprints(directory, manifest.numbers_sha256))
+        raise InputError(
+            f"{path}: its clip ratios, windows, code or other numbers were changed after the fit (its "
+            "numbers_sha256 does not fit them); copy or fit the bundle again"
+        )
+    return Bundle(
+        directory,
+        manifest.method,
+        manifest.scope,
+        manifest.fingerprint,
+        manifest.model,
+        manifest.sink,
+        manifest.recent,
+        manifest.encoder,
+        manifest.group,
+        manifest.layers,
+        manifest.longest_distance,
+        added_fingerprints(directory, manifest.numbers_sha256),
+    )
 
 
 def check_geometry(bundle: Bundle, layers: int, kv_heads: int, head_dim: int, fingerprint: str | None = None) -> None:
     """InputError unless the bundle fits the model's geometry and, if both are known, its fingerprint."""
+
     def differ(what: str, ours: int, theirs: int) -> InputError:
-        return InputError(f"{bundle.path}: the bundle has {what} {ours}, the model {theirs}; take the bundle of this "
-                          "model")
+        return InputError(
+            f"{bundle.path}: the bundle has {what} {ours}, the model {theirs}; take the bundle of this model"
+        )
 
     for layer in bundle.layers:
         if layer.layer >= layers:
-            raise InputError(f"{bundle.path}: the bundle has layer {layer.layer}, the model only {layers} layers; "
-                             "take the bundle of this model")
+            raise InputError(
+                f"{bundle.path}: the bundle has layer {layer.layer}, the model only {layers} layers; "
+                "take the bundle of this model"
+            )
         if layer.head_dim != head_dim:
             raise differ(f"head_dim of layer {layer.layer}", layer.head_dim, head_dim)
         if layer.kv_heads != kv_heads:
@@ -215,6 +251,8 @@ def check_geometry(bundle: Bundle, layers: int, kv_heads: int, head_dim: int, fi
 def check_fingerprint(bundle: Bundle, fingerprint: str | None) -> None:
     """InputError if both have a fingerprint, and that of the model is none of the bundle's."""
     if bundle.fingerprint and fingerprint and fingerprint not in (bundle.fingerprint, *bundle.added):
-        raise InputError(f"{bundle.path}: the bundle was fitted on another model (fingerprint {bundle.fingerprint}, "
-                         f"found {fingerprint}); fit a bundle for this one, or add a quantized twin with oscar-verify "
-                         "--add-checkpoint")
+        raise InputError(
+            f"{bundle.path}: the bundle was fitted on another model (fingerprint {bundle.fingerprint}, "
+            f"found {fingerprint}); fit a bundle for this one, or add a quantized twin with oscar-verify "
+            "--add-checkpoint"
+        )

@@ -1,6 +1,7 @@
 """The row codec in torch, bit for bit equal to the toolchain's lib/codec; docs/format-codec.md defines the
 arithmetic. A row is one token of one KV head, d channels. Tensors are [..., H, d]. Heads have separate clip
 ratios and deviations; all other dimensions are tokens."""
+
 import dataclasses
 from collections.abc import Sequence
 
@@ -12,8 +13,11 @@ from .float_math import clip_rows, fixed_dot, fixed_sum, truncated
 MOST_HEAD_DIM = 1024
 MOST_OFFSET = 2048.0  # largest distance of a group from zero, in scales, that 16-bit zero points resolve
 FRACTIONS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55)
-BLOCK_FRACTIONS = {1: (1.0,), 2: tuple(round(1 - 0.55 * j / 7, 10) for j in range(8)),
-                   4: tuple(round(1 - 0.4 * j / 7, 10) for j in range(8))}
+BLOCK_FRACTIONS = {
+    1: (1.0,),
+    2: tuple(round(1 - 0.55 * j / 7, 10) for j in range(8)),
+    4: tuple(round(1 - 0.4 * j / 7, 10) for j in range(8)),
+}
 GRID = torch.tensor([2.0 ** (k / 32) for k in range(32)], dtype=torch.float64).float()
 BOUNDARY = torch.tensor([2.0 ** ((k + 0.5) / 32) for k in range(32)], dtype=torch.float64).float()
 
@@ -21,10 +25,11 @@ BOUNDARY = torch.tensor([2.0 ** ((k + 0.5) / 32) for k in range(32)], dtype=torc
 @dataclasses.dataclass(frozen=True)
 class RowCode:
     """The stored data of a row."""
-    layout: str             # uniform | blocks
-    head_dim: int           # d
-    group: int = 0          # uniform: channels per scale and zero point; divides d
-    widths: tuple[int, ...] = ()      # blocks: bits of each group of d/4 channels
+
+    layout: str  # uniform | blocks
+    head_dim: int  # d
+    group: int = 0  # uniform: channels per scale and zero point; divides d
+    widths: tuple[int, ...] = ()  # blocks: bits of each group of d/4 channels
     params: str = "float16"  # uniform: dtype of s and z, float16 | bfloat16
 
     @property
@@ -75,7 +80,7 @@ class _Stored:
 
     def __init__(self, params: str) -> None:
         self.dtype = torch.float16 if params == "float16" else torch.bfloat16
-        self.most, self.least = (65504.0, 2.0 ** -24) if params == "float16" else (2.0 ** 96, 2.0 ** -100)
+        self.most, self.least = (65504.0, 2.0**-24) if params == "float16" else (2.0**96, 2.0**-100)
 
     def round(self, x: torch.Tensor) -> torch.Tensor:
         return x.to(self.dtype).float()
@@ -102,8 +107,15 @@ Group = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # codes, scales, zeros
 class RowCodec:
     """Code, side and encoder of the heads of a layer. clip: 1 or H floats; sigma [H, 4] (blocks)."""
 
-    def __init__(self, code: RowCode, key: bool, heads: int, encoder: str = "minmax", clip: Sequence[float] = (0.0,),
-                 sigma: torch.Tensor | None = None) -> None:
+    def __init__(
+        self,
+        code: RowCode,
+        key: bool,
+        heads: int,
+        encoder: str = "minmax",
+        clip: Sequence[float] = (0.0,),
+        sigma: torch.Tensor | None = None,
+    ) -> None:
         validate(code)
         self.code, self.key, self.heads, self.encoder = code, key, heads, encoder
         # Ratios are FP32: 0.9600000 as the codec stores it.
@@ -122,8 +134,9 @@ class RowCodec:
             flat = rows.reshape(-1, rows.shape[-1])
             row, channel = (~torch.isfinite(flat)).nonzero()[0].tolist()
             what = "a NaN" if bool(flat[row, channel].isnan()) else "an infinity"
-            raise NumericalError(f"row {row} to be quantized holds {what} in channel {channel}; expected finite keys "
-                                 "and values")
+            raise NumericalError(
+                f"row {row} to be quantized holds {what} in channel {channel}; expected finite keys and values"
+            )
         rows = clip_rows(rows, self.clip)
         return self._encode_uniform(rows) if self.code.layout == "uniform" else self._encode_blocks(rows)
 
@@ -147,12 +160,23 @@ class RowCodec:
         zero = torch.where(size < kind.least, 0.0, torch.where(middle < 0, 1.0, -1.0))
         return kind.scale(size), zero
 
-    def _with_constant(self, far: torch.Tensor, low: torch.Tensor, high: torch.Tensor, codes: torch.Tensor,
-                       scale: torch.Tensor, zero: torch.Tensor, kind: _Stored) -> Group:
+    def _with_constant(
+        self,
+        far: torch.Tensor,
+        low: torch.Tensor,
+        high: torch.Tensor,
+        codes: torch.Tensor,
+        scale: torch.Tensor,
+        zero: torch.Tensor,
+        kind: _Stored,
+    ) -> Group:
         """Groups too far from zero for their variation are stored as a constant."""
         constant_scale, constant_zero = self._constant(low, high, kind)
-        return (torch.where(far.unsqueeze(-1), torch.zeros_like(codes), codes), torch.where(far, constant_scale, scale),
-                torch.where(far, constant_zero, kind.round(zero)))
+        return (
+            torch.where(far.unsqueeze(-1), torch.zeros_like(codes), codes),
+            torch.where(far, constant_scale, scale),
+            torch.where(far, constant_zero, kind.round(zero)),
+        )
 
     def _minmax(self, x: torch.Tensor) -> Group:
         kind = _Stored(self.code.params)
@@ -166,7 +190,7 @@ class RowCodec:
         kind, count = _Stored(self.code.params), float(x.shape[-1])
         low, high = x.amin(dim=-1), x.amax(dim=-1)
         width = high - low
-        usable = (width >= 2.0 ** -40) & (width <= 2.0 ** 40)
+        usable = (width >= 2.0**-40) & (width <= 2.0**40)
         mean = fixed_sum(x) / count
         y = x - mean.unsqueeze(-1)
         middle = 0.5 * low + 0.5 * high
@@ -192,15 +216,18 @@ class RowCodec:
         s = kind.scale(ideal)
         codes, s, z = self._with_constant(mean.abs() > MOST_OFFSET * s, low, high, levels, s, level - mean / s, kind)
         plain = self._minmax(x)
-        return (torch.where(usable.unsqueeze(-1), codes, plain[0]), torch.where(usable, s, plain[1]),
-                torch.where(usable, z, plain[2]))
+        return (
+            torch.where(usable.unsqueeze(-1), codes, plain[0]),
+            torch.where(usable, s, plain[1]),
+            torch.where(usable, z, plain[2]),
+        )
 
     # Layout blocks.
 
     def _encode_blocks(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         n, codes, params = self.code.block, [], []
         for b, width in enumerate(self.code.widths):
-            x = rows[..., b * n:(b + 1) * n]
+            x = rows[..., b * n : (b + 1) * n]
             if width == 0:
                 codes.append(torch.zeros(x.shape, dtype=torch.uint8, device=x.device))
                 continue
@@ -236,7 +263,7 @@ class RowCodec:
         scale = (2.0 * fixed_dot(x, x)) / best_dot if self.key else (2.0 * best_dot) / best_squares
         codes = (odd.int() + levels - 1) // 2
         e = self._scale_byte(scale / sigma)
-        small, large = ~(largest >= 2.0 ** -40), ~(largest <= 2.0 ** 40)
+        small, large = ~(largest >= 2.0**-40), ~(largest <= 2.0**40)
         codes = torch.where(small.unsqueeze(-1), levels // 2, codes)
         codes = torch.where((large & ~small).unsqueeze(-1), torch.where(x < 0, 0, levels - 1), codes)
         e = torch.where(small, -128, torch.where(large, 127, e))
@@ -247,7 +274,7 @@ class RowCodec:
         mantissa = ((bits & 0x7FFFFF) | 0x3F800000).view(torch.float32)
         e = 32 * ((bits >> 23) - 127) + (mantissa.unsqueeze(-1) >= self._boundary).sum(dim=-1, dtype=torch.int32)
         e = torch.where(ratio >= 32.0, 127, e.clamp(-128, 127))
-        return torch.where(ratio >= 2.0 ** -5, e, -128)
+        return torch.where(ratio >= 2.0**-5, e, -128)
 
 
 def _scale_value(stored: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
@@ -268,7 +295,7 @@ def decode_rows(code: RowCode, sigma: torch.Tensor, codes: torch.Tensor, params:
         if width == 0:
             continue
         scale = _scale_value(params[..., stored].contiguous(), sigma[:, b])
-        levels = (2 * codes[..., b * n:(b + 1) * n].int() + 1 - (1 << width)).float() * 0.5
-        out[..., b * n:(b + 1) * n] = levels * scale.unsqueeze(-1)
+        levels = (2 * codes[..., b * n : (b + 1) * n].int() + 1 - (1 << width)).float() * 0.5
+        out[..., b * n : (b + 1) * n] = levels * scale.unsqueeze(-1)
         stored += 1
     return out

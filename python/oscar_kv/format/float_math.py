@@ -1,5 +1,6 @@
 """FP32 arithmetic with separately rounded operations, in the orders that docs/format-codec.md of the toolchain
 defines. The last dimension of a tensor is a row."""
+
 from collections.abc import Sequence
 
 import torch
@@ -39,7 +40,9 @@ def clip_rows(rows: torch.Tensor, ratio: Sequence[float]) -> torch.Tensor:
     if all(i is None for i in index):
         return rows
     ordered = rows.abs().sort(dim=-1).values
-    limits = [ordered[..., h, i] if i is not None else torch.full_like(ordered[..., h, 0], torch.inf)
-              for h, i in enumerate(index)]
+    limits = [
+        ordered[..., h, i] if i is not None else torch.full_like(ordered[..., h, 0], torch.inf)
+        for h, i in enumerate(index)
+    ]
     limit = torch.stack(limits, dim=-1).unsqueeze(-1)
     return torch.minimum(torch.maximum(rows, -limit), limit)

@@ -1,5 +1,6 @@
 """oscar_bundle.json with every field checked: the data for bundle.py, and the names and shapes of its tensors.
 docs/format-bundle.md of the toolchain describes the format; errors match its C++ reader."""
+
 import dataclasses
 import hashlib
 import json
@@ -27,16 +28,17 @@ NUMBERS = ("code", "files", "format_version", "global_clip", "hadamard_block", "
 class Side:
     """Keys or values of a layer. Row vectors: x' = (x - mean) forward; keys: q' = q back; values: o = o' back +
     mean."""
-    heads: int                             # stored matrices: 1 (shared) or Hkv
+
+    heads: int  # stored matrices: 1 (shared) or Hkv
     orthogonal: bool
     centered: bool
-    rotated_mean: bool                     # keys: the mean was taken before RoPE
-    clip: list[float]                      # [1 or Hkv]; 0: off
-    widths: tuple[int, ...] | None         # None: layout uniform; otherwise bits of the four groups
+    rotated_mean: bool  # keys: the mean was taken before RoPE
+    clip: list[float]  # [1 or Hkv]; 0: off
+    widths: tuple[int, ...] | None  # None: layout uniform; otherwise bits of the four groups
     forward: torch.Tensor = torch.empty(0)  # [heads, d, d] FP32
-    inverse: torch.Tensor | None = None    # [heads, d, d] FP32; None when orthogonal
-    mean: torch.Tensor | None = None       # [Hkv, d] FP32
-    sigma: torch.Tensor | None = None      # [Hkv, 4] FP32, with widths
+    inverse: torch.Tensor | None = None  # [heads, d, d] FP32; None when orthogonal
+    mean: torch.Tensor | None = None  # [Hkv, d] FP32
+    sigma: torch.Tensor | None = None  # [Hkv, 4] FP32, with widths
     eigenvalues: torch.Tensor | None = None  # [heads, d]
 
     def code(self, head_dim: int, group: int) -> RowCode:
@@ -100,8 +102,9 @@ def _widths(values: list[Any], where: FileName, d: int) -> tuple[int, ...]:
     if len(values) != 4:
         raise InputError(f"{where}: 'widths' has {len(values)} entries, expected 4")
     if d % 32 != 0 or d > MOST_HEAD_DIM:
-        raise InputError(f"{where}: has block widths, which need a head_dim that 32 divides, up to {MOST_HEAD_DIM}; "
-                         f"found {d}")
+        raise InputError(
+            f"{where}: has block widths, which need a head_dim that 32 divides, up to {MOST_HEAD_DIM}; found {d}"
+        )
     return tuple(values)
 
 
@@ -110,8 +113,14 @@ def _side(fields: Fields, key: bool, layer: int, d: int, kv_heads: int, tensors:
     heads = fields.integer("heads")
     if heads not in (1, kv_heads):
         raise InputError(f"{where}: 'heads' is {heads}, expected 1 or the layer's {kv_heads} KV heads")
-    side = Side(heads, fields.flag("orthogonal", True), fields.flag("centered", False),
-                fields.flag("rotated_mean", False), [_ratio(c, where) for c in fields.items("clip")], None)
+    side = Side(
+        heads,
+        fields.flag("orthogonal", True),
+        fields.flag("centered", False),
+        fields.flag("rotated_mean", False),
+        [_ratio(c, where) for c in fields.items("clip")],
+        None,
+    )
     if side.rotated_mean and (not key or not side.centered or d % 2):
         raise InputError(f"{where}: 'rotated_mean' is for centered keys of an even head_dim")
     if len(side.clip) not in (1, kv_heads):
@@ -172,18 +181,24 @@ def _code(fields: Fields, layers: list[Layer]) -> tuple[str, int]:
     layout, expected = code.text("layout"), "blocks" if blocks else "uniform"
     encoder, group = code.text("encoder"), code.integer("group", 0, LARGEST_HEAD_DIM)
     if layout != expected:
-        raise InputError(f"{fields.where}: code layout {quoted(layout)} is not known, or not that of the layers; "
-                         f"expected '{expected}'")
+        raise InputError(
+            f"{fields.where}: code layout {quoted(layout)} is not known, or not that of the layers; "
+            f"expected '{expected}'"
+        )
     if not blocks and code.integer("bits") != 2:
-        raise InputError(f"{fields.where}: code layout 'uniform' with {code.integer('bits')} bits is not known to this "
-                         "version, expected 2 bits")
+        raise InputError(
+            f"{fields.where}: code layout 'uniform' with {code.integer('bits')} bits is not known to this "
+            "version, expected 2 bits"
+        )
     if encoder not in ("minmax", "search"):
-        raise InputError(f"{fields.where}: encoder {quoted(encoder)} is not known to this version, expected 'minmax' "
-                         "or 'search'")
+        raise InputError(
+            f"{fields.where}: encoder {quoted(encoder)} is not known to this version, expected 'minmax' or 'search'"
+        )
     for layer in layers:
         if group and layer.head_dim % group:
-            raise InputError(f"{fields.where}: group {group} does not divide head_dim {layer.head_dim} of layer "
-                             f"{layer.layer}")
+            raise InputError(
+                f"{fields.where}: group {group} does not divide head_dim {layer.head_dim} of layer {layer.layer}"
+            )
         for side in (layer.key, layer.value):
             try:
                 validate(side.code(layer.head_dim, group))
@@ -215,15 +230,20 @@ def parse_manifest(document: dict[str, Any], where: FileName) -> Manifest:
     version = fields.integer("format_version")
     code = document.get("code")
     if isinstance(code, dict) and code.get("layout") == "codebook":
-        raise InputError(f"{where}: holds learned codebooks, which this version does not read; fit a bundle with "
-                         "--method oscar or waterfill")
+        raise InputError(
+            f"{where}: holds learned codebooks, which this version does not read; fit a bundle with "
+            "--method oscar or waterfill"
+        )
     facts = document.get("model")
     if isinstance(facts, dict) and "latent" in facts:
-        raise InputError(f"{where}: is a bundle for latent attention, which is not supported because no engine serves "
-                         "a 2-bit cache of it")
+        raise InputError(
+            f"{where}: is a bundle for latent attention, which is not supported because no engine serves "
+            "a 2-bit cache of it"
+        )
     if version > NEWEST_VERSION:
-        raise InputError(f"{where}: format_version {version} is newer than the {NEWEST_VERSION} this package reads; "
-                         "update oscar-kv")
+        raise InputError(
+            f"{where}: format_version {version} is newer than the {NEWEST_VERSION} this package reads; update oscar-kv"
+        )
     if version < 1:
         raise InputError(f"{where}: format_version {version} does not exist")
     method, scope = fields.text("method"), fields.text("scope")
@@ -234,8 +254,10 @@ def parse_manifest(document: dict[str, Any], where: FileName) -> Manifest:
     model = fields.object("model")
     fingerprint = model.text("fingerprint")
     if fingerprint.startswith("sha256:"):
-        raise InputError(f"{where}: 'fingerprint' is of version 1 ({quoted(fingerprint)}), which this release does not "
-                         "compare; make the file again with this release")
+        raise InputError(
+            f"{where}: 'fingerprint' is of version 1 ({quoted(fingerprint)}), which this release does not "
+            "compare; make the file again with this release"
+        )
     tensors: dict[str, tuple[int, ...]] = {}
     layers = _layers(fields, tensors)
     encoder, group = _code(fields, layers)
@@ -254,8 +276,21 @@ def parse_manifest(document: dict[str, Any], where: FileName) -> Manifest:
     distance = provenance.value.get("longest_distance", 0)
     if not isinstance(distance, int) or isinstance(distance, bool) or not 0 <= distance <= 1 << 40:
         distance = 0
-    return Manifest(method, scope, fingerprint, model.value, layers, encoder, group, sink, recent, _files(fields),
-                    tensors, fields.text("numbers_sha256", ""), distance)
+    return Manifest(
+        method,
+        scope,
+        fingerprint,
+        model.value,
+        layers,
+        encoder,
+        group,
+        sink,
+        recent,
+        _files(fields),
+        tensors,
+        fields.text("numbers_sha256", ""),
+        distance,
+    )
 
 
 def numbers_sha256(document: dict[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """A page of the cache: 64 tokens of one (layer, KV head), keys and values, as contiguous bytes.
 kernels/common/page_layout.h of the toolchain is the definition. Codes are in the operand order of the tensor-core
 kernels, so kernels can read a page written here."""
+
 import dataclasses
 
 import torch
@@ -13,10 +14,11 @@ PAGE_TOKENS = 64
 @dataclasses.dataclass(frozen=True)
 class Plane:
     """The codes of consecutive channels with equal bit width."""
+
     first_channel: int
     channels: int  # n
-    width: int     # w
-    offset: int    # bytes from the start of the page
+    width: int  # w
+    offset: int  # bytes from the start of the page
 
     def bytes(self) -> int:
         return PAGE_TOKENS // 8 * self.channels * self.width
@@ -25,8 +27,9 @@ class Plane:
         bits = self.channels * self.width
         return 4 if bits % 256 == 0 else 2 if bits % 128 == 0 else 1
 
-    def _field_bit(self, word: torch.Tensor, lane: torch.Tensor, half: torch.Tensor,
-                   field: torch.Tensor) -> torch.Tensor:
+    def _field_bit(
+        self, word: torch.Tensor, lane: torch.Tensor, half: torch.Tensor, field: torch.Tensor
+    ) -> torch.Tensor:
         v = self._vector_words()
         return 32 * (word // v * 32 * v + lane * v + word % v) + 16 * half + self.width * field
 
@@ -54,8 +57,11 @@ class SidePages:
 
     def __init__(self, code: RowCode, key: bool, offset: int) -> None:
         self.code, self.key, self.planes = code, key, []
-        widths = [(0, code.head_dim, 2)] if code.layout == "uniform" else [
-            (b * code.block, code.block, w) for b, w in enumerate(code.widths) if w]
+        widths = (
+            [(0, code.head_dim, 2)]
+            if code.layout == "uniform"
+            else [(b * code.block, code.block, w) for b, w in enumerate(code.widths) if w]
+        )
         self.begin = offset
         for first, channels, width in widths:
             self.planes.append(Plane(first, channels, width, offset))
@@ -78,23 +84,25 @@ class SidePages:
         shape = (*pages.shape[:-1], PAGE_TOKENS, self.code.head_dim)
         codes = torch.zeros(shape, dtype=torch.uint8, device=pages.device)
         for plane, place in zip(self.planes, self._place):
-            data = pages[..., plane.offset:plane.offset + plane.bytes()]
+            data = pages[..., plane.offset : plane.offset + plane.bytes()]
             shifts = torch.arange(0, 8, plane.width, dtype=torch.uint8, device=pages.device)
             in_order = (data.unsqueeze(-1) >> shifts & (1 << plane.width) - 1).flatten(-2)
             block = in_order[..., place].unflatten(-1, (PAGE_TOKENS, plane.channels))
-            codes[..., plane.first_channel:plane.first_channel + plane.channels] = block
-        stored = pages[..., self.param_offset:self.end].unflatten(-1, (self.groups, PAGE_TOKENS, self.param_size))
+            codes[..., plane.first_channel : plane.first_channel + plane.channels] = block
+        stored = pages[..., self.param_offset : self.end].unflatten(-1, (self.groups, PAGE_TOKENS, self.param_size))
         return codes, stored.transpose(-3, -2).flatten(-2)
 
     def write(self, pages: torch.Tensor, codes: torch.Tensor, params: torch.Tensor) -> None:
         """The inverse: fills this side's sections of pages, in place."""
         for plane, order in zip(self.planes, self._order):
-            block = codes[..., plane.first_channel:plane.first_channel + plane.channels].flatten(-2)
+            block = codes[..., plane.first_channel : plane.first_channel + plane.channels].flatten(-2)
             in_order = block[..., order].unflatten(-1, (-1, 8 // plane.width))
             shifts = torch.arange(0, 8, plane.width, dtype=torch.uint8, device=pages.device)
-            pages[..., plane.offset:plane.offset + plane.bytes()] = (in_order << shifts).sum(dim=-1, dtype=torch.uint8)
+            pages[..., plane.offset : plane.offset + plane.bytes()] = (in_order << shifts).sum(
+                dim=-1, dtype=torch.uint8
+            )
         stored = params.unflatten(-1, (self.groups, self.param_size)).transpose(-3, -2).flatten(-3)
-        pages[..., self.param_offset:self.end] = stored
+        pages[..., self.param_offset : self.end] = stored
 
 
 class PageLayout:

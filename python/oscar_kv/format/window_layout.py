@@ -2,6 +2,7 @@
 (kernels/common/fragment_pages.h of the toolchain), so that kernels can read a window written here. A sequence has
 pages for its first tokens (the sink), then a ring of R pages for its last ones. Token p is in slot p of the sink,
 or in slot p mod 64 R of the ring."""
+
 import torch
 
 from .page_layout import PAGE_TOKENS
@@ -39,23 +40,32 @@ class WindowLayout:
         self._place = self._place.to(device)
         return self
 
-    def _at(self, table: torch.Tensor, sequence: torch.Tensor,
-            position: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _at(
+        self, table: torch.Tensor, sequence: torch.Tensor, position: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Pages [N] and places [2, N, d] of tokens."""
         ring = self.sink_pages * PAGE_TOKENS + position % (self.ring_pages * PAGE_TOKENS)
         slot = torch.where(position < self.sink, position, ring)
         return table[sequence, slot // PAGE_TOKENS], self._place[:, slot % PAGE_TOKENS]
 
-    def write(self, windows: torch.Tensor, table: torch.Tensor, sequence: torch.Tensor, position: torch.Tensor,
-              key: torch.Tensor, value: torch.Tensor) -> None:
+    def write(
+        self,
+        windows: torch.Tensor,
+        table: torch.Tensor,
+        sequence: torch.Tensor,
+        position: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+    ) -> None:
         """Writes rows [N, Hkv, d] BF16, at position [N] of sequences [N], into windows [pages, Hkv, 128 d]."""
         page, place = self._at(table, sequence, position)
         head = torch.arange(windows.shape[1], device=windows.device)[None, :, None]
         for rows, at in zip((key, value), place):
             windows[page[:, None, None], head, at[:, None, :]] = rows
 
-    def rows(self, windows: torch.Tensor, table: torch.Tensor, sequence: torch.Tensor,
-             position: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def rows(
+        self, windows: torch.Tensor, table: torch.Tensor, sequence: torch.Tensor, position: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """The inverse: keys and values [N, Hkv, d]."""
         page, place = self._at(table, sequence, position)
         head = torch.arange(windows.shape[1], device=windows.device)[None, :, None]

@@ -1,5 +1,6 @@
 """Which tokens of a sequence are BF16 and which are codes, and where the BF16 ones are: lib/layout/cache_windows.h of
 the toolchain."""
+
 import dataclasses
 from typing import TypeVar
 
@@ -31,6 +32,7 @@ def ring_pages(recent: int, new: int) -> int:
 class Policy:
     """The windows of a layer. Every token after the sink has a code in its page; tokens in the windows are also
     BF16."""
+
     sink: int
     recent: int
     ring_pages: int

@@ -1,6 +1,7 @@
 """Adapters (LoRA, IA3 ...) that are applied beside the weights of a model. Their layers are recognized by their
 attributes, not by a class of peft, which need not be installed. base_layer is the checkpoint's layer; an active
 adapter that is not merged changes its output. original_module is one that peft trains a copy of (modules_to_save)."""
+
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -25,8 +26,11 @@ def _applied(module: nn.Module) -> list[str]:
         active = getattr(module, "active_adapters", None) or getattr(module, "active_adapter", None) or []
         active = [active] if isinstance(active, str) else list(active)
         return [] if getattr(module, "disable_adapters", False) else [name for name in active if name in copies]
-    if (not hasattr(module, "base_layer") or getattr(module, "merged", False)
-            or getattr(module, "disable_adapters", False)):
+    if (
+        not hasattr(module, "base_layer")
+        or getattr(module, "merged", False)
+        or getattr(module, "disable_adapters", False)
+    ):
         return []
     active = getattr(module, "active_adapters", None) or getattr(module, "active_adapter", None) or ["default"]
     active = [active] if isinstance(active, str) else list(active)
@@ -53,5 +57,8 @@ def warn_of_adapters(model: nn.Module) -> None:
     """Warns if another layer has an adapter, which affects keys and values indirectly."""
     found = next(applied(model), None)
     if found:
-        warnings.warn(f"oscar-kv: {found[0]} has the adapter {quoted(found[1])}, which the bundle was fitted without; "
-                      "a bundle for the merged model may lose less", stacklevel=4)
+        warnings.warn(
+            f"oscar-kv: {found[0]} has the adapter {quoted(found[1])}, which the bundle was fitted without; "
+            "a bundle for the merged model may lose less",
+            stacklevel=4,
+        )

@@ -1,5 +1,6 @@
 """attach(): makes a transformers model generate with the cache of a bundle. Uses only documented hooks: a registered
 attention function and mask, a custom Cache, and the instance's own method for preparing a cache for generate()."""
+
 import contextlib
 import dataclasses
 import numbers
@@ -35,7 +36,7 @@ from .unwrap import unwrapped
 from .weights import COMPUTED_IN, check_weights, computed_in, device_of_keys, key_projection, projection_of
 
 NAME, ATTRIBUTE, ASSISTED = "oscar", "_oscar_attached", "assisted_generation"
-MOST_TOKENS = 2 ** 31 - 1  # positions in tables are int32
+MOST_TOKENS = 2**31 - 1  # positions in tables are int32
 GEMMA4 = ("gemma4_text", "gemma4_unified_text")
 AttentionInterface.register(NAME, attention)
 AttentionMaskInterface.register(NAME, padding_mask)
@@ -55,8 +56,10 @@ def _phases(model: Any) -> Phases:
     """Frequencies and attention factor of the decoder's rotary embedding."""
     rotary = next((m for m in model.modules() if hasattr(m, "inv_freq") and hasattr(m, "attention_scaling")), None)
     if rotary is None:
-        raise InputError("the bundle needs the rotary embedding of the model (keys centered before RoPE), which has "
-                         "none that is known; fit with --center mean")
+        raise InputError(
+            "the bundle needs the rotary embedding of the model (keys centered before RoPE), which has "
+            "none that is known; fit with --center mean"
+        )
     return Phases(held(rotary, "inv_freq"), rotary.attention_scaling)
 
 
@@ -67,9 +70,19 @@ def _exact_layer(bundle: Bundle, index: int) -> Layer:
 
     def exact(side: Side) -> Side:
         sigma = None if side.sigma is None else torch.ones_like(side.sigma)
-        return dataclasses.replace(side, heads=1, orthogonal=True, centered=False, rotated_mean=False, clip=[0.0],
-                                   inverse=None, forward=torch.eye(first.head_dim).unsqueeze(0), mean=None, sigma=sigma,
-                                   eigenvalues=None)
+        return dataclasses.replace(
+            side,
+            heads=1,
+            orthogonal=True,
+            centered=False,
+            rotated_mean=False,
+            clip=[0.0],
+            inverse=None,
+            forward=torch.eye(first.head_dim).unsqueeze(0),
+            mean=None,
+            sigma=sigma,
+            eigenvalues=None,
+        )
 
     return dataclasses.replace(first, layer=index, key=exact(first.key), value=exact(first.value))
 
@@ -82,8 +95,11 @@ def geometry(model: Any) -> tuple[int, int, int]:
     if _windows_apart(config):
         full = config.per_layer_config["full_attention"]
         return config.num_hidden_layers, full.num_key_value_heads, full.head_dim
-    return (config.num_hidden_layers, getattr(config, "num_key_value_heads", None) or heads,
-            getattr(config, "head_dim", None) or config.hidden_size // heads)
+    return (
+        config.num_hidden_layers,
+        getattr(config, "num_key_value_heads", None) or heads,
+        getattr(config, "head_dim", None) or config.hidden_size // heads,
+    )
 
 
 def _group(model: Any) -> int:
@@ -94,8 +110,9 @@ def _group(model: Any) -> int:
 def _asks_the_interface(modules: Mapping[int, nn.Module]) -> bool:
     """Whether all attention modules call the function from ALL_ATTENTION_FUNCTIONS, even if their model does not
     declare it (Qwen3-Next)."""
-    return bool(modules) and all(hasattr(sys.modules[type(m).__module__], "ALL_ATTENTION_FUNCTIONS")
-                                 for m in modules.values())
+    return bool(modules) and all(
+        hasattr(sys.modules[type(m).__module__], "ALL_ATTENTION_FUNCTIONS") for m in modules.values()
+    )
 
 
 def _windows_apart(config: PreTrainedConfig) -> set[int]:
@@ -113,8 +130,7 @@ def _sources(config: PreTrainedConfig) -> dict[int, int]:
     that has a cache."""
     holding = config.num_hidden_layers - (getattr(config, "num_kv_shared_layers", None) or 0)
     kinds = getattr(config, "layer_types", None) or ()
-    return {i: max(j for j in range(holding) if kinds[j] == kinds[i])
-            for i in range(holding, config.num_hidden_layers)}
+    return {i: max(j for j in range(holding) if kinds[j] == kinds[i]) for i in range(holding, config.num_hidden_layers)}
 
 
 def kept_layers(config: PreTrainedConfig) -> set[int]:
@@ -126,68 +142,100 @@ def kept_layers(config: PreTrainedConfig) -> set[int]:
 def _check_model(model: Any, bundle: Bundle, modules: Mapping[int, nn.Module]) -> None:
     config = model.config.get_text_config(decoder=True)
     if getattr(config, "num_kv_shared_layers", 0) and config.model_type not in GEMMA4:
-        raise InputError(f"{type(model).__name__} has layers that read the cache of another layer, which oscar-kv "
-                         "computes for Gemma 4 only")
+        raise InputError(
+            f"{type(model).__name__} has layers that read the cache of another layer, which oscar-kv "
+            "computes for Gemma 4 only"
+        )
     kept = kept_layers(config)
     for index, reason in left_out_layers(bundle.model).items():
         if index in kept:
             continue
         if index not in modules:
-            raise InputError(f"the bundle leaves out layer {index} ({reason}); oscar-kv serves models whose layers "
-                             "all hold a KV cache or linear attention, so export the bundle for an engine instead")
+            raise InputError(
+                f"the bundle leaves out layer {index} ({reason}); oscar-kv serves models whose layers "
+                "all hold a KV cache or linear attention, so export the bundle for an engine instead"
+            )
         window = getattr(modules[index], "sliding_window", getattr(config, "sliding_window", None)) or 0  # 0: all
         if not 0 < window <= bundle.recent:
-            raise InputError(f"the bundle leaves out layer {index} ({reason}), whose queries see {window or 'all'} "
-                             f"tokens: more than its recent window of {bundle.recent} holds in BF16; fit the bundle "
-                             "again")
+            raise InputError(
+                f"the bundle leaves out layer {index} ({reason}), whose queries see {window or 'all'} "
+                f"tokens: more than its recent window of {bundle.recent} holds in BF16; fit the bundle "
+                "again"
+            )
     layers, kv_heads, head_dim = geometry(model)
     if not (getattr(model, "_supports_attention_backend", False) or _asks_the_interface(modules)):
-        raise InputError(f"{type(model).__name__} does not use the attention interface of transformers; oscar-kv "
-                         "cannot serve it")
+        raise InputError(
+            f"{type(model).__name__} does not use the attention interface of transformers; oscar-kv cannot serve it"
+        )
     if model.training and getattr(config, "attention_dropout", 0):
         raise InputError(f"the model trains with attention dropout {config.attention_dropout}; call model.eval()")
     check_geometry(bundle, layers, kv_heads, head_dim)
     missing = next((i for i in range(layers) if i not in modules and i not in kept), None)
     if missing is not None:
-        raise InputError(f"layer {missing} of {type(model).__name__} has no attention module with k_proj or qkv_proj; "
-                         "oscar-kv cannot serve it")
+        raise InputError(
+            f"layer {missing} of {type(model).__name__} has no attention module with k_proj or qkv_proj; "
+            "oscar-kv cannot serve it"
+        )
     for index, module in modules.items():
         dtype = computed_in(projection_of(module), model)
         if dtype not in COMPUTED_IN:
-            raise InputError(f"layer {index} computes in {str(dtype).removeprefix('torch.')}, expected bfloat16 or "
-                             "float32; load the model with dtype=torch.bfloat16")
+            raise InputError(
+                f"layer {index} computes in {str(dtype).removeprefix('torch.')}, expected bfloat16 or "
+                "float32; load the model with dtype=torch.bfloat16"
+            )
 
 
-def _check_generation(model: Any, attached: Attached, config: PreTrainedConfig, mode: Any, tokens: int,
-                      cache: Any) -> None:
+def _check_generation(
+    model: Any, attached: Attached, config: PreTrainedConfig, mode: Any, tokens: int, cache: Any
+) -> None:
     check_adapters(_attention_modules(model))
     if config.use_cache is False:
-        raise InputError("use_cache is false (in this call, in generation_config.json or in config.json), so that "
-                         "generate() would run without the attached bundle; pass use_cache=True, or "
-                         f"{cache_use.AROUND}")
+        raise InputError(
+            "use_cache is false (in this call, in generation_config.json or in config.json), so that "
+            "generate() would run without the attached bundle; pass use_cache=True, or "
+            f"{cache_use.AROUND}"
+        )
     if cache is not None and not isinstance(cache, OscarCache):
-        raise InputError(f"{CACHE_NAME} is a {type(cache).__name__}, so that generate() would run without the "
-                         f"attached bundle; pass oscar_kv.new_cache(model), or {cache_use.AROUND}")
+        raise InputError(
+            f"{CACHE_NAME} is a {type(cache).__name__}, so that generate() would run without the "
+            f"attached bundle; pass oscar_kv.new_cache(model), or {cache_use.AROUND}"
+        )
     mode = str(getattr(mode, "value", mode))
     if mode not in ("greedy_search", "sample", ASSISTED) or (config.num_beams or 1) > 1:
-        raise InputError(f"generation mode '{mode}' is not supported with a 2-bit cache, which cannot copy sequences; "
-                         "use greedy search, sampling or assisted decoding, or detach() first")
+        raise InputError(
+            f"generation mode '{mode}' is not supported with a 2-bit cache, which cannot copy sequences; "
+            "use greedy search, sampling or assisted decoding, or detach() first"
+        )
     if getattr(config, "assistant_early_exit", None) is not None:
-        raise InputError("assistant_early_exit runs the first layers of the model alone, which the 2-bit cache does "
-                         "not serve; pass an assistant_model or prompt_lookup_num_tokens")
+        raise InputError(
+            "assistant_early_exit runs the first layers of the model alone, which the 2-bit cache does "
+            "not serve; pass an assistant_model or prompt_lookup_num_tokens"
+        )
     # A cache implementation named by the checkpoint is only its authors' default without a bundle.
     if config.cache_implementation not in (None, getattr(model.generation_config, "cache_implementation", None)):
-        raise InputError(f"cache_implementation '{config.cache_implementation}' excludes the attached bundle; leave "
-                         "it out, or detach() first")
+        raise InputError(
+            f"cache_implementation '{config.cache_implementation}' excludes the attached bundle; leave "
+            "it out, or detach() first"
+        )
     if attached.max_tokens is not None and tokens > attached.max_tokens:
-        raise InputError(f"{tokens} tokens are asked for, the page table was attached for {attached.max_tokens}; "
-                         "attach with a larger max_tokens")
+        raise InputError(
+            f"{tokens} tokens are asked for, the page table was attached for {attached.max_tokens}; "
+            "attach with a larger max_tokens"
+        )
     if isinstance(cache, OscarCache) and cache.attached is not attached:
         raise InputError("the cache was made for another model or bundle; make one with oscar_kv.new_cache(model)")
 
 
-def _prepare(self: PreTrainedModel, generation_config: Any, model_kwargs: dict[str, Any], generation_mode: Any,
-             batch_size: int, max_cache_length: int, *args: Any, **kwargs: Any) -> None:
+def _prepare(
+    self: PreTrainedModel,
+    generation_config: Any,
+    model_kwargs: dict[str, Any],
+    generation_mode: Any,
+    batch_size: int,
+    max_cache_length: int,
+    *args: Any,
+    **kwargs: Any,
+) -> None:
     """generate() requests a cache from its model: returns this package's cache, new or given by the caller."""
     attached, cache = getattr(self, ATTRIBUTE), model_kwargs.get(CACHE_NAME)
     _check_generation(self, attached, generation_config, generation_mode, max_cache_length, cache)
@@ -209,8 +257,11 @@ def _warn_of_reference(attached: Attached, group: int) -> None:
         tiers, index = attached.tiers(code), code.layer.layer
         reason = tiers.step_unsupported or tiers.decode_unsupported(group, attached.rules[index])
         if reason is not None:
-            warnings.warn(f"oscar-kv: layer {index} and any like it run on the torch reference, which is slow because "
-                          f"it dequantizes the whole context at every token: {reason}", stacklevel=4)
+            warnings.warn(
+                f"oscar-kv: layer {index} and any like it run on the torch reference, which is slow because "
+                f"it dequantizes the whole context at every token: {reason}",
+                stacklevel=4,
+            )
             return
 
 
@@ -219,8 +270,9 @@ def _recorder(model: Any, attached: Attached, graphs: bool | None) -> Recorder |
     if graphs is False:
         return None
     reason = Recorder.unsupported(attached, _group(model))
-    if reason is None and any(getattr(m, "attn_temperature_tuning", False) and not m.use_rope
-                              for m in _attention_modules(model).values()):
+    if reason is None and any(
+        getattr(m, "attn_temperature_tuning", False) and not m.use_rope for m in _attention_modules(model).values()
+    ):
         reason = "layers without RoPE scale their queries by a length that Python counts"
     places = {str(p) for p in (getattr(model, "hf_device_map", None) or {}).values()}
     if reason is None and len(places) > 1:
@@ -246,13 +298,22 @@ def _directory(model: Any, checkpoint: FileName | None, fingerprints: tuple[str,
     return checkpoint_of(name, commit)
 
 
-def prepare(model: Any, bundle: Bundle | FileName, *, checkpoint: FileName | None = None, max_tokens: int | None = None,
-            graphs: bool | None = None) -> Attached:
+def prepare(
+    model: Any,
+    bundle: Bundle | FileName,
+    *,
+    checkpoint: FileName | None = None,
+    max_tokens: int | None = None,
+    graphs: bool | None = None,
+) -> Attached:
     """Checks that a bundle fits the model, without changing the model. Returns the argument of activate(); arguments
     as in attach()."""
     model = unwrapped(model)
-    if max_tokens is not None and (isinstance(max_tokens, bool) or not isinstance(max_tokens, numbers.Integral)
-                                   or not 1 <= max_tokens <= MOST_TOKENS):
+    if max_tokens is not None and (
+        isinstance(max_tokens, bool)
+        or not isinstance(max_tokens, numbers.Integral)
+        or not 1 <= max_tokens <= MOST_TOKENS
+    ):
         raise InputError(f"max_tokens is {quoted(repr(max_tokens))}, expected a whole number from 1 to {MOST_TOKENS:,}")
     bundle = bundle if isinstance(bundle, Bundle) else load_bundle(bundle)
     modules = _attention_modules(model)
@@ -271,13 +332,16 @@ def prepare(model: Any, bundle: Bundle | FileName, *, checkpoint: FileName | Non
     codes: list[LayerCode | None] = [None] * (geometry(model)[0] - len(sources))
     shared = Shared()
     for layer in [*bundle.layers, *exact]:
-        codes[layer.layer] = LayerCode(bundle, layer, phases, device_of_keys(projection_of(modules[layer.layer])),
-                                       shared)
+        codes[layer.layer] = LayerCode(
+            bundle, layer, phases, device_of_keys(projection_of(modules[layer.layer])), shared
+        )
     for reader, source in sources.items():
         code, place = codes[source], device_of_keys(projection_of(modules[reader]))
         if code is not None and place != code.device:
-            raise InputError(f"layer {reader} is on {place} and reads the cache of layer {source} on {code.device}; "
-                             "load the model on one device")
+            raise InputError(
+                f"layer {reader} is on {place} and reads the cache of layer {source} on {code.device}; "
+                "load the model on one device"
+            )
     attached = Attached(bundle, codes, modules, max_tokens, model.config, sources)
     attached.graphs = _recorder(model, attached, graphs)
     _warn_of_reference(attached, _group(model))
@@ -299,8 +363,9 @@ def activate(model: Any, attached: Attached) -> Any:
     attached.implementation = model.config._attn_implementation
     model.set_attn_implementation(NAME)
     if model.config._attn_implementation != NAME:
-        raise InputError(f"{type(model).__name__} does not take an attention function of its own; oscar-kv cannot "
-                         "serve it")
+        raise InputError(
+            f"{type(model).__name__} does not take an attention function of its own; oscar-kv cannot serve it"
+        )
     setattr(model, ATTRIBUTE, attached)
     _replace(model, attached, "_prepare_cache_for_generation", types.MethodType(_prepare, model))
     if hasattr(model, "generate"):
@@ -315,8 +380,14 @@ def activate(model: Any, attached: Attached) -> Any:
     return given
 
 
-def attach(model: Any, bundle: Bundle | FileName, *, checkpoint: FileName | None = None, max_tokens: int | None = None,
-           graphs: bool | None = None) -> Any:
+def attach(
+    model: Any,
+    bundle: Bundle | FileName,
+    *,
+    checkpoint: FileName | None = None,
+    max_tokens: int | None = None,
+    graphs: bool | None = None,
+) -> Any:
     """From now on, generate(), pipelines and chat of `model` use the 2-bit cache of `bundle`. `model` may be wrapped
     by peft, torch.compile, DataParallel or accelerate. InputError if a generate() would bypass the cache.
 

@@ -5,6 +5,7 @@ merges both parts in torch. Then the chunk is appended.
 
 If several layers read one cache (Gemma 4 E2B and E4B), each of them does this with the same keys and values, and the
 tokens enter the cache with the last one. So all of them see the same."""
+
 from typing import Any
 
 import torch
@@ -30,9 +31,17 @@ def padding_mask(*args: Any, config: Any = None, **kwargs: Any) -> torch.Tensor 
 
 
 @torch.compiler.disable  # the cache counts in Python, so a compiled model has a graph break here
-def attention(module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-              attention_mask: torch.Tensor | None, scaling: float | None = None, dropout: float = 0.0,
-              sliding_window: int | None = None, **kwargs: Any) -> tuple[torch.Tensor, None]:
+def attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
     """The signature of AttentionInterface: query [B, Hq, q, d] -> ([B, q, Hq, d], None). The queries are the last rows
     of the keys."""
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
@@ -40,12 +49,17 @@ def attention(module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: 
         raise InputError(f"attention dropout {dropout} is not supported with a 2-bit cache; call model.eval()")
     if kwargs.get("position_bias") is not None:
         raise InputError("attention with 'position_bias' is not supported by oscar-kv")
-    if (attention_mask is not None and hasattr(module, "is_kv_shared_layer") and attention_mask.dtype == torch.bool
-            and attention_mask.shape[1:-1] == (1, 1)):
+    if (
+        attention_mask is not None
+        and hasattr(module, "is_kv_shared_layer")
+        and attention_mask.dtype == torch.bool
+        and attention_mask.shape[1:-1] == (1, 1)
+    ):
         attention_mask = attention_mask.flatten(1)  # of padding_mask()
     if attention_mask is not None and attention_mask.dim() != 2:
-        raise InputError(f"an attention mask of {attention_mask.dim()} dimensions is not supported; pass [batch, "
-                         "tokens]")
+        raise InputError(
+            f"an attention mask of {attention_mask.dim()} dimensions is not supported; pass [batch, tokens]"
+        )
     _refuse_packed(module, key, attention_mask, kwargs)
     rule = rule_of(module, sliding_window, kwargs.get("softcap"), kwargs.get("s_aux"))
     layer = getattr(key, CARRIER, None)
@@ -70,15 +84,23 @@ def attention(module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: 
     for piece in pieces:
         k, v = layer.pending = key[:, :, piece], value[:, :, piece]
         own = None if valid is None else valid[:, piece]
-        q = query[:, :, max(0, piece.start - without):piece.stop - without]
+        q = query[:, :, max(0, piece.start - without) : piece.stop - without]
         outputs.append(_cached(layer, q, k, v, own, scale, rule, state is None or piece is not pieces[-1]))
     if state is not None:
         layer.rewind(state)
     return (outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)).transpose(1, 2), None
 
 
-def _cached(layer: OscarLayer, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, valid: torch.Tensor | None,
-            scale: float, rule: Rule, keep: bool) -> torch.Tensor:
+def _cached(
+    layer: OscarLayer,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    valid: torch.Tensor | None,
+    scale: float,
+    rule: Rule,
+    keep: bool,
+) -> torch.Tensor:
     """Attention of the layer's pending tokens to the cache and to each other, [B, Hq, q, d]. They enter the cache; a
     chunk only if keep."""
     if key.shape[2] == 1 and (valid is None or bool(valid.all())):
@@ -92,23 +114,38 @@ def _cached(layer: OscarLayer, query: torch.Tensor, key: torch.Tensor, value: to
     return output
 
 
-def _refuse_packed(module: nn.Module, key: torch.Tensor, attention_mask: torch.Tensor | None,
-                   kwargs: dict[str, Any]) -> None:
+def _refuse_packed(
+    module: nn.Module, key: torch.Tensor, attention_mask: torch.Tensor | None, kwargs: dict[str, Any]
+) -> None:
     """Several texts in one row, told by position_ids that start again: transformers keeps them apart, this function
     would not."""
     packed = kwargs.get("cu_seq_lens_q") is not None
     positions = kwargs.get("position_ids")
-    if (positions is not None and attention_mask is None and getattr(key, CARRIER, None) is None
-            and getattr(module, "layer_idx", 0) == 0 and positions.dim() == 2
-            and positions.shape[1] == key.shape[2] > 1):
+    if (
+        positions is not None
+        and attention_mask is None
+        and getattr(key, CARRIER, None) is None
+        and getattr(module, "layer_idx", 0) == 0
+        and positions.dim() == 2
+        and positions.shape[1] == key.shape[2] > 1
+    ):
         packed = packed or bool((positions.diff(dim=1) != 1).any())
     if packed:
-        raise InputError("the row holds several texts (position_ids start again), which attend to each other here; "
-                         "pass one text a row with an attention_mask, or detach() the bundle first")
+        raise InputError(
+            "the row holds several texts (position_ids start again), which attend to each other here; "
+            "pass one text a row with an attention_mask, or detach() the bundle first"
+        )
 
 
-def _chunk(layer: OscarLayer, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, valid: torch.Tensor,
-           scale: float, rule: Rule) -> torch.Tensor:
+def _chunk(
+    layer: OscarLayer,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    valid: torch.Tensor,
+    scale: float,
+    rule: Rule,
+) -> torch.Tensor:
     """Attention of a chunk before it is appended. [B, Hq, q, d]; rows of padding are zero."""
     if not any(layer.kv.lengths):
         return plain(query, key, value, valid.to(query.device) if not bool(valid.all()) else None, scale, rule)

@@ -1,6 +1,7 @@
 """The cache of oscar_kv with transformers' cache interface: one layer per decoder layer. `update` takes the new keys
 and values and returns them with a reference to the layer. The attention function (attention.py)
 finds the cache through it, and appends them after attending."""
+
 import contextlib
 import copy
 from collections.abc import Callable, Iterator
@@ -23,8 +24,9 @@ CACHE_NAME = next(iter(getattr(generation, "ALL_CACHE_NAMES", ["past_key_values"
 PROPOSALS = 64  # tokens for which assisted decoding makes room in the windows, until it proposes more
 
 
-def _refuse(what: str,
-            why: str = "a 2-bit cache cannot copy sequences; generate without it") -> Callable[..., NoReturn]:
+def _refuse(
+    what: str, why: str = "a 2-bit cache cannot copy sequences; generate without it"
+) -> Callable[..., NoReturn]:
     def method(self: object, *args: Any, **kwargs: Any) -> NoReturn:
         raise InputError(f"{what}: {why}")
 
@@ -44,8 +46,8 @@ class OscarLayer(CacheLayerMixin):
         super().__init__()
         self.owner, self.index, self.code = owner, index, code
         self.last_reader = max((i for i, source in owner.attached.sources.items() if source == index), default=index)
-        self._kv: PagedKV | None = None        # once the batch size is known (is_initialized)
-        self.columns = 0                       # tokens including padding, as attention masks count them
+        self._kv: PagedKV | None = None  # once the batch size is known (is_initialized)
+        self.columns = 0  # tokens including padding, as attention masks count them
         # [B, first columns] bool on the CPU: not padding; later columns have no padding
         self.held: torch.Tensor | None = None
         self.pending: tuple[torch.Tensor, torch.Tensor] | None = None  # keys and values before attention
@@ -59,8 +61,10 @@ class OscarLayer(CacheLayerMixin):
         layer = self.code.layer
         batch, heads, _, d = key_states.shape
         if (heads, d) != (layer.kv_heads, layer.head_dim):
-            raise InputError(f"layer {self.index}: keys have {heads} heads of {d} channels, the bundle "
-                             f"{layer.kv_heads} of {layer.head_dim}; the cache belongs to another model")
+            raise InputError(
+                f"layer {self.index}: keys have {heads} heads of {d} channels, the bundle "
+                f"{layer.kv_heads} of {layer.head_dim}; the cache belongs to another model"
+            )
         if key_states.dtype not in (torch.bfloat16, torch.float32):
             raise InputError(f"layer {self.index}: keys are {key_states.dtype}, expected bfloat16 or float32")
         self._kv = PagedKV(self.code, self.owner.table(batch))
@@ -68,16 +72,21 @@ class OscarLayer(CacheLayerMixin):
         self.is_initialized = True
 
     @torch.compiler.disable
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any,
-               **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         if self.pending is not None:
-            raise InputError(f"layer {self.index}: the model attended without this cache; attach() the bundle to the "
-                             "model that uses it")
+            raise InputError(
+                f"layer {self.index}: the model attended without this cache; attach() the bundle to the "
+                "model that uses it"
+            )
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         if key_states.shape[0] != self.kv.batch:
-            raise InputError(f"the cache holds {self.kv.batch} sequences, the model brings {key_states.shape[0]}; use "
-                             "one cache for one batch")
+            raise InputError(
+                f"the cache holds {self.kv.batch} sequences, the model brings {key_states.shape[0]}; use "
+                "one cache for one batch"
+            )
         self.pending = (key_states, value_states)
         # A separate view, so that no tensor of the model holds the reference.
         keys = key_states.view(key_states.shape)
@@ -87,8 +96,9 @@ class OscarLayer(CacheLayerMixin):
     def _new(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The pending keys and values."""
         if self.pending is None:
-            raise InputError(f"layer {self.index}: the model attends more than once to the same keys, which oscar-kv "
-                             "does not serve")
+            raise InputError(
+                f"layer {self.index}: the model attends more than once to the same keys, which oscar-kv does not serve"
+            )
         return self.pending
 
     def valid(self, mask: torch.Tensor | None) -> torch.Tensor | None:
@@ -102,14 +112,19 @@ class OscarLayer(CacheLayerMixin):
         if mask is None:
             mask = torch.ones(batch, self.columns + new, dtype=torch.bool)
         if mask.shape != (batch, self.columns + new):
-            raise InputError(f"the attention mask is {list(mask.shape)}, expected [{batch}, {self.columns + new}]: the "
-                             "tokens of the cache and the new ones")
+            raise InputError(
+                f"the attention mask is {list(mask.shape)}, expected [{batch}, {self.columns + new}]: the "
+                "tokens of the cache and the new ones"
+            )
         first = 0 if self.held is None else self.held.shape[1]
-        if not bool(mask[:, first:self.columns].all()) or (
-                self.held is not None and not torch.equal(mask[:, :first], self.held)):
-            raise InputError("the attention mask differs from that of earlier calls at tokens which the cache holds; "
-                             "pass the mask of the whole conversation, padding included")
-        return mask[:, self.columns:]
+        if not bool(mask[:, first : self.columns].all()) or (
+            self.held is not None and not torch.equal(mask[:, :first], self.held)
+        ):
+            raise InputError(
+                "the attention mask differs from that of earlier calls at tokens which the cache holds; "
+                "pass the mask of the whole conversation, padding included"
+            )
+        return mask[:, self.columns :]
 
     def keep(self, valid: torch.Tensor | None) -> None:
         """Appends the pending rows, without padding."""
@@ -176,8 +191,9 @@ class OscarLayer(CacheLayerMixin):
             raise InputError(f"crop({tokens}): the cache holds {self.columns} tokens")
         lengths = self.lengths_of(columns)
         if (reason := self.kv.crop_refusal(lengths)) is not None:
-            raise InputError(f"crop({tokens}): {reason}; copy the cache before (copy.deepcopy), or take back fewer "
-                             "tokens")
+            raise InputError(
+                f"crop({tokens}): {reason}; copy the cache before (copy.deepcopy), or take back fewer tokens"
+            )
         self.kv.crop(lengths)
         self.columns = columns
         self.held = None if self.held is None else self.held[:, :columns]
@@ -203,10 +219,11 @@ class OscarCache(Cache):
         self.is_recording = False
         # tokens that may be taken back; last tokens of the running forward that are proposals
         self.room = self.proposed = 0
-        self.assisted = False          # during assisted decoding
+        self.assisted = False  # during assisted decoding
         own = self._own_layers()
-        super().__init__(layers=[own[i] if code is None else OscarLayer(self, i, code)
-                                 for i, code in enumerate(attached.codes)])
+        super().__init__(
+            layers=[own[i] if code is None else OscarLayer(self, i, code) for i, code in enumerate(attached.codes)]
+        )
         self.paged = [layer for layer in self.layers if isinstance(layer, OscarLayer)]
 
     def _own_layers(self) -> list[Any]:
@@ -228,8 +245,11 @@ class OscarCache(Cache):
         """Whether one new token of each of `batch` sequences may be recorded. The mask [B, columns + 1] or None must
         match the cache, and no new token may be padding. Waits for the mask's device."""
         first = self.paged[0]
-        if (any(not layer.is_initialized or layer.columns != first.columns for layer in self.paged)
-                or first.kv.batch != batch or first.columns == 0):
+        if (
+            any(not layer.is_initialized or layer.columns != first.columns for layer in self.paged)
+            or first.kv.batch != batch
+            or first.columns == 0
+        ):
             return False
         if mask is None:
             return first.held is None
@@ -289,27 +309,32 @@ class OscarCache(Cache):
         if len(lengths) > 1:
             of = f"{len(lengths)} sequences of up to {max(lengths):,} tokens"
         coded = sum(max(0, kv.quantized_end(n) - bundle.sink) for kv in filled[:1] for n in kv.lengths)
-        return (f"OscarCache({of}, {coded:,} of {sum(lengths):,} tokens coded, method {bundle.method}, "
-                f"{len(self.paged)} of {len(self.layers)} layers: {self.nbytes:,} bytes, {full:,} in BF16)")
+        return (
+            f"OscarCache({of}, {coded:,} of {sum(lengths):,} tokens coded, method {bundle.method}, "
+            f"{len(self.paged)} of {len(self.layers)} layers: {self.nbytes:,} bytes, {full:,} in BF16)"
+        )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "OscarCache":
         """A separate cache with the same tokens, for several continuations of one prompt. Shares the result of
         attach()."""
         if any(layer.pending is not None for layer in self.paged):
-            raise InputError("the cache holds keys that its model has not attended to; copy it between calls of the "
-                             "model")
+            raise InputError(
+                "the cache holds keys that its model has not attended to; copy it between calls of the model"
+            )
         memo[id(self.attached)] = self.attached
         memo |= {id(code): code for code in self.attached.codes if code is not None}
         twin = memo[id(self)] = type(self).__new__(type(self))
         # the masks and recorded steps belong to one cache
         fresh = dict(_mask=None, _held=None, steps=None)
-        twin.__dict__.update(fresh | {name: copy.deepcopy(value, memo)
-                                      for name, value in self.__dict__.items() if name not in fresh})
+        twin.__dict__.update(
+            fresh | {name: copy.deepcopy(value, memo) for name, value in self.__dict__.items() if name not in fresh}
+        )
         return twin
 
     __copy__ = _refuse("copy.copy", "both caches would write the same pages; use copy.deepcopy")
-    __getstate__ = _refuse("pickle", "a cache belongs to the model in this process; keep the tokens and fill a new "
-                           "cache")
+    __getstate__ = _refuse(
+        "pickle", "a cache belongs to the model in this process; keep the tokens and fill a new cache"
+    )
 
     def reset(self) -> None:
         self.steps = None
@@ -347,8 +372,10 @@ class OscarCache(Cache):
         if not self.assisted:
             return
         if kept is None:
-            raise InputError("assisted decoding needs a model whose forward has the argument logits_to_keep; generate "
-                             "without an assistant")
+            raise InputError(
+                "assisted decoding needs a model whose forward has the argument logits_to_keep; generate "
+                "without an assistant"
+            )
         self.proposed = max(0, int(kept) - 1)
         self.make_room(self.proposed)
 
@@ -360,8 +387,9 @@ class OscarCache(Cache):
         (activate_past_recording())."""
         for layer in self.layers:
             if not isinstance(layer, OscarLayer) and tokens != 0 and not layer.is_croppable:
-                raise InputError(f"crop({tokens}): a layer keeps the state of its last token only "
-                                 f"({type(layer).__name__})")
+                raise InputError(
+                    f"crop({tokens}): a layer keeps the state of its last token only ({type(layer).__name__})"
+                )
         self._changed()
         for layer in self.layers:
             layer.crop(tokens)

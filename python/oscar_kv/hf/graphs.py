@@ -5,6 +5,7 @@ bit while the page tables are equally wide, because the decode kernel divides a 
 
 A recording is valid while the tensors that it reads do not move. After a move, the first step runs eagerly on the
 recorder's stream to allocate workspaces. The second step is recorded, and later ones are replayed."""
+
 import contextlib
 import functools
 import inspect
@@ -97,15 +98,23 @@ class Steps:
         """Called if anything other than a recorded step used the cache."""
         self.room = 0
 
-    def __call__(self, ids: torch.Tensor, positions: torch.Tensor, options: dict[str, Any],
-                 eager: dict[str, Any]) -> Any:
+    def __call__(
+        self, ids: torch.Tensor, positions: torch.Tensor, options: dict[str, Any], eager: dict[str, Any]
+    ) -> Any:
         """One step. eager: arguments of the eager forward, if this step is not recorded."""
         if self.room == 0:
             self.room = self.cache.reserve_steps(ROOM)
             if self.room == 0:  # the page table is full: the forward reports it
                 return self.forward(**eager)
-            key = (ids.shape, ids.dtype, positions.shape, positions.dtype, tuple(sorted(options.items())),
-                   torch.is_inference_mode_enabled(), *(t.data_ptr() for t in self.cache.tensors()))
+            key = (
+                ids.shape,
+                ids.dtype,
+                positions.shape,
+                positions.dtype,
+                tuple(sorted(options.items())),
+                torch.is_inference_mode_enabled(),
+                *(t.data_ptr() for t in self.cache.tensors()),
+            )
             if key != self.key:
                 self.key, self.recorded = key, None
                 made = self.recorder.run(lambda: self.forward(**eager))
@@ -127,10 +136,9 @@ class Steps:
         inputs = ids.clone(), positions.clone()
         with self.cache.recording():
             replay, output = self.recorder.record(
-                lambda: self.forward(input_ids=inputs[0], position_ids=inputs[1], **{CACHE_NAME: self.cache},
-                                     **options))
-        extra = [name for name, value in output.items() if value is not None
-                 and name not in ("logits", CACHE_NAME)]
+                lambda: self.forward(input_ids=inputs[0], position_ids=inputs[1], **{CACHE_NAME: self.cache}, **options)
+            )
+        extra = [name for name, value in output.items() if value is not None and name not in ("logits", CACHE_NAME)]
         if extra:
             raise RuntimeError(f"the model returns {', '.join(extra)} beside logits")
         return Recording(replay, inputs, output, self.cache.tensors())
@@ -141,15 +149,22 @@ PLAIN = (bool, int, float, str, type(None))
 BESIDE_LOGITS = ("labels", "output_attentions", "output_hidden_states", "output_router_logits")
 
 
-def _plan(attached: Attached, cache: OscarCache,
-          arguments: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]] | None:
+def _plan(
+    attached: Attached, cache: OscarCache, arguments: dict[str, Any]
+) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]] | None:
     """(ids, positions, options) of a forward that may be recorded, or None. arguments: the forward's keywords."""
     ids, positions, mask = (arguments.get(name) for name in ("input_ids", "position_ids", "attention_mask"))
-    if (ids is None or ids.dim() != 2 or ids.shape[1] != 1 or torch.is_grad_enabled()
-            or arguments.get("use_cache") is False):
+    if (
+        ids is None
+        or ids.dim() != 2
+        or ids.shape[1] != 1
+        or torch.is_grad_enabled()
+        or arguments.get("use_cache") is False
+    ):
         return None
-    options = {k: v for k, v in arguments.items() if k not in ("input_ids", "position_ids", "attention_mask",
-                                                               CACHE_NAME)}
+    options = {
+        k: v for k, v in arguments.items() if k not in ("input_ids", "position_ids", "attention_mask", CACHE_NAME)
+    }
     if not all(isinstance(v, PLAIN) for v in options.values()) or options.get("return_dict") is False:
         return None
     if any(options.get(name) not in (None, False) for name in BESIDE_LOGITS):
@@ -189,8 +204,11 @@ def wrapped(model: PreTrainedModel, attached: Attached, forward: Callable[..., A
                 raise
             attached.graphs = None  # nothing was computed yet: this step and all others run eagerly
             lines = str(error).splitlines() or [type(error).__name__]
-            warnings.warn(f"oscar-kv: steps of {type(model).__name__} cannot be recorded as a CUDA graph "
-                          f"({lines[0]}); generate() runs without, which is slower", stacklevel=2)
+            warnings.warn(
+                f"oscar-kv: steps of {type(model).__name__} cannot be recorded as a CUDA graph "
+                f"({lines[0]}); generate() runs without, which is slower",
+                stacklevel=2,
+            )
             return forward(**kwargs)
 
     return call

@@ -1,6 +1,7 @@
 """Weights that accelerate keeps on the CPU or on disk (device_map="auto" on a GPU that is too small, cpu_offload,
 disk_offload). The parameter of such a module is on the meta device. A hook copies it to a device before the
 module runs and frees it afterward. Only attributes of that hook are read, so accelerate is not needed here."""
+
 from typing import Any
 
 import torch
@@ -23,8 +24,10 @@ def _hook_of(module: nn.Module, name: str) -> Any:
     """The hook that loads a parameter or buffer from the meta device."""
     hook = next((h for h in _hooks(module) if getattr(h, "weights_map", None) is not None), None)
     if hook is None:
-        raise InputError(f"'{name}' of a {type(module).__name__} is on the meta device and no hook of accelerate "
-                         "loads it; load the weights of the model before attach()")
+        raise InputError(
+            f"'{name}' of a {type(module).__name__} is on the meta device and no hook of accelerate "
+            "loads it; load the weights of the model before attach()"
+        )
     return hook
 
 

@@ -1,6 +1,7 @@
 """Facts from a loaded model's weights: the projection that makes keys, its compute dtype, and whether its numbers
 equal the checkpoint's. Layers loaded in 4 or 8 bits (bitsandbytes, AWQ, GPTQ, HQQ, FP8, compressed-tensors,
 torchao) hold codes instead of a weight; their keys and values are activations in the model's dtype."""
+
 from collections.abc import Mapping
 
 import torch
@@ -40,8 +41,10 @@ def plain_weight(projection: nn.Module) -> torch.Tensor | None:
     if not isinstance(weight, torch.Tensor):
         return None
     if hasattr(weight, "device_mesh"):
-        raise InputError("the weights of the model are divided among devices (tensor parallelism or FSDP), and "
-                         "oscar-kv reads whole projections; load the model without tp_plan and sharding")
+        raise InputError(
+            "the weights of the model are divided among devices (tensor parallelism or FSDP), and "
+            "oscar-kv reads whole projections; load the model without tp_plan and sharding"
+        )
     plain = type(weight) in (torch.Tensor, torch.nn.Parameter) and weight.dtype in FLOATS
     return weight if plain and weight.dim() == 2 and not hasattr(weight, "quant_state") else None
 
@@ -57,13 +60,16 @@ def device_of_keys(projection: nn.Module) -> torch.device:
     tensors = dict(projection.named_parameters(recurse=False)) | dict(projection.named_buffers(recurse=False))
     name = "weight" if isinstance(getattr(projection, "weight", None), torch.Tensor) else next(iter(tensors), None)
     if name is None:
-        raise InputError(f"a {type(projection).__name__} that makes keys holds no tensors, so the device of its layer "
-                         "is not known; oscar-kv cannot serve it")
+        raise InputError(
+            f"a {type(projection).__name__} that makes keys holds no tensors, so the device of its layer "
+            "is not known; oscar-kv cannot serve it"
+        )
     return device_of(projection, name)
 
 
-def _samples(model: PreTrainedModel, names: Mapping[int, str], index: int,
-             module: nn.Module) -> list[tuple[str, torch.Tensor]]:
+def _samples(
+    model: PreTrainedModel, names: Mapping[int, str], index: int, module: nn.Module
+) -> list[tuple[str, torch.Tensor]]:
     """(name in the checkpoint, tensor) to compare for a layer: its key projection, or its norms if that holds codes."""
     name, projection = key_projection(module)
     if projection is not None and plain_weight(projection) is not None:
@@ -86,7 +92,10 @@ def check_weights(model: PreTrainedModel, modules: Mapping[int, nn.Module], dire
         for name, weight in _samples(model, names, index, module):
             # Files saved from the model without its head lack the prefix.
             stored = first_values(tensors, name if name in tensors else name.removeprefix("model."), SAMPLE)
-            if stored is not None and not torch.equal(stored.to(weight.dtype),
-                                                      weight.detach().flatten()[:SAMPLE].cpu()):
-                raise InputError(f"the weights of layer {index} are not those of the checkpoint {directory}, which "
-                                 "the bundle was fitted on; pass checkpoint=DIR, or fit a bundle for this model")
+            if stored is not None and not torch.equal(
+                stored.to(weight.dtype), weight.detach().flatten()[:SAMPLE].cpu()
+            ):
+                raise InputError(
+                    f"the weights of layer {index} are not those of the checkpoint {directory}, which "
+                    "the bundle was fitted on; pass checkpoint=DIR, or fit a bundle for this model"
+                )

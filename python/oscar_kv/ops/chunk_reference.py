@@ -1,5 +1,6 @@
 """The chunk operators (kernels/chunks/) in torch, on any device: the reference for tests of the kernels.
 tables.py lists the columns of runs and tiles."""
+
 import functools
 
 import torch
@@ -37,8 +38,9 @@ def _places(head_dim: int, device: torch.device) -> torch.Tensor:
     return element_places(head_dim).to(device)
 
 
-def _window_index(windows: torch.Tensor, page: torch.Tensor,
-                  slot: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+def _window_index(
+    windows: torch.Tensor, page: torch.Tensor, slot: torch.Tensor
+) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     """Index of rows [N, Hkv, d] of one side in windows: pages [N], heads, elements."""
     place = _places(windows.shape[-1] // (2 * PAGE_TOKENS), windows.device)
     head = torch.arange(windows.shape[1], device=windows.device)[None, :, None]
@@ -48,9 +50,15 @@ def _window_index(windows: torch.Tensor, page: torch.Tensor,
 def past_rows(a: StepView) -> None:
     if table_checks.enabled():
         table_checks.check_shapes("past_rows", tiles=(a.tiles, (None, 6)))
-        table_checks.check_tiles("past_rows", a.tiles, min(len(a.key), len(a.value)),
-                                 min(len(a.key_out), len(a.value_out)), len(a.pool), len(a.windows),
-                                 0 if a.phases is None else len(a.phases))
+        table_checks.check_tiles(
+            "past_rows",
+            a.tiles,
+            min(len(a.key), len(a.value)),
+            min(len(a.key_out), len(a.value_out)),
+            len(a.pool),
+            len(a.windows),
+            0 if a.phases is None else len(a.phases),
+        )
     tiles = a.tiles.long()
     for kind in (CODES, WINDOW, NEW):
         mine = tiles[tiles[:, 0] == kind]
@@ -69,8 +77,10 @@ def past_rows(a: StepView) -> None:
         else:
             rows = [a.windows[index].float() for index in _window_index(a.windows, page, slot + i)]
         mean = _mean(a.key_mean, a.phases, position + i)
-        for side, out, matrix, added in ((rows[0], a.key_out, a.key_matrix, mean),
-                                         (rows[1], a.value_out, a.value_matrix, a.value_mean)):
+        for side, out, matrix, added in (
+            (rows[0], a.key_out, a.key_matrix, mean),
+            (rows[1], a.value_out, a.value_matrix, a.value_mean),
+        ):
             made = reference.multiply(side, _whole(matrix))
             out[at] = (made if added is None else made + added).to(out.dtype)
 
@@ -79,16 +89,24 @@ def new_rows(a: StepView) -> None:
     if table_checks.enabled():
         table_checks.check_shapes("new_rows", runs=(a.runs, (None, 6)))
         reference.check_writes("new_rows", a)
-        table_checks.check_new_runs("new_rows", a.runs, min(len(a.key), len(a.value)), len(a.pool), len(a.windows),
-                                    0 if a.phases is None else len(a.phases))
+        table_checks.check_new_runs(
+            "new_rows",
+            a.runs,
+            min(len(a.key), len(a.value)),
+            len(a.pool),
+            len(a.windows),
+            0 if a.phases is None else len(a.phases),
+        )
     runs = a.runs.long()
     run, i = _tokens(runs[:, 1])
     if len(run) == 0:
         return
     first, _, page, slot, position, window = runs[run].unbind(1)
     mean = _mean(a.key_mean, a.phases, position + i)
-    rows = (reference.rotate_rows(a.key[first + i], mean, _whole(a.key_matrix)),
-            reference.rotate_rows(a.value[first + i], a.value_mean, _whole(a.value_matrix)))
+    rows = (
+        reference.rotate_rows(a.key[first + i], mean, _whole(a.key_matrix)),
+        reference.rotate_rows(a.value[first + i], a.value_mean, _whole(a.value_matrix)),
+    )
     kept = (window >= 0).nonzero().flatten()
     for index, side in zip(_window_index(a.windows, window[kept], (position + i)[kept] % PAGE_TOKENS), rows):
         a.windows[index] = side[kept]

@@ -2,6 +2,7 @@
 asked of one device, because one host may have different cards, and because some drivers cannot load the operators.
 
 OSCAR_KV_OPERATORS names another shared object, or is "off" to use the reference everywhere."""
+
 import functools
 import os
 import pathlib
@@ -30,17 +31,22 @@ def capability_unsupported(major: int, minor: int) -> str | None:
 def device_unsupported(capability: tuple[int, int], error: int, driver: int, needed: int) -> str | None:
     """Why the loaded operators do not run on a device, or None. error: of CUDA, 0 for none; driver, needed: versions of
     CUDA as 13000."""
+
     def version(number: int) -> str:
         return f"{number // 1000}.{number % 1000 // 10}"
 
     if error == 0:
         return None
     if error in (INSUFFICIENT_DRIVER, UNSUPPORTED_PTX):
-        return (f"the CUDA operators need a driver for CUDA {version(needed)} on this GPU, and the driver is for CUDA "
-                f"{version(driver)}; update the driver")
+        return (
+            f"the CUDA operators need a driver for CUDA {version(needed)} on this GPU, and the driver is for CUDA "
+            f"{version(driver)}; update the driver"
+        )
     if error == NO_CODE:
-        return ("this build of the CUDA operators has no code for compute capability "
-                f"{capability[0]}.{capability[1]}; use a wheel of scripts/wheel")
+        return (
+            "this build of the CUDA operators has no code for compute capability "
+            f"{capability[0]}.{capability[1]}; use a wheel of scripts/wheel"
+        )
     return f"the CUDA operators do not load on this GPU (CUDA error {error})"
 
 
@@ -63,8 +69,11 @@ def missing_on(index: int, path: str | None) -> str | None:
     reason = rocm_unsupported()
     if reason is None:
         capability = torch.cuda.get_device_capability(index)
-        reason = capability_unsupported(*capability) or load(path) or device_unsupported(
-            capability, *operators.device_code(torch.empty(0, device=f"cuda:{index}")))
+        reason = (
+            capability_unsupported(*capability)
+            or load(path)
+            or device_unsupported(capability, *operators.device_code(torch.empty(0, device=f"cuda:{index}")))
+        )
     if reason is not None:
         warnings.warn(f"oscar-kv runs its torch reference on GPU {index}, which is slow: {reason}", stacklevel=3)
     return reason

@@ -1,5 +1,6 @@
 """Attention over parts of the context that are never in memory together. Each part gives its output and log-sum-exp,
 and two parts merge by their weights."""
+
 import torch
 
 

@@ -5,6 +5,7 @@ are installed and a GPU is present, load.py loads them for CUDA tensors.
 Codes of a side come as RowCode.numbers(). pool [pages, Hkv, bytes] uint8 holds pages as described in
 format/page_layout.py, and windows [window pages, Hkv, 128 d] BF16 as in format/window_layout.py. Tables, lengths and
 runs are int32."""
+
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
@@ -16,7 +17,7 @@ from ..format.page_layout import PAGE_TOKENS
 from . import chunk_reference, reference, table_checks
 from .view import StepView
 
-NO_FAULT = 2 ** 31 - 1  # of `bad`
+NO_FAULT = 2**31 - 1  # of `bad`
 
 Reference = Callable[[StepView], Any]
 _arguments: dict[torch._ops.OpOverload, list[str]] = {}
@@ -68,8 +69,9 @@ def run(operator: torch._ops.OpOverload, a: StepView) -> Any:
     return operator(*[held[name] for name in _arguments[operator]])
 
 
-def places(operator: torch._ops.OpOverload, names: Sequence[str],
-           own: Mapping[str, Any]) -> tuple[list[Any], list[int]]:
+def places(
+    operator: torch._ops.OpOverload, names: Sequence[str], own: Mapping[str, Any]
+) -> tuple[list[Any], list[int]]:
     """The operator's arguments in order, those of `own` in place, and where those of `names` go. KeyError if one is
     missing, ValueError if the operator has no such argument."""
     order = _arguments[operator]
@@ -87,28 +89,35 @@ rotate_rows = _declare(
     "rotate_rows",
     "(Tensor rows, Tensor? mean, Tensor? matrix) -> Tensor",
     lambda a: reference.rotate_rows(**vars(a)),
-    lambda a: a.rows.new_empty(a.rows.shape, dtype=torch.bfloat16))
+    lambda a: a.rows.new_empty(a.rows.shape, dtype=torch.bfloat16),
+)
 
 # Writes codes [N, Hkv, d] and parameters [N, Hkv, bytes] of rows to token slot [N] of page [N].
 write_rows = _declare(
     "write_rows",
     "(Tensor(a!) pool, Tensor page, Tensor slot, Tensor key_codes, Tensor key_params, Tensor value_codes, Tensor "
     "value_params, int[] key_code, int[] value_code) -> ()",
-    lambda a: reference.write_rows(**vars(a)), _nothing)
+    lambda a: reference.write_rows(**vars(a)),
+    _nothing,
+)
 
 # Writes rows [N, Hkv, d] BF16 in the cache basis into pages, as given by runs [R, 5] (tables.RUN): clips, encodes
 # (minmax or search) and packs them. clip [Hkv]; sigma [Hkv, 4]; bad [2]: the smallest position * Hkv + head that is not
 # finite, for keys and for values.
 quantize_rows = _declare(
-    "quantize_rows", "(Tensor(a!) pool, Tensor key, Tensor value, Tensor runs, Tensor key_sigma, Tensor value_sigma, "
+    "quantize_rows",
+    "(Tensor(a!) pool, Tensor key, Tensor value, Tensor runs, Tensor key_sigma, Tensor value_sigma, "
     "Tensor key_clip, Tensor value_clip, Tensor(b!) bad, bool search, int[] key_code, int[] value_code) -> ()",
-    reference.quantize_rows, _nothing)
+    reference.quantize_rows,
+    _nothing,
+)
 
 
 def _dequantize_fake(a: StepView) -> tuple[torch.Tensor, ...]:
     shape = (a.runs.shape[0] * PAGE_TOKENS, a.pool.shape[1])
-    return tuple(a.pool.new_empty((*shape, code_of(code).head_dim), dtype=torch.float32)
-                 for code in (a.key_code, a.value_code))
+    return tuple(
+        a.pool.new_empty((*shape, code_of(code).head_dim), dtype=torch.float32) for code in (a.key_code, a.value_code)
+    )
 
 
 # Complete pages, one per run (page_runs()), as FP32 rows in the cache basis: keys, values [64 R, Hkv, d].
@@ -116,7 +125,9 @@ dequantize_pages = _declare(
     "dequantize_pages",
     "(Tensor pool, Tensor runs, Tensor key_sigma, Tensor value_sigma, int[] key_code, int[] value_code) -> (Tensor, "
     "Tensor)",
-    lambda a: reference.dequantize_pages(**vars(a)), _dequantize_fake)
+    lambda a: reference.dequantize_pages(**vars(a)),
+    _dequantize_fake,
+)
 
 
 def _append_fake(a: StepView) -> torch.Tensor:
@@ -131,7 +142,9 @@ append_tokens = _declare(
     "(Tensor(a!) windows, Tensor window_table, Tensor? query, Tensor key, Tensor value, Tensor lengths, Tensor? "
     "query_matrix, Tensor? key_matrix, Tensor? value_matrix, Tensor? key_mean, Tensor? value_mean, int sink) -> "
     "Tensor",
-    reference.append_tokens, _append_fake)
+    reference.append_tokens,
+    _append_fake,
+)
 
 # Writes the newest token of each sequence (lengths counts it) from its window into its page.
 flush_tokens = _declare(
@@ -139,12 +152,16 @@ flush_tokens = _declare(
     "(Tensor(a!) pool, Tensor windows, Tensor window_table, Tensor table, Tensor lengths, Tensor key_sigma, Tensor "
     "value_sigma, Tensor key_clip, Tensor value_clip, Tensor(b!) bad, int sink, bool search, int[] key_code, int[] "
     "value_code) -> ()",
-    reference.flush_tokens, _nothing)
+    reference.flush_tokens,
+    _nothing,
+)
 
 
 def _decode_fake(a: StepView) -> tuple[torch.Tensor, torch.Tensor]:
-    return (a.query.new_empty(a.query.shape, dtype=torch.float32),
-            a.query.new_empty(a.query.shape[:-1] if a.want_lse else (0,), dtype=torch.float32))
+    return (
+        a.query.new_empty(a.query.shape, dtype=torch.float32),
+        a.query.new_empty(a.query.shape[:-1] if a.want_lse else (0,), dtype=torch.float32),
+    )
 
 
 # Softmax attention of each sequence's newest token over the three tiers, in the cache basis. query [B, Hkv, g, d] BF16
@@ -157,7 +174,9 @@ decode_attention = _declare(
     "(Tensor query, Tensor pool, Tensor table, Tensor windows, Tensor window_table, Tensor lengths, Tensor key_sigma, "
     "Tensor value_sigma, Tensor? turned, Tensor? phases, Tensor? tile_phases, Tensor(a!) workspace, float scale, int "
     "sink, int recent, int window, bool want_lse, int[] key_code, int[] value_code) -> (Tensor, Tensor)",
-    reference.decode_attention, _decode_fake)
+    reference.decode_attention,
+    _decode_fake,
+)
 
 # A step of a serving engine. The newest row of each sequence, query [B, Hq, d], key and value [B, Hkv, d], enters its
 # window, then attends to the three tiers. Writes the model's output [B, Hq, d], 0 for a sequence of length 0. The
@@ -170,7 +189,9 @@ step_tokens = _declare(
     "output_matrix, Tensor? key_mean, Tensor? value_mean, Tensor? phases, Tensor? tile_phases, Tensor key_sigma, "
     "Tensor value_sigma, Tensor(c!) workspace, float scale, int sink, int recent, int[] key_code, int[] "
     "value_code) -> ()",
-    reference.step_tokens, _nothing)
+    reference.step_tokens,
+    _nothing,
+)
 
 
 def _no_layers(a: StepView) -> NoReturn:
@@ -185,7 +206,9 @@ describe_layer = _declare(
     "describe_layer",
     "(Tensor(a!) sides, Tensor pool, Tensor windows, Tensor key_sigma, Tensor value_sigma, Tensor key_clip, Tensor "
     "value_clip, Tensor bad, int[] key_code, int[] value_code) -> int",
-    _no_layers, lambda a: 0)
+    _no_layers,
+    lambda a: 0,
+)
 
 # flush_tokens for layers of any codes, in one launch. sides [2 L, SIDE_BYTES]: describe_layer() of all
 # layers, on the device; words: the most of them.
@@ -193,7 +216,9 @@ flush_layers = _declare(
     "flush_layers",
     "(Tensor lengths, Tensor table, Tensor window_table, Tensor sides, int words, int kv_heads, int head_dim, int "
     "sink, bool search) -> ()",
-    _no_layers, _nothing)
+    _no_layers,
+    _nothing,
+)
 
 
 def _no_device_code(a: StepView) -> NoReturn:
@@ -209,7 +234,9 @@ device_code = _declare("device_code", "(Tensor like) -> (int, int, int)", _no_de
 decode_workspace_bytes = _declare(
     "decode_workspace_bytes",
     "(Tensor like, int head_dim, int group, int batch, int kv_heads, int page_queries) -> int",
-    lambda a: 0, lambda a: 0)
+    lambda a: 0,
+    lambda a: 0,
+)
 
 # Chunks of prompts (cache/chunk_pass.py). Writes stored tokens and new rows [N, Hkv, d], in the model's basis, into
 # key_out and value_out [M, Hkv, d], as given by tiles [T, 6] (tables.TILE). Matrices [1 or Hkv, d, d] undo the change
@@ -220,7 +247,9 @@ past_rows = _declare(
     "(Tensor pool, Tensor windows, Tensor tiles, Tensor key, Tensor value, Tensor key_matrix, Tensor value_matrix, "
     "Tensor? key_mean, Tensor? value_mean, Tensor? phases, Tensor key_sigma, Tensor value_sigma, Tensor(a!) key_out, "
     "Tensor(b!) value_out, int[] key_code, int[] value_code) -> ()",
-    chunk_reference.past_rows, _nothing)
+    chunk_reference.past_rows,
+    _nothing,
+)
 
 # Writes new rows [N, Hkv, d] of the model into windows and pages, as given by runs [R, 6] (tables.NEW_RUN). Other
 # arguments as in quantize_rows.
@@ -229,11 +258,17 @@ new_rows = _declare(
     "(Tensor(a!) pool, Tensor(b!) windows, Tensor key, Tensor value, Tensor runs, Tensor key_matrix, Tensor "
     "value_matrix, Tensor? key_mean, Tensor? value_mean, Tensor? phases, Tensor key_sigma, Tensor value_sigma, Tensor "
     "key_clip, Tensor value_clip, Tensor(c!) bad, bool search, int[] key_code, int[] value_code) -> ()",
-    chunk_reference.new_rows, _nothing)
+    chunk_reference.new_rows,
+    _nothing,
+)
 
 # Merges another part of a softmax into out [N, H, d] with log-sum-exp [H, N] FP32.
-merge_outputs = _declare("merge_outputs", "(Tensor(a!) out, Tensor(b!) lse, Tensor part, Tensor part_lse) -> ()",
-                         lambda a: chunk_reference.merge_outputs(**vars(a)), _nothing)
+merge_outputs = _declare(
+    "merge_outputs",
+    "(Tensor(a!) out, Tensor(b!) lse, Tensor part, Tensor part_lse) -> ()",
+    lambda a: chunk_reference.merge_outputs(**vars(a)),
+    _nothing,
+)
 
 
 def _no_tile_phases(a: StepView) -> NoReturn:
@@ -248,6 +283,7 @@ tile_phases = _declare(
     "tile_phases",
     "(Tensor frequencies) -> Tensor",
     _no_tile_phases,
-    lambda a: a.frequencies.new_empty((2 * PAGE_RANK * (2 * a.frequencies.shape[0] + PAGE_TOKENS),), dtype=torch.int16))
+    lambda a: a.frequencies.new_empty((2 * PAGE_RANK * (2 * a.frequencies.shape[0] + PAGE_TOKENS),), dtype=torch.int16),
+)
 
 page_runs = reference.page_runs

@@ -1,5 +1,6 @@
 """The operators in torch, on any device: slow, exact, and what the kernels are tested against. Earlier tokens are
 dequantized a block of pages at a time and merged by log-sum-exp, so that the buffer does not grow with the context."""
+
 import functools
 from collections.abc import Sequence
 
@@ -14,7 +15,7 @@ from .merge import Parts
 from .rule import Rule
 from .view import StepView
 
-BLOCK_PAGES = 16   # pages of every sequence that are dequantized at a time: 1024 tokens
+BLOCK_PAGES = 16  # pages of every sequence that are dequantized at a time: 1024 tokens
 MOST_SCORES = 1 << 24  # that are held at a time
 
 
@@ -45,9 +46,17 @@ def page_runs(table: torch.Tensor, pages: int) -> torch.Tensor:
     return torch.stack([first, none + PAGE_TOKENS, page, none, none], dim=1)
 
 
-def write_rows(pool: torch.Tensor, page: torch.Tensor, slot: torch.Tensor, key_codes: torch.Tensor,
-               key_params: torch.Tensor, value_codes: torch.Tensor, value_params: torch.Tensor, key_code: Sequence[int],
-               value_code: Sequence[int]) -> None:
+def write_rows(
+    pool: torch.Tensor,
+    page: torch.Tensor,
+    slot: torch.Tensor,
+    key_codes: torch.Tensor,
+    key_params: torch.Tensor,
+    value_codes: torch.Tensor,
+    value_params: torch.Tensor,
+    key_code: Sequence[int],
+    value_code: Sequence[int],
+) -> None:
     """The other tokens of the pages stay as they are."""
     layout = page_layout(key_code, value_code, pool.device)
     touched, index = torch.unique(page, return_inverse=True)
@@ -61,8 +70,15 @@ def write_rows(pool: torch.Tensor, page: torch.Tensor, slot: torch.Tensor, key_c
     pool[touched] = pages
 
 
-def encode(rows: torch.Tensor, sigma: torch.Tensor, clip: torch.Tensor, bad: torch.Tensor, search: bool,
-           numbers: Sequence[int], key: bool) -> tuple[torch.Tensor, torch.Tensor]:
+def encode(
+    rows: torch.Tensor,
+    sigma: torch.Tensor,
+    clip: torch.Tensor,
+    bad: torch.Tensor,
+    search: bool,
+    numbers: Sequence[int],
+    key: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Codes and parameters of rows [N, Hkv, d]; rows that are not finite count as zeros and are noted in `bad`."""
     heads = rows.shape[1]
     finite = rows.isfinite().all(dim=-1)
@@ -76,16 +92,28 @@ def encode(rows: torch.Tensor, sigma: torch.Tensor, clip: torch.Tensor, bad: tor
 def check_writes(op: str, a: StepView) -> None:
     """What every operator that writes codes is given for its heads."""
     heads = a.pool.shape[1]
-    table_checks.check_shapes(op, key_sigma=(a.key_sigma, (heads, 4)), value_sigma=(a.value_sigma, (heads, 4)),
-                              key_clip=(a.key_clip, (heads,)), value_clip=(a.value_clip, (heads,)), bad=(a.bad, (2,)))
+    table_checks.check_shapes(
+        op,
+        key_sigma=(a.key_sigma, (heads, 4)),
+        value_sigma=(a.value_sigma, (heads, 4)),
+        key_clip=(a.key_clip, (heads,)),
+        value_clip=(a.value_clip, (heads,)),
+        bad=(a.bad, (2,)),
+    )
     table_checks.check_clips(op, key_clip=a.key_clip, value_clip=a.value_clip)
 
 
 def write_encoded(a: StepView, page: torch.Tensor, slot: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
     """Encodes rows [N, Hkv, d] and writes them to token slot [N] of page [N]."""
-    write_rows(a.pool, page, slot, *encode(key, a.key_sigma, a.key_clip, a.bad, a.search, a.key_code, True),
-               *encode(value, a.value_sigma, a.value_clip, a.bad, a.search, a.value_code, False), a.key_code,
-               a.value_code)
+    write_rows(
+        a.pool,
+        page,
+        slot,
+        *encode(key, a.key_sigma, a.key_clip, a.bad, a.search, a.key_code, True),
+        *encode(value, a.value_sigma, a.value_clip, a.bad, a.search, a.value_code, False),
+        a.key_code,
+        a.value_code,
+    )
 
 
 def quantize_rows(a: StepView) -> None:
@@ -100,8 +128,14 @@ def quantize_rows(a: StepView) -> None:
         write_encoded(a, page, slot, a.key[row], a.value[row])
 
 
-def dequantize_pages(pool: torch.Tensor, runs: torch.Tensor, key_sigma: torch.Tensor, value_sigma: torch.Tensor,
-                     key_code: Sequence[int], value_code: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+def dequantize_pages(
+    pool: torch.Tensor,
+    runs: torch.Tensor,
+    key_sigma: torch.Tensor,
+    value_sigma: torch.Tensor,
+    key_code: Sequence[int],
+    value_code: Sequence[int],
+) -> tuple[torch.Tensor, torch.Tensor]:
     if table_checks.enabled():
         table_checks.check_shapes("dequantize_pages", runs=(runs, (None, 5)))
         table_checks.check_runs("dequantize_pages", runs, None, len(pool))
@@ -113,8 +147,14 @@ def dequantize_pages(pool: torch.Tensor, runs: torch.Tensor, key_sigma: torch.Te
     return rows[0], rows[1]
 
 
-def dequantize(pool: torch.Tensor, runs: torch.Tensor, key_sigma: torch.Tensor, value_sigma: torch.Tensor,
-               key_code: Sequence[int], value_code: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+def dequantize(
+    pool: torch.Tensor,
+    runs: torch.Tensor,
+    key_sigma: torch.Tensor,
+    value_sigma: torch.Tensor,
+    key_code: Sequence[int],
+    value_code: Sequence[int],
+) -> tuple[torch.Tensor, torch.Tensor]:
     """dequantize_pages by the kernel of the device, where one reads these codes."""
     served = all(code_unsupported(code_of(numbers)) is None for numbers in (key_code, value_code))
     read = torch.ops.oscar_kv.dequantize_pages if served else dequantize_pages
@@ -157,8 +197,9 @@ def append_tokens(a: StepView) -> torch.Tensor:
         table_checks.check_step("append_tokens", lengths, window_table, len(windows), a.sink, newest_only=True)
     sides = rotate_rows(a.key, a.key_mean, a.key_matrix), rotate_rows(a.value, a.value_mean, a.value_matrix)
     sequence = (lengths > 0).nonzero().flatten()
-    window_layout(windows, window_table, a.sink).write(windows, window_table, sequence, lengths[sequence].long() - 1,
-                                                       *(rows[sequence] for rows in sides))
+    window_layout(windows, window_table, a.sink).write(
+        windows, window_table, sequence, lengths[sequence].long() - 1, *(rows[sequence] for rows in sides)
+    )
     if a.query is None:
         return windows.new_empty((0,))
     matrix = a.query_matrix
@@ -170,8 +211,9 @@ def append_tokens(a: StepView) -> torch.Tensor:
 def flush_tokens(a: StepView) -> None:
     if table_checks.enabled():
         check_writes("flush_tokens", a)
-        table_checks.check_step("flush_tokens", a.lengths, a.window_table, len(a.windows), a.sink, a.table, len(a.pool),
-                                newest_only=True)
+        table_checks.check_step(
+            "flush_tokens", a.lengths, a.window_table, len(a.windows), a.sink, a.table, len(a.pool), newest_only=True
+        )
     sequence = (a.lengths > a.sink).nonzero().flatten()
     if len(sequence) == 0:
         return
@@ -184,8 +226,16 @@ def flush_tokens(a: StepView) -> None:
 class _Attention:
     """Queries [B, Hkv, R, d] against parts of the cache, some rows at a time."""
 
-    def __init__(self, query: torch.Tensor, positions: torch.Tensor, turned: torch.Tensor | None,
-                 phases: torch.Tensor | None, shift: torch.Tensor | None, scale: float, rule: Rule) -> None:
+    def __init__(
+        self,
+        query: torch.Tensor,
+        positions: torch.Tensor,
+        turned: torch.Tensor | None,
+        phases: torch.Tensor | None,
+        shift: torch.Tensor | None,
+        scale: float,
+        rule: Rule,
+    ) -> None:
         self.query, self.first, self.turned = query, rule.first(positions), turned
         self.phases, self.shift, self.scale, self.rule = phases, shift, scale, rule
         rows = max(1, MOST_SCORES // (query.shape[0] * query.shape[1] * BLOCK_PAGES * PAGE_TOKENS))
@@ -216,8 +266,9 @@ class _Attention:
         return output, lse
 
 
-def attention(a: StepView, positions: torch.Tensor, ends: torch.Tensor, rule: Rule,
-              shift: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+def attention(
+    a: StepView, positions: torch.Tensor, ends: torch.Tensor, rule: Rule, shift: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """As operators.decode_attention, for query rows [B, Hkv, R, d] FP32 of tokens at any positions [B, R] and any
     rule.Rule, but its sinks; ends [B]: the first token of each sequence that is no code; shift [B, Hkv, R]: added to
     logits before the scale."""
@@ -243,8 +294,17 @@ def attention(a: StepView, positions: torch.Tensor, ends: torch.Tensor, rule: Ru
 
 def decode_attention(a: StepView) -> tuple[torch.Tensor, torch.Tensor]:
     if table_checks.enabled():
-        table_checks.check_step("decode_attention", a.lengths, a.window_table, len(a.windows), a.sink, a.table,
-                                len(a.pool), a.recent, 0 if a.phases is None else len(a.phases))
+        table_checks.check_step(
+            "decode_attention",
+            a.lengths,
+            a.window_table,
+            len(a.windows),
+            a.sink,
+            a.table,
+            len(a.pool),
+            a.recent,
+            0 if a.phases is None else len(a.phases),
+        )
     lengths = a.lengths.long()
     positions = (lengths - 1)[:, None].expand(-1, a.query.shape[2])
     ends = quantized_end(lengths, a.sink, a.recent)

@@ -1,5 +1,6 @@
 """Attention features beyond plain softmax over earlier tokens: windows, chunks, soft caps, learned sink logits.
 lib/attention of the toolchain computes the same."""
+
 import dataclasses
 
 import torch
@@ -8,9 +9,10 @@ import torch
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rule:
     """The rule of one layer. A logit is <query, key> scale."""
-    window: int = 0             # tokens that a query sees, including its own; 0: all
-    chunk: int = 0              # positions [0, chunk), [chunk, 2 chunk), ...: a query sees only its own chunk; 0: all
-    cap: float = 0.0            # logits x become cap tanh(x / cap); 0: unchanged
+
+    window: int = 0  # tokens that a query sees, including its own; 0: all
+    chunk: int = 0  # positions [0, chunk), [chunk, 2 chunk), ...: a query sees only its own chunk; 0: all
+    cap: float = 0.0  # logits x become cap tanh(x / cap); 0: unchanged
     # [Hq] a logit per query head, added to the softmax denominator without a value
     sinks: torch.Tensor | None = None
 

@@ -1,4 +1,5 @@
 """Which caches the CUDA operators support. Unsupported cases use the torch reference; functions return the reason."""
+
 from typing import Any, Protocol
 
 import torch
@@ -13,6 +14,7 @@ MOST_WINDOW_PAGES, TILES_OF_PAGE = MOST_WINDOW // PAGE_TOKENS, 4
 
 class Layer(Protocol):
     """What is asked of cache.paged_kv.LayerCode."""
+
     key: RowCodec
     value: RowCodec
     without_kernels: str | None
@@ -33,8 +35,9 @@ def layout_unsupported(layer_code: Layer) -> str | None:
     key, value = layer_code.key.code, layer_code.value.code
     if key.layout != value.layout:
         return f"the kernels read one layout, not {key.layout} keys and {value.layout} values"
-    if any(side.layout == HEAD_SCALE and (side.group != side.head_dim or side.params != "float16")
-           for side in (key, value)):
+    if any(
+        side.layout == HEAD_SCALE and (side.group != side.head_dim or side.params != "float16") for side in (key, value)
+    ):
         return f"of layout {key.layout} the kernels read one FP16 scale and zero for each head"
     return None
 
@@ -53,8 +56,10 @@ def decode_unsupported(layer_code: Layer, group: int, window_pages: int) -> str 
     if transform.rotated_mean and code.layout != ROTATED_MEAN:
         return f"the decode kernel has no term of keys centered before RoPE in layout {code.layout}"
     if transform.rotated_mean and transform.phases.inverse.abs().max() > MOST_FREQUENCY:
-        return ("the decode kernel has no term of keys centered before RoPE with frequencies above "
-                f"{MOST_FREQUENCY} radian a token")
+        return (
+            "the decode kernel has no term of keys centered before RoPE with frequencies above "
+            f"{MOST_FREQUENCY} radian a token"
+        )
     if window_pages > MOST_WINDOW_PAGES:
         return f"the decode kernel has windows of at most {MOST_WINDOW_PAGES * PAGE_TOKENS} tokens"
     return None
@@ -62,8 +67,9 @@ def decode_unsupported(layer_code: Layer, group: int, window_pages: int) -> str 
 
 def chunks_unsupported(layer_code: Layer) -> str | None:
     """Why the chunk kernels do not support this layer, or None."""
-    return (layer_code.without_kernels or shape_unsupported(layer_code.key.code.head_dim)
-            or layout_unsupported(layer_code))
+    return (
+        layer_code.without_kernels or shape_unsupported(layer_code.key.code.head_dim) or layout_unsupported(layer_code)
+    )
 
 
 def rule_unsupported(rule: Rule) -> str | None:

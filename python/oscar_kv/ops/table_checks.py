@@ -5,6 +5,7 @@ kernel (kernels/check/table_rules.h), with the same sentences. A server may call
 device; it reads one flag from it.
 
 Without the checks the tables are trusted: an id of -1 or beyond the pool reads or writes memory of another sequence."""
+
 import os
 from collections.abc import Callable, Sequence
 from typing import NoReturn
@@ -57,6 +58,7 @@ def _first_fault(op: str, faults: Sequence[Fault]) -> None:
 
 def _ids(mask: torch.Tensor, ids: torch.Tensor, limit: int, name: str, of: str) -> Fault:
     """A fault in a row of ids [N, columns]."""
+
     def sentence(item: int) -> str:
         column = int(mask[item].nonzero()[0])
         return f"{name} {column} of {of} {item} is {int(ids[item, column])}, expected 0 to {limit - 1}"
@@ -64,23 +66,37 @@ def _ids(mask: torch.Tensor, ids: torch.Tensor, limit: int, name: str, of: str) 
     return mask.any(dim=1), sentence
 
 
-def check_step(op: str, lengths: torch.Tensor, window_table: torch.Tensor, window_pages: int, sink: int,
-               table: torch.Tensor | None = None, pages: int = 0, recent: int = 0, positions: int = 0,
-               newest_only: bool = False) -> None:
+def check_step(
+    op: str,
+    lengths: torch.Tensor,
+    window_table: torch.Tensor,
+    window_pages: int,
+    sink: int,
+    table: torch.Tensor | None = None,
+    pages: int = 0,
+    recent: int = 0,
+    positions: int = 0,
+    newest_only: bool = False,
+) -> None:
     """lengths [B] with the newest token; window_table [B, W] of a pool of window_pages; table [B, P] of a pool of
     pages, where codes are read; positions: of phases, 0 for none; newest_only: of the windows only the
     newest token's place is used. RuntimeError names what is wrong, op in front."""
     first_pages = sink_pages(sink)
-    if (min(sink, recent) < 0 or lengths.dim() != 1 or window_table.dim() != 2
-            or len(window_table) != len(lengths)):
-        _refuse(op, f"sink and recent are {sink} and {recent}, lengths {list(lengths.shape)}, window_table "
-                f"{list(window_table.shape)}; expected numbers of at least 0, and tables of the same sequences")
+    if min(sink, recent) < 0 or lengths.dim() != 1 or window_table.dim() != 2 or len(window_table) != len(lengths):
+        _refuse(
+            op,
+            f"sink and recent are {sink} and {recent}, lengths {list(lengths.shape)}, window_table "
+            f"{list(window_table.shape)}; expected numbers of at least 0, and tables of the same sequences",
+        )
     if table is not None and (table.dim() != 2 or len(table) != len(lengths)):
         _refuse(op, f"table is {list(table.shape)}, expected a row for each of {len(lengths)} sequences")
     ring_pages = window_table.shape[1] - first_pages
     if ring_pages < 1:
-        _refuse(op, f"window_table has {window_table.shape[1]} pages for a sequence, expected {first_pages} of the "
-                "sink and at least one of the ring")
+        _refuse(
+            op,
+            f"window_table has {window_table.shape[1]} pages for a sequence, expected {first_pages} of the "
+            "sink and at least one of the ring",
+        )
     held = 1 if newest_only else recent
     if held > ring_pages * PAGE_TOKENS:
         _refuse(op, f"the ring of {ring_pages} pages is too short for {held} tokens")
@@ -91,12 +107,17 @@ def check_step(op: str, lengths: torch.Tensor, window_table: torch.Tensor, windo
     end = quantized_end(n, sink, recent)
     faults = [(n < 0, lambda b: f"the length of sequence {b} is {int(n[b])}, expected 0 or more")]
     if positions > 0:
-        faults.append((n > positions, lambda b: f"sequence {b} has positions up to {int(n[b])}, and phases have "
-                       f"{positions}"))
+        faults.append(
+            (n > positions, lambda b: f"sequence {b} has positions up to {int(n[b])}, and phases have {positions}")
+        )
     if table is not None:
         needed = -(-(end - sink) // PAGE_TOKENS)
-        faults.append((needed > table.shape[1], lambda b: f"sequence {b} has codes in {int(needed[b])} pages, and its "
-                       f"table has {table.shape[1]}"))
+        faults.append(
+            (
+                needed > table.shape[1],
+                lambda b: f"sequence {b} has codes in {int(needed[b])} pages, and its table has {table.shape[1]}",
+            )
+        )
         used = torch.arange(table.shape[1], device=device) < needed[:, None]
         faults.append(_ids(used & ((table < 0) | (table >= pages)), table, pages, "page", "sequence"))
     first = n - 1 if newest_only else end
@@ -109,10 +130,18 @@ def check_step(op: str, lengths: torch.Tensor, window_table: torch.Tensor, windo
         in_sink = column * PAGE_TOKENS < torch.minimum(n, torch.full_like(n, sink))[:, None]
     in_ring = (column - first_pages - block[:, None]) % ring_pages <= (last - block)[:, None]
     ringed = (first >= sink) & (first < n)
-    used = (n > 0)[:, None] & torch.where(of_sink, in_sink & ~(ringed[:, None] & newest_only),
-                                          in_ring & ringed[:, None])
-    faults.append(_ids(used & ((window_table < 0) | (window_table >= window_pages)), window_table, window_pages,
-                       "window page", "sequence"))
+    used = (n > 0)[:, None] & torch.where(
+        of_sink, in_sink & ~(ringed[:, None] & newest_only), in_ring & ringed[:, None]
+    )
+    faults.append(
+        _ids(
+            used & ((window_table < 0) | (window_table >= window_pages)),
+            window_table,
+            window_pages,
+            "window page",
+            "sequence",
+        )
+    )
     _first_fault(op, faults)
 
 
@@ -122,29 +151,41 @@ def _leaves(first: torch.Tensor, count: torch.Tensor, limit: int) -> torch.Tenso
 
 # Faults of items [N] of a list, such as runs: which items, and the sentence of one. `held`: the items that are looked
 # at.
-def _rows(held: torch.Tensor, item: str, first: torch.Tensor, count: torch.Tensor, limit: int,
-          verb: str = "reads") -> Fault:
-    return (held & _leaves(first, count, limit), lambda i: f"{item} {i} {verb} {int(count[i])} rows from "
-            f"{int(first[i])} on, and there are {limit}")
+def _rows(
+    held: torch.Tensor, item: str, first: torch.Tensor, count: torch.Tensor, limit: int, verb: str = "reads"
+) -> Fault:
+    return (
+        held & _leaves(first, count, limit),
+        lambda i: f"{item} {i} {verb} {int(count[i])} rows from {int(first[i])} on, and there are {limit}",
+    )
 
 
 def _slots(held: torch.Tensor, item: str, slot: torch.Tensor, count: torch.Tensor) -> Fault:
-    return (held & _leaves(slot, count, PAGE_TOKENS), lambda i: f"{item} {i} takes {int(count[i])} slots from "
-            f"{int(slot[i])} on, and a page has {PAGE_TOKENS}")
+    return (
+        held & _leaves(slot, count, PAGE_TOKENS),
+        lambda i: f"{item} {i} takes {int(count[i])} slots from {int(slot[i])} on, and a page has {PAGE_TOKENS}",
+    )
 
 
 def _page(held: torch.Tensor, item: str, page: torch.Tensor, limit: int, name: str = "page") -> Fault:
-    return (held & ((page < 0) | (page >= limit)), lambda i: f"{name} 0 of {item} {i} is {int(page[i])}, expected 0 "
-            f"to {limit - 1}")
+    return (
+        held & ((page < 0) | (page >= limit)),
+        lambda i: f"{name} 0 of {item} {i} is {int(page[i])}, expected 0 to {limit - 1}",
+    )
 
 
 def _positions(held: torch.Tensor, item: str, position: torch.Tensor, count: torch.Tensor, limit: int) -> list[Fault]:
     """limit: of phases, 0 for none."""
-    faults = [(held & (position < 0),
-               lambda i: f"the position of {item} {i} is {int(position[i])}, expected 0 or more")]
+    faults = [
+        (held & (position < 0), lambda i: f"the position of {item} {i} is {int(position[i])}, expected 0 or more")
+    ]
     if limit > 0:
-        faults.append((held & _leaves(position, count, limit), lambda i: f"{item} {i} has positions up to "
-                       f"{int(position[i] + count[i])}, and phases have {limit}"))
+        faults.append(
+            (
+                held & _leaves(position, count, limit),
+                lambda i: f"{item} {i} has positions up to {int(position[i] + count[i])}, and phases have {limit}",
+            )
+        )
     return faults
 
 
@@ -170,23 +211,39 @@ def check_new_runs(op: str, runs: torch.Tensor, rows: int, pages: int, window_pa
     first, count, page, slot, position, window = runs.long().unbind(1)
     held = count != 0
     paged, kept = held & (page != -1), held & (window != -1)
-    _first_fault(op, [_rows(held, "run", first, count, rows), *_positions(held, "run", position, count, positions),
-                      _page(paged, "run", page, pages), _slots(paged, "run", slot, count), _shared(paged, page),
-                      _page(kept, "run", window, window_pages, "window page"),
-                      _slots(kept, "run", position % PAGE_TOKENS, count)])
+    _first_fault(
+        op,
+        [
+            _rows(held, "run", first, count, rows),
+            *_positions(held, "run", position, count, positions),
+            _page(paged, "run", page, pages),
+            _slots(paged, "run", slot, count),
+            _shared(paged, page),
+            _page(kept, "run", window, window_pages, "window page"),
+            _slots(kept, "run", position % PAGE_TOKENS, count),
+        ],
+    )
 
 
-def check_tiles(op: str, tiles: torch.Tensor, rows: int, out_rows: int, pages: int, window_pages: int,
-                positions: int = 0) -> None:
+def check_tiles(
+    op: str, tiles: torch.Tensor, rows: int, out_rows: int, pages: int, window_pages: int, positions: int = 0
+) -> None:
     """Tiles [T, 6] (tables.TILE)."""
     kind, out, count, page, slot, position = tiles.long().unbind(1)
     held, new = count != 0, kind == NEW
     stored, codes = held & ~new, kind == CODES
-    _first_fault(op, [(held & ((kind < 0) | (kind > 2)), lambda t: f"the kind of tile {t} is {int(kind[t])}, expected "
-                       "0 to 2"), _rows(held, "tile", out, count, out_rows, "writes"),
-                      _rows(held & new, "tile", page, count, rows), _page(stored & codes, "tile", page, pages),
-                      _page(stored & ~codes, "tile", page, window_pages, "window page"),
-                      _slots(stored, "tile", slot, count), *_positions(stored, "tile", position, count, positions)])
+    _first_fault(
+        op,
+        [
+            (held & ((kind < 0) | (kind > 2)), lambda t: f"the kind of tile {t} is {int(kind[t])}, expected 0 to 2"),
+            _rows(held, "tile", out, count, out_rows, "writes"),
+            _rows(held & new, "tile", page, count, rows),
+            _page(stored & codes, "tile", page, pages),
+            _page(stored & ~codes, "tile", page, window_pages, "window page"),
+            _slots(stored, "tile", slot, count),
+            *_positions(stored, "tile", position, count, positions),
+        ],
+    )
 
 
 def check_shapes(op: str, **tensors: tuple[torch.Tensor | None, Sequence[int | None]]) -> None:

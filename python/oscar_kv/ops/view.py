@@ -1,5 +1,6 @@
 """The arguments of an operator by name. Schemas of torch are flat lists; the reference takes one of these in their
 place."""
+
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,23 +10,24 @@ import torch
 class StepView:
     """Attributes are those of the operator's schema (operators.py). Letters: B sequences, N rows, Hq query heads, Hkv
     KV heads, d head size, P pages and W window pages of a sequence."""
-    query: torch.Tensor         # [B, Hq, d], or [B, Hkv, g, d] in the cache basis
-    key: torch.Tensor           # [N, Hkv, d]
+
+    query: torch.Tensor  # [B, Hq, d], or [B, Hkv, g, d] in the cache basis
+    key: torch.Tensor  # [N, Hkv, d]
     value: torch.Tensor
-    rows: torch.Tensor          # [N, H, d] keys or values
-    pool: torch.Tensor          # [pages, Hkv, bytes] uint8
-    table: torch.Tensor         # [B, P] int32
-    windows: torch.Tensor       # [window pages, Hkv, 128 d] BF16
+    rows: torch.Tensor  # [N, H, d] keys or values
+    pool: torch.Tensor  # [pages, Hkv, bytes] uint8
+    table: torch.Tensor  # [B, P] int32
+    windows: torch.Tensor  # [window pages, Hkv, 128 d] BF16
     window_table: torch.Tensor  # [B, W] int32
-    lengths: torch.Tensor       # [B] int32
-    runs: torch.Tensor          # tables.RUN or NEW_RUN
-    tiles: torch.Tensor         # tables.TILE
-    key_sigma: torch.Tensor     # [Hkv, 4]
+    lengths: torch.Tensor  # [B] int32
+    runs: torch.Tensor  # tables.RUN or NEW_RUN
+    tiles: torch.Tensor  # tables.TILE
+    key_sigma: torch.Tensor  # [Hkv, 4]
     value_sigma: torch.Tensor
-    key_clip: torch.Tensor      # [Hkv]
+    key_clip: torch.Tensor  # [Hkv]
     value_clip: torch.Tensor
-    bad: torch.Tensor           # [2]
-    key_code: Sequence[int]     # RowCode.numbers()
+    bad: torch.Tensor  # [2]
+    key_code: Sequence[int]  # RowCode.numbers()
     value_code: Sequence[int]
     query_matrix: torch.Tensor  # [1 or Hkv, d, d]
     key_matrix: torch.Tensor
@@ -35,15 +37,15 @@ class StepView:
     value_mean: torch.Tensor | None
     phases: torch.Tensor | None  # [positions, d], of means before RoPE
     turned: torch.Tensor | None  # [B, Hkv, g, d]
-    frequencies: torch.Tensor    # [d / 2]
+    frequencies: torch.Tensor  # [d / 2]
     scale: float
     sink: int
     recent: int
     window: int  # sliding window, 0 for none
     search: bool
     want_lse: bool
-    output: torch.Tensor        # [B, Hq, d], written
-    key_out: torch.Tensor       # [M, Hkv, d], written
+    output: torch.Tensor  # [B, Hq, d], written
+    key_out: torch.Tensor  # [M, Hkv, d], written
     value_out: torch.Tensor
 
     def __init__(self, **given: Any) -> None:

@@ -1,6 +1,7 @@
 """SGLang's attention backend `oscar`: SlotKV or PrefixKV with the interfaces of SGLang 0.5.23
 (srt/layers/attention/base_attn_backend.py there). A request's slot is its row of SGLang's ReqToTokenPool; row 0 is
 padding. SGLang maps tokens to memory one by one, and with pages of 64 tokens every 64th entry names a block."""
+
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from .pool import OscarPool
 class OscarAttentionBackend(AttentionBackend):
     """One runner of SGLang. Everything that a captured graph reads is written by init_forward_metadata_out_graph(),
     before its replay."""
+
     extend_dummy_seqs_capped_by_req_pool = True  # tables have a row for each request that may run
 
     def __init__(self, runner: Any) -> None:
@@ -27,8 +29,10 @@ class OscarAttentionBackend(AttentionBackend):
         left = hooks.missing()
         if not isinstance(pool, OscarPool) or left:
             unchanged = f" ({', '.join(left)} unchanged)" if left else ""
-            raise InputError(f"--attention-backend {SGLANG_BACKEND} found SGLang's own memory pool{unchanged}; name "
-                             f"the bundle's folder in {BUNDLE_VARIABLE} for all processes")
+            raise InputError(
+                f"--attention-backend {SGLANG_BACKEND} found SGLang's own memory pool{unchanged}; name "
+                f"the bundle's folder in {BUNDLE_VARIABLE} for all processes"
+            )
         # SGLang reads both names from here where it wraps this backend for models with states.
         self.token_to_kv_pool, self.req_to_token_pool = pool, runner.req_to_token_pool
         self.serving = pool.serving
@@ -37,8 +41,9 @@ class OscarAttentionBackend(AttentionBackend):
         self.serving.generations = runner.req_to_token_pool.req_generation
         device, slots = self.req_to_token.device, self.serving.slots
         self.table = self.serving.table = self.serving.new_table(device)
-        self._blocks = torch.zeros((slots, -(-self.req_to_token.shape[1] // PAGE_TOKENS)), dtype=torch.int32,
-                                   device=device)
+        self._blocks = torch.zeros(
+            (slots, -(-self.req_to_token.shape[1] // PAGE_TOKENS)), dtype=torch.int32, device=device
+        )
         self._indices = sorted(self.serving.attention)
         self._flush = self.serving.flush_of(self._indices, pool.memory) if self.table.on_cuda else None
         heads = {layer.tp_q_head_num * layer.head_dim for layer in self.serving.attention.values()}
@@ -48,14 +53,17 @@ class OscarAttentionBackend(AttentionBackend):
         self.beside: Any = None  # SGLang's backend of layers that stay in BF16
         if self.serving.beside:
             from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS
+
             name = "torch_native" if torch.device(runner.device).type == "cpu" else "triton"
             self.beside = ATTENTION_BACKENDS[name](runner)
 
     def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
         if max_bs > self.serving.slots:
-            raise InputError(f"graphs of {max_bs} requests are asked for, and windows are kept for "
-                             f"{self.serving.slots}; pass --cuda-graph-max-bs-decode {self.serving.slots} or a larger "
-                             "--max-running-requests")
+            raise InputError(
+                f"graphs of {max_bs} requests are asked for, and windows are kept for "
+                f"{self.serving.slots}; pass --cuda-graph-max-bs-decode {self.serving.slots} or a larger "
+                "--max-running-requests"
+            )
 
         if self.beside is not None:
             self.beside.init_cuda_graph_state(max_bs, max_num_tokens)
@@ -87,7 +95,7 @@ class OscarAttentionBackend(AttentionBackend):
             return
         if not in_capture:
             self.serving.passed()
-        count, rows = batch.batch_size, batch.req_pool_indices[:batch.batch_size]
+        count, rows = batch.batch_size, batch.req_pool_indices[: batch.batch_size]
         slots: Any = rows - 1
         if mode.is_decode():
             starts, counts = [1] * count, [1] * count  # only extending passes hold requests that begin
@@ -97,11 +105,14 @@ class OscarAttentionBackend(AttentionBackend):
                 slots = [row - 1 for row in batch.req_pool_indices_cpu.tolist()]
                 self._check_starts(slots, starts, counts)
         else:
-            raise InputError(f"SGLang asks for a pass of the kind {mode.name}, which the 2-bit cache of oscar-kv does "
-                             "not serve")
+            raise InputError(
+                f"SGLang asks for a pass of the kind {mode.name}, which the 2-bit cache of oscar-kv does not serve"
+            )
         if is_set(getattr(batch, "multi_item_delimiter_indices", None)):
-            raise InputError("scoring of several items in one prompt has a mask of its own, which the 2-bit cache "
-                             "does not serve; leave --multi-item-scoring-delimiter out")
+            raise InputError(
+                "scoring of several items in one prompt has a mask of its own, which the 2-bit cache "
+                "does not serve; leave --multi-item-scoring-delimiter out"
+            )
         table = self._blocks[:count]
         table.copy_(torch.div(self.req_to_token[:, ::PAGE_TOKENS][rows], PAGE_TOKENS, rounding_mode="floor"))
         # A replay has rows of padding and no places for their tokens.
@@ -118,20 +129,37 @@ class OscarAttentionBackend(AttentionBackend):
             return
         for slot, start, count in zip(slots, starts, counts):
             if count > 1 and start > 0 and self._ends.get(slot) != start and slot >= 0:
-                raise InputError(f"a request begins with {start} tokens that its slot has not seen; the radix cache "
-                                 "is off, so this feature of SGLang is not served with oscar-kv")
+                raise InputError(
+                    f"a request begins with {start} tokens that its slot has not seen; the radix cache "
+                    "is off, so this feature of SGLang is not served with oscar-kv"
+                )
             self._ends[slot] = start + count
 
-    def forward_extend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: Any, forward_batch: Any,
-                       save_kv_cache: bool = True, **kwargs: Any) -> torch.Tensor:
+    def forward_extend(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        layer: Any,
+        forward_batch: Any,
+        save_kv_cache: bool = True,
+        **kwargs: Any,
+    ) -> torch.Tensor:
         if layer.layer_id in self.serving.beside:
             return self.beside.forward(q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
         return self._attend(q, k, v, layer, save_kv_cache, kwargs)
 
     forward_decode = forward_extend
 
-    def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: Any, save_kv_cache: bool,
-                extra: Mapping[str, Any]) -> torch.Tensor:
+    def _attend(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        layer: Any,
+        save_kv_cache: bool,
+        extra: Mapping[str, Any],
+    ) -> torch.Tensor:
         """q [N, Hq d], k and v [N, Hkv, d] after RoPE. Returns [N, Hq d]."""
         asked = next((name for name, value in extra.items() if is_set(value)), None)
         if asked is not None or k is None or not save_kv_cache:
@@ -143,10 +171,11 @@ class OscarAttentionBackend(AttentionBackend):
         kept = rows.only_steps and count <= self._output.shape[0] and q.dtype == self._output.dtype
         # A decode step's output stays finite in rows of padding, and needs no fill, because layers run one after
         # another.
-        output = self._output[:count, :heads * d] if kept else q.new_zeros(count, heads * d)
+        output = self._output[:count, : heads * d] if kept else q.new_zeros(count, heads * d)
         if not output.is_contiguous():
             output = q.new_zeros(count, heads * d)
         pages = self.token_to_kv_pool.pages[layer.layer_id]
-        self.serving.kv(layer.layer_id).forward(pages, rows, query, key, value, layer.scaling,
-                                                output.view(count, heads, d))
+        self.serving.kv(layer.layer_id).forward(
+            pages, rows, query, key, value, layer.scaling, output.view(count, heads, d)
+        )
         return output

@@ -1,6 +1,7 @@
 """What the adapter changes in SGLang because it has no extension point there. Written for 0.5.23, and every wrap goes
 through SGLang's own HookRegistry. SGLang only logs a wrap that failed, so the backend asks missing() before it
 serves."""
+
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -18,11 +19,14 @@ SERVING = "oscar_kv_serving"  # of SGLang's model: its KVCacheConfigurator has s
 def _ours() -> None:
     """Whether the runner's attention is ours. InputError if only half of it is, or if a bundle is named for nothing."""
     from sglang.srt.runtime_context import attention_backends
+
     chosen = set(attention_backends())
     if chosen != {SGLANG_BACKEND}:
-        raise InputError("OSCAR_KV_BUNDLE names a bundle, but the attention backend is "
-                         f"{' and '.join(sorted(map(str, chosen)))}; pass --attention-backend {SGLANG_BACKEND} and no "
-                         "other for prefill or decode, or unset OSCAR_KV_BUNDLE")
+        raise InputError(
+            "OSCAR_KV_BUNDLE names a bundle, but the attention backend is "
+            f"{' and '.join(sorted(map(str, chosen)))}; pass --attention-backend {SGLANG_BACKEND} and no "
+            "other for prefill or decode, or unset OSCAR_KV_BUNDLE"
+        )
 
 
 def _configure(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -30,6 +34,7 @@ def _configure(original: Callable[..., Any], self: Any, *args: Any, **kwargs: An
     them."""
     _ours()
     from .serving import Serving
+
     setattr(self.model, SERVING, Serving(self).allocate(self.device))
     return original(self, *args, **kwargs)
 
@@ -42,8 +47,10 @@ def _cell_size(original: Callable[..., Any], self: Any, kvc: Any, num_layers: in
 def _build_pool(original: Callable[..., Any], self: Any, *, max_total_num_tokens: int, **ignored: Any) -> Any:
     """The default allocates keys and values of one dtype and shape for all layers."""
     from .pool import OscarPool
-    return OscarPool(getattr(self.model, SERVING), max_total_num_tokens, self.pool_page_size, self.layer_info,
-                     self.device)
+
+    return OscarPool(
+        getattr(self.model, SERVING), max_total_num_tokens, self.pool_page_size, self.layer_info, self.device
+    )
 
 
 def _longest_prefix(result: int, self: Any, input_len: int) -> int:
@@ -82,28 +89,36 @@ def _verify(self: Any, *args: Any, **kwargs: Any) -> None:
 
 def _adapter(self: Any, *args: Any, **kwargs: Any) -> None:
     """SGLang answers a load with what is raised here, and goes on."""
-    if reason := adapter_refusal(self.config.path or self.uid,
-                                 (name for layer in self.layers for name in layer.weights)):
+    if reason := adapter_refusal(
+        self.config.path or self.uid, (name for layer in self.layers for name in layer.weights)
+    ):
         raise InputError(reason)
 
 
 def _table() -> list[tuple[str, Callable[..., Any], Any]]:
     from sglang.srt.plugins.hook_registry import HookType
+
     pools = "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator"
-    return [(f"{pools}.configure", _configure, HookType.AROUND),
-            (f"{pools}._build_mha_kv_pool", _build_pool, HookType.AROUND),
-            (f"{pools}._build_hybrid_linear_kv_pool", _build_pool, HookType.AROUND),
-            ("sglang.srt.model_executor.pool_configurator.DefaultPoolConfigurator._compute_cell_size", _cell_size,
-             HookType.AROUND),
-            ("sglang.srt.managers.schedule_batch.Req._compute_max_prefix_len", _longest_prefix, HookType.AFTER),
-            ("sglang.srt.managers.schedule_batch.Req.init_next_round_input", _next_round, HookType.AROUND),
-            ("sglang.srt.lora.lora.LoRAAdapter._normalize_weights", _adapter, HookType.BEFORE),
-            ("sglang.srt.sampling.sampling_params.SamplingParams.verify", _verify, HookType.BEFORE)]
+    return [
+        (f"{pools}.configure", _configure, HookType.AROUND),
+        (f"{pools}._build_mha_kv_pool", _build_pool, HookType.AROUND),
+        (f"{pools}._build_hybrid_linear_kv_pool", _build_pool, HookType.AROUND),
+        (
+            "sglang.srt.model_executor.pool_configurator.DefaultPoolConfigurator._compute_cell_size",
+            _cell_size,
+            HookType.AROUND,
+        ),
+        ("sglang.srt.managers.schedule_batch.Req._compute_max_prefix_len", _longest_prefix, HookType.AFTER),
+        ("sglang.srt.managers.schedule_batch.Req.init_next_round_input", _next_round, HookType.AROUND),
+        ("sglang.srt.lora.lora.LoRAAdapter._normalize_weights", _adapter, HookType.BEFORE),
+        ("sglang.srt.sampling.sampling_params.SamplingParams.verify", _verify, HookType.BEFORE),
+    ]
 
 
 def register() -> None:
     """Any number of times."""
     from sglang.srt.plugins.hook_registry import HookRegistry
+
     for target, hook, kind in _table():
         if all(known is not hook for _, known, _ in HookRegistry._hooks[target]):
             HookRegistry.register(target, hook, kind)
@@ -112,4 +127,5 @@ def register() -> None:
 def missing() -> list[str]:
     """Targets that SGLang did not wrap."""
     from sglang.srt.plugins.hook_registry import HookRegistry
+
     return [target for target, _, _ in _table() if target not in HookRegistry._patched]

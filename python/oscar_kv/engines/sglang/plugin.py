@@ -4,6 +4,7 @@ it also wraps what SGLang has no extension point for (hooks.py). SGLang only log
 unsupported release ends the process.
 
     OSCAR_KV_BUNDLE=bundle sglang serve MODEL --attention-backend oscar --page-size 64 --max-running-requests 32 ..."""
+
 import os
 from typing import Any
 
@@ -14,6 +15,7 @@ from .limits import RELEASE
 
 def _create(runner: Any) -> Any:
     from .backend import OscarAttentionBackend
+
     return OscarAttentionBackend(runner)
 
 
@@ -22,6 +24,7 @@ def register() -> None:
     wanted = bool(os.environ.get(BUNDLE_VARIABLE))
     try:
         from sglang.version import __version__
+
         check_version("SGLang", __version__, RELEASE)
     except (ImportError, InputError) as error:  # its users may not know that oscar-kv is installed
         if wanted:
@@ -29,10 +32,12 @@ def register() -> None:
         return
     from sglang.srt.arg_groups import choices
     from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS, register_attention_backend
+
     if SGLANG_BACKEND not in ATTENTION_BACKENDS:
         register_attention_backend(SGLANG_BACKEND)(_create)
     if SGLANG_BACKEND not in choices.ATTENTION_BACKEND_CHOICES:
         choices.add_attention_backend_choices([SGLANG_BACKEND])
     if wanted:
         from . import hooks
+
         hooks.register()

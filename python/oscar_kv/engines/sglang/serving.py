@@ -1,5 +1,6 @@
 """State shared by the layers of one SGLang worker: the bundle, or the worker's heads of it, checked against the model
 and SGLang's settings, as in 0.5.23."""
+
 import functools
 import logging
 import os
@@ -28,6 +29,7 @@ PLAIN_TYPES = ("auto", "bf16", "bfloat16")
 def settings() -> dict[str, Any]:
     """The groups of SGLang's resolved settings."""
     from sglang.srt import runtime_context as context
+
     names = ("disagg", "exec", "memory", "model", "parallel", "schedule", "serving", "spec")
     return {name: getattr(context, f"get_{name}")() for name in names}
 
@@ -35,31 +37,56 @@ def settings() -> dict[str, Any]:
 # (group, dotted name, what is served, the feature, what to do)
 OPTIONS = (
     ("spec", "speculative_algorithm", None, "speculative decoding", "leave --speculative-algorithm out"),
-    ("disagg", "disaggregation_mode", "null", "disaggregation of prefill and decode",
-     "leave --disaggregation-mode out"),
+    (
+        "disagg",
+        "disaggregation_mode",
+        "null",
+        "disaggregation of prefill and decode",
+        "leave --disaggregation-mode out",
+    ),
     ("disagg", "enable_pdmux", False, "PD multiplexing", "leave --enable-pdmux out"),
     ("memory", "enable_hierarchical_cache", False, "the hierarchical cache", "leave --enable-hierarchical-cache out"),
     ("memory", "enable_lmcache", False, "LMCache", "leave --enable-lmcache out"),
     ("memory", "enable_flexkv", False, "FlexKV", "leave --enable-flexkv out"),
     ("memory", "enable_hisparse", False, "hierarchical sparse attention", "leave --enable-hisparse out"),
     ("memory", "enable_unified_memory", False, "the unified memory pool", "leave --enable-unified-memory out"),
-    ("memory", "enable_unified_cache_external_linker", False, "an external KV store",
-     "leave --enable-unified-cache-external-linker out"),
+    (
+        "memory",
+        "enable_unified_cache_external_linker",
+        False,
+        "an external KV store",
+        "leave --enable-unified-cache-external-linker out",
+    ),
     ("memory", "radix_cache_backend", None, "another radix cache", "leave --radix-cache-backend out"),
-    ("memory", "enable_session_radix_cache", False, "the session radix cache",
-     "leave --enable-session-radix-cache out"),
+    (
+        "memory",
+        "enable_session_radix_cache",
+        False,
+        "the session radix cache",
+        "leave --enable-session-radix-cache out",
+    ),
     ("serving", "enable_streaming_session", False, "streaming sessions", "leave --enable-streaming-session out"),
     ("parallel", "dcp_size", 1, "decode context parallelism", "use --tp-size"),
     ("parallel", "attn_cp_size", 1, "attention context parallelism", "use --tp-size"),
     ("parallel", "pp_size", 1, "pipeline parallelism", "use --tp-size"),
     ("parallel", "attn_dp_size", 1, "data-parallel attention", "leave --enable-dp-attention out"),
     ("parallel", "enable_kv_cache_sharding", False, "sharding of the cache", "leave --enable-kv-cache-sharding out"),
-    ("exec", "overlap.enable_two_batch_overlap", False, "two overlapping batches",
-     "leave --enable-two-batch-overlap out"),
+    (
+        "exec",
+        "overlap.enable_two_batch_overlap",
+        False,
+        "two overlapping batches",
+        "leave --enable-two-batch-overlap out",
+    ),
     ("exec", "features.enable_memory_saver", False, "the memory saver", "leave --enable-memory-saver out"),
     ("exec", "dllm.dllm_algorithm", None, "diffusion language models", "leave --dllm-algorithm out"),
-    ("schedule", "prefill_only_disable_kv_cache", False, "prefill without a cache",
-     "leave --is-embedding and --prefill-only-disable-kv-cache out"),
+    (
+        "schedule",
+        "prefill_only_disable_kv_cache",
+        False,
+        "prefill without a cache",
+        "leave --is-embedding and --prefill-only-disable-kv-cache out",
+    ),
     ("schedule", "page_size", PAGE_TOKENS, "another page size", f"pass --page-size {PAGE_TOKENS}"),
     ("model", "kv_cache_dtype", PLAIN_TYPES, "another type of the cache", "pass --kv-cache-dtype auto"),
 )
@@ -81,26 +108,43 @@ def refusals(kvc: Any, groups: dict[str, Any]) -> list[str]:
             made.append(f"{feature} ({name.rpartition('.')[2]} {found}) is not served with the 2-bit cache; {advice}")
     model, graphs = kvc.model_config, groups["exec"].graph.cuda_graph_config
     cases = [
-        (groups["schedule"].max_running_requests is None, "the BF16 windows of each request take memory, and SGLang "
-         "would make room for 2,048 of them; pass --max-running-requests, for example 32"),
-        (torch.device(kvc.device).type == "cuda" and graphs.prefill.backend != "disabled",
-         "prompts run without CUDA graphs here; pass "
-         "--disable-prefill-cuda-graph"),
-        (kvc.model_dtype != torch.bfloat16, f"the model computes in {str(kvc.model_dtype).removeprefix('torch.')}, "
-         "and windows and queries are BF16; pass --dtype bfloat16"),
+        (
+            groups["schedule"].max_running_requests is None,
+            "the BF16 windows of each request take memory, and SGLang "
+            "would make room for 2,048 of them; pass --max-running-requests, for example 32",
+        ),
+        (
+            torch.device(kvc.device).type == "cuda" and graphs.prefill.backend != "disabled",
+            "prompts run without CUDA graphs here; pass --disable-prefill-cuda-graph",
+        ),
+        (
+            kvc.model_dtype != torch.bfloat16,
+            f"the model computes in {str(kvc.model_dtype).removeprefix('torch.')}, "
+            "and windows and queries are BF16; pass --dtype bfloat16",
+        ),
         (kvc.kv_cache_dtype != kvc.model_dtype, "the checkpoint asks for an FP8 cache; pass --kv-cache-dtype bfloat16"),
-        (kvc.post_capture_kv_active, "SGLang sizes its cache after graphs are captured; unset "
-         "SGLANG_ENABLE_POST_CAPTURE_KV_SIZING"),
-        (kvc.is_hybrid_swa, "SGLang keeps windowed layers of this model in a pool of their own, which is not served; "
-         "pass --disable-hybrid-swa-memory"),
+        (
+            kvc.post_capture_kv_active,
+            "SGLang sizes its cache after graphs are captured; unset SGLANG_ENABLE_POST_CAPTURE_KV_SIZING",
+        ),
+        (
+            kvc.is_hybrid_swa,
+            "SGLang keeps windowed layers of this model in a pool of their own, which is not served; "
+            "pass --disable-hybrid-swa-memory",
+        ),
         (kvc.is_draft_worker, "a draft model has no bundle"),
         (kvc.use_mla_backend, "the model has latent attention (MLA), which has no 2-bit cache"),
-        (kvc.mambaish_config is not None and kvc.hybrid_gdn_config is None,
-         "the model has states of another kind than gated delta nets, which no bundle is fitted beside"),
-        (model.is_multimodal and model.hf_text_config.model_type == "gemma3_text",
-         "image tokens of Gemma 3 see one another, which SGLang does "
-         "only in its Triton backend; leave --enable-multimodal out"),
-        (model.is_encoder_decoder, "the model has an encoder and cross-attention, which have no 2-bit cache")]
+        (
+            kvc.mambaish_config is not None and kvc.hybrid_gdn_config is None,
+            "the model has states of another kind than gated delta nets, which no bundle is fitted beside",
+        ),
+        (
+            model.is_multimodal and model.hf_text_config.model_type == "gemma3_text",
+            "image tokens of Gemma 3 see one another, which SGLang does "
+            "only in its Triton backend; leave --enable-multimodal out",
+        ),
+        (model.is_encoder_decoder, "the model has an encoder and cross-attention, which have no 2-bit cache"),
+    ]
     return made + [sentence for found, sentence in cases if found and sentence]
 
 
@@ -111,8 +155,13 @@ def attention_refusal(layer: Any) -> str | None:
         return f"attention of the type {kind} has no 2-bit cache"
     if layer.xai_temperature_len > 0:
         return "layers whose logits are scaled by position are not served"
-    return unserved(LAYERS, {"use_irope": layer.use_irope or None,
-                             "pos_encoding_mode": layer.pos_encoding_mode.replace("NONE", "") or None})
+    return unserved(
+        LAYERS,
+        {
+            "use_irope": layer.use_irope or None,
+            "pos_encoding_mode": layer.pos_encoding_mode.replace("NONE", "") or None,
+        },
+    )
 
 
 def bf16_reason(layer: Any) -> str | None:
@@ -121,8 +170,10 @@ def bf16_reason(layer: Any) -> str | None:
         return reason
     if layer.v_head_dim != layer.head_dim:
         return f"keys of {layer.head_dim} and values of {layer.v_head_dim} channels have no common page"
-    values = {"sliding_window_size": layer.sliding_window_size if layer.sliding_window_size > 0 else None,
-              "logit_cap": layer.logit_cap}
+    values = {
+        "sliding_window_size": layer.sliding_window_size if layer.sliding_window_size > 0 else None,
+        "logit_cap": layer.logit_cap,
+    }
     return next((f"it has {words}" for name, words in IN_BF16.items() if is_set(values[name])), None)
 
 
@@ -146,6 +197,7 @@ def _plain(model: Any, folder: pathlib.Path) -> Any:
     """The decoder's configuration as SGLang reads it without --json-model-override-args."""
     from sglang.srt.utils.hf_transformers.common import get_hf_text_config
     from sglang.srt.utils.hf_transformers.config import get_config
+
     return get_hf_text_config(get_config(str(folder), getattr(model, "trust_remote_code", False)))
 
 
@@ -155,6 +207,7 @@ def flash_attention() -> Callable[..., Any] | None:
         return None
     try:
         from sglang.kernels.ops.attention.flash_attention_v3 import _load_fa3_kernels
+
         return _load_fa3_kernels()["flash_attn_varlen_func"]
     except (ImportError, AttributeError, KeyError, OSError):
         return None
@@ -170,24 +223,40 @@ class Serving(EngineServing):
         model, parallel = kvc.model_config, groups["parallel"]
         with plain_torch():
             bundle = load_bundle(bundle_path(model))
-        super().__init__(bundle, Settings(
-            text=model.hf_text_config, kv_heads=model.get_total_num_kv_heads(), head_size=model.head_dim,
-            checkpoint=functools.partial(_checkpoint, model), slots=groups["schedule"].max_running_requests,
-            most_tokens=model.context_len, shares=not groups["memory"].disable_radix_cache,
-            length_option="--context-length", rank_option="--tp-size", no_sharing_option="--disable-radix-cache",
-            plain=functools.partial(_plain, model), override_option="--json-model-override-args",
-            rank=parallel.attn_tp_rank, ranks=parallel.attn_tp_size,
-            flash=flash_attention() if torch.cuda.is_available() else None))
+        super().__init__(
+            bundle,
+            Settings(
+                text=model.hf_text_config,
+                kv_heads=model.get_total_num_kv_heads(),
+                head_size=model.head_dim,
+                checkpoint=functools.partial(_checkpoint, model),
+                slots=groups["schedule"].max_running_requests,
+                most_tokens=model.context_len,
+                shares=not groups["memory"].disable_radix_cache,
+                length_option="--context-length",
+                rank_option="--tp-size",
+                no_sharing_option="--disable-radix-cache",
+                plain=functools.partial(_plain, model),
+                override_option="--json-model-override-args",
+                rank=parallel.attn_tp_rank,
+                ranks=parallel.attn_tp_size,
+                flash=flash_attention() if torch.cuda.is_available() else None,
+            ),
+        )
         layers = _attention_layers(kvc.model)
-        reasons = {index: bf16_reason(layer) or (None if index in self.layers else "the bundle leaves it out")
-                   for index, layer in layers.items()}
+        reasons = {
+            index: bf16_reason(layer) or (None if index in self.layers else "the bundle leaves it out")
+            for index, layer in layers.items()
+        }
         # with the 2-bit cache
         self.attention = {index: layer for index, layer in layers.items() if reasons[index] is None}
         self.beside = {index: layer for index, layer in layers.items() if index not in self.attention}  # in BF16
         text = layers_by_reason({index: reason for index, reason in reasons.items() if reason is not None})
         if not self.attention:
-            raise InputError(f"{bundle.path}: no layer of the model can have the 2-bit cache: {text}; leave "
-                             f"--attention-backend oscar and {BUNDLE_VARIABLE} out")
+            raise InputError(
+                f"{bundle.path}: no layer of the model can have the 2-bit cache: {text}; leave "
+                f"--attention-backend oscar and {BUNDLE_VARIABLE} out"
+            )
         self._in_bf16 = text
         self.table: Table | None = None  # of the backend
         self.generations: torch.Tensor | None = None  # of the rows of SGLang's table: how often each was given away
@@ -214,19 +283,23 @@ class Serving(EngineServing):
 
     def token_bytes(self) -> int:
         """Of all layers in the pool; windows are allocated before."""
-        return (sum(self.layers[index].kv_heads * self.cells[index] for index in self.attention)
-                + sum(2 * layer.tp_k_head_num * (layer.head_dim + layer.v_head_dim) for layer in self.beside.values()))
+        return sum(self.layers[index].kv_heads * self.cells[index] for index in self.attention) + sum(
+            2 * layer.tp_k_head_num * (layer.head_dim + layer.v_head_dim) for layer in self.beside.values()
+        )
 
 
 def _attention_layers(model: Any) -> dict[int, Any]:
     """{layer index: RadixAttention} of SGLang's model. InputError for a layer that is not served."""
     from sglang.srt.layers.radix_attention import RadixAttention
+
     found = {}
     for module in model.modules():
         if isinstance(module, RadixAttention):
             if module.layer_id in found:
-                raise InputError("the model cannot be served with the 2-bit cache: layers with the cache of another "
-                                 "layer are not served")
+                raise InputError(
+                    "the model cannot be served with the 2-bit cache: layers with the cache of another "
+                    "layer are not served"
+                )
             if reason := attention_refusal(module):
                 raise InputError(f"the model cannot be served with the 2-bit cache: {reason}")
             found[module.layer_id] = module

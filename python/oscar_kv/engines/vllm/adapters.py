@@ -1,6 +1,7 @@
 """LoRA adapters in vLLM. A worker loads one at the start (--lora-modules), when a client asks for it, or with the first
 request that names it, always by one method, which this module wraps: vLLM has no hook for it. The tensors that were
 loaded are the truth; an adapter's configuration may name a pattern or modules that the model lacks."""
+
 from collections.abc import Callable
 from typing import Any
 
@@ -24,4 +25,5 @@ def _load_adapter(original: Callable[..., Any], self: Any, lora_request: Any) ->
 def install() -> None:
     """Wraps vLLM's worker manager once. Models without the 2-bit cache load adapters as before."""
     from vllm.lora.worker_manager import WorkerLoRAManager
+
     wrap_once(WorkerLoRAManager, "_load_adapter", MARK, _load_adapter)

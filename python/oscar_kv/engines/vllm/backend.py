@@ -2,6 +2,7 @@
 which are those of 0.32. vLLM owns the pages, in blocks of 64 tokens and the layout LBHNC, in which a layer's block is
 [Hkv, page bytes]. The BF16 windows are in rings by request slot. Only vLLM's second model runner gives slots to a
 backend."""
+
 import dataclasses
 import logging
 from collections.abc import Mapping
@@ -41,6 +42,7 @@ SERVING = "oscar_kv_serving"  # of the part of an engine's configuration that co
 
 def _rank() -> int:
     from vllm.distributed.parallel_state import get_tensor_model_parallel_rank, model_parallel_is_initialized
+
     return get_tensor_model_parallel_rank() if model_parallel_is_initialized() else 0
 
 
@@ -57,6 +59,7 @@ def serving_of(config: Any) -> Serving:
 
 def layer_index(name: str) -> int:
     from vllm.model_executor.models.utils import extract_layer_index
+
     return extract_layer_index(name)
 
 
@@ -117,13 +120,16 @@ class OscarBackend(AttentionBackend):
     def customize_spec(cls, spec: Any) -> Any:
         """A layer tells its bytes per token and head (layers.layer_spec)."""
         if spec.state_content_bytes is None:
-            raise InputError(f"vLLM asks for the pages of {VLLM_BACKEND} without a layer; this release is not one "
-                             "that oscar-kv was written for")
+            raise InputError(
+                f"vLLM asks for the pages of {VLLM_BACKEND} without a layer; this release is not one "
+                "that oscar-kv was written for"
+            )
         return spec
 
 
 def backend_of(serving: Serving) -> type[OscarBackend]:
     """OscarBackend where vLLM asks it for the pages of a model: those of the widest layer."""
+
     def customize_spec(cls: type[OscarBackend], spec: Any) -> Any:
         return dataclasses.replace(spec, state_content_bytes=serving.cell())
 
@@ -143,13 +149,17 @@ class OscarMetadata(AttentionMetadata):
 class OscarMetadataBuilder(AttentionMetadataBuilder):
     """One forward pass as SlotTable sees it. Everything that a captured graph reads is written here, before its
     replay."""
+
     _cudagraph_support = AttentionCGSupport.UNIFORM_BATCH  # of as many tokens a request as a decode step has
 
     def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         self.serving = serving_of(vllm_config)
-        self.serving.check(logging.getLogger("vllm.oscar_kv"), self.serving.tokens(kv_cache_spec.block_size),
-                           vllm_config.model_config.max_model_len)
+        self.serving.check(
+            logging.getLogger("vllm.oscar_kv"),
+            self.serving.tokens(kv_cache_spec.block_size),
+            vllm_config.model_config.max_model_len,
+        )
         if vllm_config.model_config.is_hybrid:
             states.install()
         if self.serving.shares:
@@ -174,16 +184,24 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
         self.serving.restore(self.layers, rows)  # before the forward, which may be a graph replay
         if not self.by_places:
             return plan.metadata
-        return OscarMetadata(rows, {places: self._placed(rows, places, self.step_flush(places))
-                                    for places in self.by_places})
+        return OscarMetadata(
+            rows, {places: self._placed(rows, places, self.step_flush(places)) for places in self.by_places}
+        )
 
     def _other_blocks(self, plan: "Plan | None", common: Any) -> Rows | None:
         """The rows of a group of layers whose pass another group has planned, if all requests have equally many tokens:
         the same with this group's blocks. None: they need a plan of their own."""
-        table, each = common.block_table_tensor[:common.num_reqs], common.max_query_len
-        if (plan is None or plan.common.seq_lens is not common.seq_lens or self in plan.builders or self.serving.shares
-                or plan.rows.chunks or common.causal is not True or (steps := plan.rows.steps) is None
-                or steps.lengths.shape[0] != len(table) * each):
+        table, each = common.block_table_tensor[: common.num_reqs], common.max_query_len
+        if (
+            plan is None
+            or plan.common.seq_lens is not common.seq_lens
+            or self in plan.builders
+            or self.serving.shares
+            or plan.rows.chunks
+            or common.causal is not True
+            or (steps := plan.rows.steps) is None
+            or steps.lengths.shape[0] != len(table) * each
+        ):
             return None
         table = table if table.is_contiguous() and table.dtype == torch.int32 else self._kept("rows", table.int())
         own = table if each == 1 else self._kept("steps", table.repeat_interleave(each, 0))
@@ -195,26 +213,29 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
         count = common.num_reqs
         slots = states.slots() if common.req_idx is None else common.req_idx
         if slots is None:
-            raise InputError("vLLM did not tell the slots of the requests (req_idx), which its second model runner "
-                             "does; unset VLLM_USE_V2_MODEL_RUNNER")
+            raise InputError(
+                "vLLM did not tell the slots of the requests (req_idx), which its second model runner "
+                "does; unset VLLM_USE_V2_MODEL_RUNNER"
+            )
         if common.causal is not True:
             raise InputError("attention that is not causal was asked for, which the 2-bit cache does not have")
-        ends = common.query_start_loc_cpu[:count + 1].tolist()
+        ends = common.query_start_loc_cpu[: count + 1].tolist()
         counts = [end - begin for begin, end in zip(ends, ends[1:])]
         slots = slots[:count].tolist()
-        counts = counts[:len(slots)]  # further rows are padding
+        counts = counts[: len(slots)]  # further rows are padding
         upper = common.seq_lens_cpu_upper_bound  # exact for chunks, and for requests that are new
-        starts = [0] * len(slots) if upper is None else [n - c for n, c in zip(upper[:len(slots)].tolist(), counts)]
+        starts = [0] * len(slots) if upper is None else [n - c for n, c in zip(upper[: len(slots)].tolist(), counts)]
         if upper is None and (self.serving.shares or any(c > self.serving.most_new for c in counts)):
             raise InputError("vLLM did not tell the lengths of prompts on the host (seq_lens_cpu_upper_bound)")
-        return self.table.rows(slots, starts, counts, common.seq_lens[:count], common.block_table_tensor[:count],
-                               common.slot_mapping)
+        return self.table.rows(
+            slots, starts, counts, common.seq_lens[:count], common.block_table_tensor[:count], common.slot_mapping
+        )
 
     def _kept(self, name: object, table: torch.Tensor) -> torch.Tensor:
         """The table at a fixed address."""
         if name not in self._tables:
             self._tables[name] = table.new_zeros(self.serving.slots * self.serving.most_new, table.shape[1])
-        return self._tables[name][:table.shape[0]].copy_(table)
+        return self._tables[name][: table.shape[0]].copy_(table)
 
     def _placed(self, rows: Rows, places: Places, flush: StepFlush | None) -> Rows:
         """The rows with the kernels' page numbers, in tables at fixed addresses."""
@@ -232,8 +253,12 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
         count = len(self.by_places[places]) if places is not None else sum(len(one.direct) for one in self.members)
         if held is not None and len(held.layers) == count and held.still():
             return held.flush
-        return self._bind(places, {i: self.names[i] for i in self.by_places[places]} if places is not None else
-                          {i: one.names[i] for one in self.members for i in one.direct})
+        return self._bind(
+            places,
+            {i: self.names[i] for i in self.by_places[places]}
+            if places is not None
+            else {i: one.names[i] for one in self.members for i in one.direct},
+        )
 
     def _bind(self, places: Places | None, names: Mapping[int, str]) -> StepFlush | None:
         """names: {layer index: vLLM's name}."""
@@ -251,6 +276,7 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
 @dataclasses.dataclass
 class Bound:
     """A StepFlush, and the memory that it was made for."""
+
     layers: list[Any]  # vLLM's
     memory: list[torch.Tensor]
     flush: StepFlush | None
@@ -263,6 +289,7 @@ class Bound:
 class Plan:
     """The rows of one pass, which all builders of a KV cache group share. vLLM makes a builder for every page size, so
     for every pair of codes, and calls them one after another with the same metadata object."""
+
     common: Any  # vLLM's CommonAttentionMetadata
     rows: Rows
     builders: list[OscarMetadataBuilder]  # that have asked for the rows, the one that made them first
@@ -283,15 +310,34 @@ class Plan:
 class OscarImpl(AttentionImpl):
     """One layer. vLLM gives its index with the first forward pass."""
 
-    def __init__(self, num_heads: int, head_size: int, scale: float, num_kv_heads: int | None = None,
-                 alibi_slopes: Any = None, sliding_window: int | None = None, kv_cache_dtype: str = "auto",
-                 logits_soft_cap: float | None = None, attn_type: Any = AttentionType.DECODER,
-                 kv_sharing_target_layer_name: str | None = None, **extra: Any) -> None:
+    def __init__(
+        self,
+        num_heads: int,
+        head_size: int,
+        scale: float,
+        num_kv_heads: int | None = None,
+        alibi_slopes: Any = None,
+        sliding_window: int | None = None,
+        kv_cache_dtype: str = "auto",
+        logits_soft_cap: float | None = None,
+        attn_type: Any = AttentionType.DECODER,
+        kv_sharing_target_layer_name: str | None = None,
+        **extra: Any,
+    ) -> None:
         self.num_heads, self.head_size, self.scale = num_heads, head_size, scale
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.kv_cache_dtype = kv_cache_dtype
-        reason = layer_refusal(num_heads, self.num_kv_heads, head_size, alibi_slopes, sliding_window, logits_soft_cap,
-                               AttentionType(attn_type).value, kv_sharing_target_layer_name, extra)
+        reason = layer_refusal(
+            num_heads,
+            self.num_kv_heads,
+            head_size,
+            alibi_slopes,
+            sliding_window,
+            logits_soft_cap,
+            AttentionType(attn_type).value,
+            kv_sharing_target_layer_name,
+            extra,
+        )
         if reason is not None:
             raise InputError(f"a layer cannot be served with the 2-bit cache: {reason}")
         self.sinks, self._index = extra.get("sinks"), -1
@@ -313,9 +359,18 @@ class OscarImpl(AttentionImpl):
             self._blocks, self._pool = kv_cache, self._cache.pool(kv_cache)
         return self._pool
 
-    def forward(self, layer: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, kv_cache: torch.Tensor,
-                attn_metadata: OscarMetadata | None, output: torch.Tensor, output_scale: Any = None,
-                output_block_scale: Any = None) -> torch.Tensor:
+    def forward(
+        self,
+        layer: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: torch.Tensor,
+        attn_metadata: OscarMetadata | None,
+        output: torch.Tensor,
+        output_scale: Any = None,
+        output_block_scale: Any = None,
+    ) -> torch.Tensor:
         """query [N, Hq, d], key and value [N, Hkv, d]; writes output [N, Hq, d]."""
         if output_scale is not None or output_block_scale is not None:
             raise InputError("a quantized attention output was asked for, which the 2-bit cache does not write")

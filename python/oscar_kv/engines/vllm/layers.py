@@ -2,6 +2,7 @@
 OSCAR. Every other layer keeps BF16 and the backend that vLLM would choose without oscar-kv. vLLM passes no layer to a
 backend before it is chosen, so this module wraps the constructor of vLLM's Attention, its get_kv_cache_spec(), and the
 method that makes blocks as large as a state of linear attention."""
+
 import contextlib
 import copy
 import dataclasses
@@ -80,8 +81,9 @@ def in_bf16(backend: Any) -> Any:
     build: Any = backend.get_builder_cls()
 
     class Builder(build):
-        def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: Any,
-                     **extra: Any) -> None:
+        def __init__(
+            self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: Any, **extra: Any
+        ) -> None:
             config = copy.copy(vllm_config)
             object.__setattr__(config, "cache_config", _with_type(vllm_config.cache_config, "auto"))
             super().__init__(kv_cache_spec, layer_names, config, device, **extra)
@@ -125,8 +127,17 @@ def bf16_reason(config: Any, given: inspect.BoundArguments) -> str | None:
         if target is None or not isinstance(target.impl, OscarImpl):
             return serving.keep_in_bf16(index, f"reads the cache of {source}")
         return None  # OscarImpl refuses it
-    reason = layer_refusal(of["num_heads"], kv_heads, of["head_size"], of["alibi_slopes"], window,
-                           of["logits_soft_cap"], of["attn_type"], None, extra)
+    reason = layer_refusal(
+        of["num_heads"],
+        kv_heads,
+        of["head_size"],
+        of["alibi_slopes"],
+        window,
+        of["logits_soft_cap"],
+        of["attn_type"],
+        None,
+        extra,
+    )
     if reason is None and of["head_size_v"] not in (None, of["head_size"]):
         reason = f"values have {of['head_size_v']} channels, keys {of['head_size']}"
     if reason is None and index not in serving.layers:
@@ -148,19 +159,25 @@ def layer_spec(layer: Any, spec: Any, config: Any, specify: Callable[..., Any]) 
     serving, layers = serving_of(config), _attention_layers(config)
     ours = [one for one in layers if isinstance(one.impl, OscarImpl)]
     if not ours:
-        raise InputError(f"{serving.bundle.path}: no layer of the model can have the 2-bit cache: "
-                         f"{serving.bf16_text()}; leave --kv-cache-dtype {CACHE_DTYPE} out")
+        raise InputError(
+            f"{serving.bundle.path}: no layer of the model can have the 2-bit cache: "
+            f"{serving.bf16_text()}; leave --kv-cache-dtype {CACHE_DTYPE} out"
+        )
     others = _other_specs(layers, config, specify)
-    windowed = (any(isinstance(one, SlidingWindowSpec) for one in others)
-                and not config.scheduler_config.disable_hybrid_kv_cache_manager)
+    windowed = (
+        any(isinstance(one, SlidingWindowSpec) for one in others)
+        and not config.scheduler_config.disable_hybrid_kv_cache_manager
+    )
     if not windowed and not config.model_config.is_hybrid:
         if not isinstance(layer.impl, OscarImpl):
             return spec
         return dataclasses.replace(spec, state_content_bytes=serving.cell(layer_index(layer.layer_name)))
     if config.model_config.is_hybrid and serving.shares and others:
-        raise InputError("prefix caching is on, and beside linear attention vLLM would copy parts of blocks unless all "
-                         "attention layers, a draft model's included, have the 2-bit cache; pass "
-                         "--no-enable-prefix-caching")
+        raise InputError(
+            "prefix caching is on, and beside linear attention vLLM would copy parts of blocks unless all "
+            "attention layers, a draft model's included, have the 2-bit cache; pass "
+            "--no-enable-prefix-caching"
+        )
     page = serving.nominal_page(ours[0].num_kv_heads)
     pages = _pages(serving, page, others, config)
     serving.share_blocks(pages)
@@ -172,13 +189,19 @@ def layer_spec(layer: Any, spec: Any, config: Any, specify: Callable[..., Any]) 
 
 def _other_specs(layers: Sequence[Any], config: Any, specify: Callable[..., Any]) -> list[Any]:
     """Of layers that vLLM serves in BF16 with a cache of their own."""
-    return [one.attn_backend.customize_spec(made) for one in layers if not isinstance(one.impl, OscarImpl)
-            and one.kv_sharing_target_layer_name is None and (made := specify(one, config)) is not None]
+    return [
+        one.attn_backend.customize_spec(made)
+        for one in layers
+        if not isinstance(one.impl, OscarImpl)
+        and one.kv_sharing_target_layer_name is None
+        and (made := specify(one, config)) is not None
+    ]
 
 
 def _pages(serving: Serving, page: int, others: Sequence[Any], config: Any) -> int:
-    return pages_of_block(page, serving.cells.values(), config.cache_config.block_size,
-                          max(map(_bytes_per_token, others), default=0))
+    return pages_of_block(
+        page, serving.cells.values(), config.cache_config.block_size, max(map(_bytes_per_token, others), default=0)
+    )
 
 
 def align_blocks(align: Callable[..., Any], platform: Any, config: Any) -> None:

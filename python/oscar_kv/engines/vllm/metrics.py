@@ -1,5 +1,6 @@
 """Numbers of the 2-bit cache among vLLM's metrics. A worker in a process of its own is seen at /metrics with
 PROMETHEUS_MULTIPROC_DIR, which vLLM sets where it starts several API servers."""
+
 import functools
 from typing import Any
 
@@ -11,8 +12,11 @@ def _nonfinite() -> Any:
         import prometheus_client
     except ImportError:
         return None
-    return prometheus_client.Counter("oscar_kv_nonfinite_rows", "Keys and values with a NaN or an infinity; the least "
-                                     "number of rows, because a layer's side counts once in 256 passes")
+    return prometheus_client.Counter(
+        "oscar_kv_nonfinite_rows",
+        "Keys and values with a NaN or an infinity; the least "
+        "number of rows, because a layer's side counts once in 256 passes",
+    )
 
 
 def count_nonfinite(rows: int) -> None:

@@ -1,5 +1,6 @@
 """Blocks of one size for layers of two kinds. vLLM gives all cache groups blocks of equal bytes. A BF16 layer stores
 few tokens in such a block, a 2-bit layer stores `pages` pages of 64 tokens. Only integers here."""
+
 import dataclasses
 from collections.abc import Collection
 
@@ -35,9 +36,10 @@ class Places:
     """Pages of one layer inside blocks that another kind of layer also uses. vLLM numbers page j of block b as
     `pages` b + j. The kernels find page i at byte i page_bytes of the layer's memory. So the pages of a block start at
     the first multiple of page_bytes inside it."""
-    pages: int        # of a block
+
+    pages: int  # of a block
     block_bytes: int
-    page_bytes: int   # of all heads
+    page_bytes: int  # of all heads
 
     @property
     def direct(self) -> bool:

@@ -4,6 +4,7 @@ first configuration with this cache type wraps what vLLM has no extension point 
 manager of blocks (prefixes.py). An unsupported release is refused when the backend is requested.
 
     OSCAR_KV_BUNDLE=bundle vllm serve MODEL --kv-cache-dtype oscar --attention-backend OSCAR"""
+
 import contextlib
 import copyreg
 import os
@@ -15,15 +16,18 @@ from .release import check_release, register_cache_type, served
 
 class OscarCacheType:
     """Answers vLLM's queries about --kv-cache-dtype oscar."""
+
     name = CACHE_DTYPE
 
     def torch_dtype(self) -> Any:
         import torch
+
         return torch.uint8
 
     def quant_mode(self) -> Any:
         """vLLM asks when it makes a configuration with this type."""
         from vllm.v1.kv_cache_interface import KVQuantMode
+
         install()
         return getattr(KVQuantMode, "CUSTOM", KVQuantMode.NONE)
 
@@ -31,6 +35,7 @@ class OscarCacheType:
 def backend() -> Any:
     """The member OSCAR of vLLM's AttentionBackendEnum."""
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+
     if VLLM_BACKEND not in AttentionBackendEnum.__members__:
         register_backend(VLLM_BACKEND, "oscar_kv.engines.vllm.backend.OscarBackend")
         copyreg.pickle(AttentionBackendEnum, reduced)
@@ -53,10 +58,12 @@ def install() -> None:
     """Wraps vLLM's classes once. Other releases stay as they are; backend.py refuses them."""
     if served():
         from . import gauges, prefixes
+
         prefixes.install()
         gauges.install()
         with contextlib.suppress(ImportError):  # a process without vLLM's kernels, which builds no model
             from . import layers
+
             layers.install()
 
 

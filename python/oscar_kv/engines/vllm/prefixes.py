@@ -12,6 +12,7 @@ not offered: read as codes, a sink ruins every token after it.
 
 vLLM has no hook for this, so this module replaces methods of one scheduler's own objects, and wraps the scheduler's
 constructor, which knows the cache type."""
+
 import functools
 import logging
 from collections.abc import Callable, Iterable
@@ -24,7 +25,7 @@ from .serving import proposed_tokens
 from .wraps import wrap_once
 
 MARK = "_oscar_prefixes"  # of the scheduler's wrapped constructor
-PATIENCE = 16             # steps that a request waits for room, before it begins without a prefix
+PATIENCE = 16  # steps that a request waits for room, before it begins without a prefix
 
 
 class Sinks:
@@ -58,16 +59,21 @@ class Prefixes:
 
     def __init__(self, manager: Any, windows: tuple[int, int], slots: int, most_new: int, room: int) -> None:
         from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
+
         coordinator, self.pool = manager.coordinator, manager.coordinator.block_pool
-        self.groups = {i: held for i, held in enumerate(coordinator.single_type_managers)
-                       if isinstance(held, FullAttentionManager)}
+        self.groups = {
+            i: held for i, held in enumerate(coordinator.single_type_managers) if isinstance(held, FullAttentionManager)
+        }
         (self.sink, self.recent), self.own = windows, computed_tokens(windows[1], most_new)
         self.offers = room >= self.recent
         self.sinks = Sinks(kept_sinks(slots, sink_pages(self.sink)))
         self.written: set[int] = set()  # blocks that this step writes and offers
         self.waited: dict[str, int] = {}  # {request: steps}
-        for owner, name in ((manager, "allocate_slots"), (manager, "new_step_starts"),
-                            (coordinator, "find_longest_cache_hit")):
+        for owner, name in (
+            (manager, "allocate_slots"),
+            (manager, "new_step_starts"),
+            (coordinator, "find_longest_cache_hit"),
+        ):
             setattr(owner, name, functools.partial(getattr(self, name), getattr(owner, name)))
 
     def new_step_starts(self, original: Callable[[], Any]) -> None:
@@ -75,9 +81,16 @@ class Prefixes:
         self.sinks.new_step()
         self.written.clear()
 
-    def allocate_slots(self, original: Callable[..., Any], request: Any, num_new_tokens: int,
-                       num_new_computed_tokens: int = 0, new_computed_blocks: Any = None, *given: Any,
-                       **named: Any) -> Any:
+    def allocate_slots(
+        self,
+        original: Callable[..., Any],
+        request: Any,
+        num_new_tokens: int,
+        num_new_computed_tokens: int = 0,
+        new_computed_blocks: Any = None,
+        *given: Any,
+        **named: Any,
+    ) -> Any:
         """None: vLLM tries again in the next step."""
         name, hit = request.request_id, num_new_computed_tokens > 0
         found = {i: new_computed_blocks.blocks[i] if hit else [] for i in self.groups}
@@ -93,7 +106,7 @@ class Prefixes:
         if made is None:
             return None
         for i, held in self.groups.items():
-            cached = held.req_to_blocks[name][before[i]:held.num_cached_block.get(name, 0)]
+            cached = held.req_to_blocks[name][before[i] : held.num_cached_block.get(name, 0)]
             self.written.update(block.block_id for block in cached)
         if begins:
             self.waited.pop(name, None)
@@ -106,8 +119,12 @@ class Prefixes:
         """max_cache_hit_length: vLLM's, which is one less than the request has tokens."""
         most = max_cache_hit_length + 1 - self.own
         found = original(block_hashes, most if most >= self.sink and self.offers else 0)
-        lost = {blocks[0].block_id for i, held in self.groups.items() if (blocks := found[0][i]) and not (
-            len(blocks) * held.block_size >= self.sink and self.sinks.held(blocks[0].block_id))}
+        lost = {
+            blocks[0].block_id
+            for i, held in self.groups.items()
+            if (blocks := found[0][i])
+            and not (len(blocks) * held.block_size >= self.sink and self.sinks.held(blocks[0].block_id))
+        }
         if not lost:
             return found
         self.pool.evict_blocks(lost)  # or they would hide the copies that the request will make
@@ -131,7 +148,10 @@ def watch(scheduler: Any, config: Any) -> None:
         logging.getLogger("vllm.oscar_kv").warning(
             "oscar-kv: no request begins with another one's tokens, because a step of a busy server has room for %d "
             "tokens of a prompt, and the recent window has %d; pass a larger --max-num-batched-tokens or a smaller "
-            "--max-num-seqs", max(0, room), known.recent)
+            "--max-num-seqs",
+            max(0, room),
+            known.recent,
+        )
     Prefixes(scheduler.kv_cache_manager, (known.sink, known.recent), scheduling.max_num_seqs, most_new, room)
 
 
@@ -143,4 +163,5 @@ def _constructor(original: Callable[..., None], self: Any, vllm_config: Any, *ar
 def install() -> None:
     """Wraps the constructor of vLLM's scheduler once. Engines with other cache types work as before."""
     from vllm.v1.core.sched.scheduler import Scheduler
+
     wrap_once(Scheduler, "__init__", MARK, _constructor)

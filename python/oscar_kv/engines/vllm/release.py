@@ -1,5 +1,6 @@
 """What differs between the releases of vLLM that this adapter serves: how a plugin adds a cache type. 0.33 has a
 registry. In 0.32 a cache type is a member of a Literal, from which CacheConfig and the command line read."""
+
 import sys
 from typing import Annotated, Any, Literal, get_args
 
@@ -11,12 +12,14 @@ RELEASES = ("0.32", RELEASE)  # the newest last
 
 def served() -> bool:
     from vllm import __version__
+
     return is_release(__version__, *RELEASES)
 
 
 def check_release() -> None:
     """InputError unless vLLM is one of RELEASES."""
     from vllm import __version__
+
     check_version("vLLM", __version__, *RELEASES)
 
 
@@ -24,6 +27,7 @@ def register_cache_type(handler: type[Any]) -> None:
     """Makes a cache type known, any number of times. handler: as vLLM 0.33 wants it; its quant_mode() is called when a
     configuration with this type is made. ImportError in a release without either way."""
     from vllm.config import cache
+
     if hasattr(cache, "register_kv_cache_dtype"):
         if not cache.is_known_kv_cache_dtype(handler.name):
             cache.register_kv_cache_dtype(handler.name)(handler)

@@ -1,6 +1,7 @@
 """Which requests are new to a worker. vLLM tells a backend the slots of requests and their tokens, but not when a slot
 gets another request, which may begin with blocks of others. So this module wraps the method of vLLM's model runner that
 gives slots to requests, preempted ones included, and counts in the Serving of its configuration."""
+
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -25,4 +26,5 @@ def install(serving_name: str) -> None:
     """Wraps vLLM's model runner once. Engines with other cache types work as before. serving_name: of the Serving in a
     compilation configuration."""
     from vllm.v1.worker.gpu.model_runner import GPUModelRunner
+
     wrap_once(GPUModelRunner, "add_requests", MARK, functools.partial(_add_requests, serving_name))

@@ -1,5 +1,6 @@
 """State shared by the layers of one vLLM worker: the bundle, or the worker's heads of it, checked against the model
 and vLLM's settings. Implements no interface of vLLM; reads its configuration as in 0.32 and 0.33."""
+
 import collections
 import functools
 import logging
@@ -41,11 +42,12 @@ def bundle_path(config: Any) -> pathlib.Path:
     bundle of the checkpoint on this machine. "auto" fits one."""
     name = _option(config, BUNDLE_OPTION, folder_name) or os.environ.get(BUNDLE_VARIABLE)
     if name == bundles.AUTO:
-        return bundles.fitted(_checkpoint(config), config.model_config.max_model_len,
-                              logging.getLogger("vllm.oscar_kv"))
+        return bundles.fitted(
+            _checkpoint(config), config.model_config.max_model_len, logging.getLogger("vllm.oscar_kv")
+        )
     if name:
         return bundles.named(name)
-    return bundles.of_checkpoint(_checkpoint(config), f"--additional-config '{{\"{BUNDLE_OPTION}\": \"DIR\"}}'")
+    return bundles.of_checkpoint(_checkpoint(config), f'--additional-config \'{{"{BUNDLE_OPTION}": "DIR"}}\'')
 
 
 def proposed_tokens(config: Any) -> int:
@@ -59,50 +61,105 @@ def refusals(config: Any) -> list[str]:
     method, draft = (getattr(config.speculative_config, name, None) for name in ("method", "draft_model_config"))
     offloading = getattr(cache, "kv_offloading_size", None) is not None  # vLLM makes a transfer of it
     cases = [
-        (getattr(config.model_config, "enable_sleep_mode", False), "no GPU has woken with the 2-bit cache, whose "
-         "BF16 windows are not in the memory that vLLM saves; leave --enable-sleep-mode out"),
-        (cache.kv_cache_dtype_skip_layers, "--kv-cache-dtype-skip-layers is given, but the bundle says which layers "
-         "stay in BF16; leave it out"),
-        (method not in (None, *SPECULATION), f"speculative decoding with the method {method} is asked for, which "
-         f"oscar-kv does not serve; use one of {', '.join(SPECULATION)}, or leave --speculative-config out"),
-        (getattr(getattr(draft, "hf_config", None), "model_type", None) == "gemma4_mtp", "gemma4_mtp reads the cache "
-         "of the model's own layers, and only in BF16; use ngram, or leave --speculative-config out"),
-        (getattr(draft, "use_mla", False), "the draft model has latent attention (MLA), which has no cache beside this "
-         "one; use ngram, or leave --speculative-config out"),
-        (getattr(config.speculative_config, "kv_cache_dtype", None) is not None, "a cache type of the draft model is "
-         "given, but it keeps BF16; leave kv_cache_dtype out of --speculative-config"),
-        (cache.prefix_match_unit is not None and config.model_config.is_hybrid, "prefixes shorter than a block are to "
-         "be found (--prefix-match-unit), which the 2-bit cache cannot beside linear attention; leave it out"),
-        (config.kv_transfer_config is not None, "KV transfer and offloading would leave the BF16 windows behind; leave "
-         f"{'--kv-offloading-size' if offloading else '--kv-transfer-config'} out"),
-        *((getattr(parallel, name) > 1, f"--{name.replace('_', '-')} {getattr(parallel, name)} would divide the cache "
-           "of a request among GPUs, which oscar-kv does not serve; use --tensor-parallel-size") for name in DIVIDES),
-        (parallel.data_parallel_size > 1 and config.model_config.is_moe, "the model has experts, and with "
-         "--data-parallel-size idle ranks run passes that would overwrite BF16 windows; use --tensor-parallel-size"),
-        (getattr(parallel, "use_ubatching", False), "batches are cut into overlapping parts (DBO), which share memory "
-         "that this backend has once; leave --enable-dbo and --ubatch-size out"),
-        (config.model_config.dtype != torch.bfloat16, "the model computes in "
-         f"{str(config.model_config.dtype).removeprefix('torch.')}, and windows and queries are BF16; pass --dtype "
-         "bfloat16"),
-        (not config.use_v2_model_runner, "vLLM's first model runner does not tell a backend the slots of requests; "
-         "unset VLLM_USE_V2_MODEL_RUNNER and leave out what needs that runner")]
+        (
+            getattr(config.model_config, "enable_sleep_mode", False),
+            "no GPU has woken with the 2-bit cache, whose "
+            "BF16 windows are not in the memory that vLLM saves; leave --enable-sleep-mode out",
+        ),
+        (
+            cache.kv_cache_dtype_skip_layers,
+            "--kv-cache-dtype-skip-layers is given, but the bundle says which layers stay in BF16; leave it out",
+        ),
+        (
+            method not in (None, *SPECULATION),
+            f"speculative decoding with the method {method} is asked for, which "
+            f"oscar-kv does not serve; use one of {', '.join(SPECULATION)}, or leave --speculative-config out",
+        ),
+        (
+            getattr(getattr(draft, "hf_config", None), "model_type", None) == "gemma4_mtp",
+            "gemma4_mtp reads the cache "
+            "of the model's own layers, and only in BF16; use ngram, or leave --speculative-config out",
+        ),
+        (
+            getattr(draft, "use_mla", False),
+            "the draft model has latent attention (MLA), which has no cache beside this "
+            "one; use ngram, or leave --speculative-config out",
+        ),
+        (
+            getattr(config.speculative_config, "kv_cache_dtype", None) is not None,
+            "a cache type of the draft model is "
+            "given, but it keeps BF16; leave kv_cache_dtype out of --speculative-config",
+        ),
+        (
+            cache.prefix_match_unit is not None and config.model_config.is_hybrid,
+            "prefixes shorter than a block are to "
+            "be found (--prefix-match-unit), which the 2-bit cache cannot beside linear attention; leave it out",
+        ),
+        (
+            config.kv_transfer_config is not None,
+            "KV transfer and offloading would leave the BF16 windows behind; leave "
+            f"{'--kv-offloading-size' if offloading else '--kv-transfer-config'} out",
+        ),
+        *(
+            (
+                getattr(parallel, name) > 1,
+                f"--{name.replace('_', '-')} {getattr(parallel, name)} would divide the cache "
+                "of a request among GPUs, which oscar-kv does not serve; use --tensor-parallel-size",
+            )
+            for name in DIVIDES
+        ),
+        (
+            parallel.data_parallel_size > 1 and config.model_config.is_moe,
+            "the model has experts, and with "
+            "--data-parallel-size idle ranks run passes that would overwrite BF16 windows; use --tensor-parallel-size",
+        ),
+        (
+            getattr(parallel, "use_ubatching", False),
+            "batches are cut into overlapping parts (DBO), which share memory "
+            "that this backend has once; leave --enable-dbo and --ubatch-size out",
+        ),
+        (
+            config.model_config.dtype != torch.bfloat16,
+            "the model computes in "
+            f"{str(config.model_config.dtype).removeprefix('torch.')}, and windows and queries are BF16; pass --dtype "
+            "bfloat16",
+        ),
+        (
+            not config.use_v2_model_runner,
+            "vLLM's first model runner does not tell a backend the slots of requests; "
+            "unset VLLM_USE_V2_MODEL_RUNNER and leave out what needs that runner",
+        ),
+    ]
     return [sentence for found, sentence in cases if found and sentence]
 
 
-def layer_refusal(num_heads: int, num_kv_heads: int, head_size: int, alibi_slopes: Any, sliding_window: Any,
-                  logits_soft_cap: float | None, attn_type: str, sharing: str | None,
-                  extra: Mapping[str, Any]) -> str | None:
+def layer_refusal(
+    num_heads: int,
+    num_kv_heads: int,
+    head_size: int,
+    alibi_slopes: Any,
+    sliding_window: Any,
+    logits_soft_cap: float | None,
+    attn_type: str,
+    sharing: str | None,
+    extra: Mapping[str, Any],
+) -> str | None:
     """Why a layer cannot have the 2-bit cache, or None. Takes the arguments of vLLM's AttentionImpl."""
     if (reason := shape_unsupported(head_size, num_heads // num_kv_heads)) is not None:
         return reason
     if attn_type != "decoder":
         return f"attention of the type {attn_type} has no 2-bit cache"
-    values = {"alibi_slopes": alibi_slopes, "sliding_window": sliding_window, "logits_soft_cap": logits_soft_cap,
-              "kv_sharing_target_layer_name": sharing}
+    values = {
+        "alibi_slopes": alibi_slopes,
+        "sliding_window": sliding_window,
+        "logits_soft_cap": logits_soft_cap,
+        "kv_sharing_target_layer_name": sharing,
+    }
     found = next((f"it has {words}" for name, words in (IN_BF16 | LAYERS).items() if is_set(values.get(name))), None)
     unknown = sorted(name for name, value in extra.items() if name != "sinks" and is_set(value))
-    return found or (f"its attention has the argument '{unknown[0]}', which oscar-kv does not know"
-                     if unknown else None)
+    return found or (
+        f"its attention has the argument '{unknown[0]}', which oscar-kv does not know" if unknown else None
+    )
 
 
 def model_refusal(text_config: Any) -> str | None:
@@ -114,13 +171,15 @@ def model_refusal(text_config: Any) -> str | None:
 
 def _checkpoint(config: Any) -> pathlib.Path:
     named = _option(config, CHECKPOINT_OPTION, existing_folder) or config.model_config.model
-    return checkpoint_of(named, config.model_config.revision,
-                         f"pass --additional-config '{{\"{CHECKPOINT_OPTION}\": \"DIR\"}}'")
+    return checkpoint_of(
+        named, config.model_config.revision, f'pass --additional-config \'{{"{CHECKPOINT_OPTION}": "DIR"}}\''
+    )
 
 
 def _plain(model: Any, folder: pathlib.Path) -> Any:
     """The decoder's configuration as vLLM reads it without --hf-overrides and --hf-config-path."""
     from vllm.transformers_utils.config import get_config, get_hf_text_config
+
     return get_hf_text_config(get_config(str(folder), getattr(model, "trust_remote_code", False)))
 
 
@@ -129,6 +188,7 @@ def flash_attention() -> Callable[..., Any] | None:
     try:
         from vllm.v1.attention.backends.fa_utils import get_flash_attn_version
         from vllm.vllm_flash_attn import flash_attn_varlen_func
+
         version = get_flash_attn_version()
     except (ImportError, AssertionError, AttributeError):
         return None
@@ -147,15 +207,27 @@ class Serving(EngineServing):
         if reason := model_refusal(model.hf_text_config):
             raise InputError(f"the model cannot be served with the 2-bit cache: {reason}")
         self._config = config.cache_config
-        super().__init__(bundle, Settings(
-            text=model.hf_text_config, kv_heads=model.get_total_num_kv_heads(), head_size=model.get_head_size(),
-            checkpoint=functools.partial(_checkpoint, config), slots=config.scheduler_config.max_num_seqs,
-            most_tokens=model.max_model_len, shares=bool(config.cache_config.enable_prefix_caching),
-            length_option="--max-model-len", rank_option="--tensor-parallel-size",
-            no_sharing_option="--no-enable-prefix-caching",
-            plain=functools.partial(_plain, model), override_option="--hf-overrides",
-            proposed=proposed_tokens(config), rank=rank, ranks=ranks,
-            flash=flash_attention() if torch.cuda.is_available() else None))
+        super().__init__(
+            bundle,
+            Settings(
+                text=model.hf_text_config,
+                kv_heads=model.get_total_num_kv_heads(),
+                head_size=model.get_head_size(),
+                checkpoint=functools.partial(_checkpoint, config),
+                slots=config.scheduler_config.max_num_seqs,
+                most_tokens=model.max_model_len,
+                shares=bool(config.cache_config.enable_prefix_caching),
+                length_option="--max-model-len",
+                rank_option="--tensor-parallel-size",
+                no_sharing_option="--no-enable-prefix-caching",
+                plain=functools.partial(_plain, model),
+                override_option="--hf-overrides",
+                proposed=proposed_tokens(config),
+                rank=rank,
+                ranks=ranks,
+                flash=flash_attention() if torch.cuda.is_available() else None,
+            ),
+        )
         self.nominal_cell = nominal_cell(self.cells.values())
         self.pages_of_block: int | None = None  # if layers of other kinds share the blocks
         self._in_bf16: dict[int, str] = {}  # reasons

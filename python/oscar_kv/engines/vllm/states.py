@@ -1,6 +1,7 @@
 """Models that have states of linear attention beside attention (Qwen3-Next, Qwen3.5) in vLLM. Their model state
 prepares attention by a method of its own, which leaves out the slots of the requests (req_idx). So this module wraps
 that method and keeps the slots for the metadata builders that it calls."""
+
 import contextvars
 from collections.abc import Callable
 from typing import Any
@@ -28,4 +29,5 @@ def _prepare_attn(original: Callable[..., Any], self: Any, input_batch: Any, *ar
 def install() -> None:
     """Wraps vLLM's model state once."""
     from vllm.v1.worker.gpu.model_states.mamba_hybrid import MambaHybridModelState
+
     wrap_once(MambaHybridModelState, "prepare_attn", MARK, _prepare_attn)

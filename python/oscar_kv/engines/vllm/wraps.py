@@ -1,4 +1,5 @@
 """Methods of vLLM's classes that this package wraps, where vLLM has no hook."""
+
 import functools
 from collections.abc import Callable
 from typing import Any
