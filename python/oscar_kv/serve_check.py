@@ -92,73 +92,20 @@ def plan(options: argparse.Namespace) -> list[tuple[str, str, list[str], dict[st
         environment = {} if cache == "bf16" else {BUNDLE_VARIABLE: str(pathlib.Path(options.bundle).resolve())}
         named = ",".join(f"{k}={v}" for k, v in {"pretrained": options.model, **common, **ours}.items())
         result = folder / cache / "gsm8k"
-        limit = ["--limit", str(options.limit)] if options.limit else []
-        steps.append(
-            (
-                cache,
-                "gsm8k",
-                [
-                    sys.executable,
-                    "-m",
-                    "lm_eval",
-                    "--model",
-                    "vllm",
-                    "--model_args",
-                    named,
-                    "--tasks",
-                    "gsm8k",
-                    "--num_fewshot",
-                    "5",
-                    "--batch_size",
-                    "auto",
-                    "--output_path",
-                    str(result),
-                    *limit,
-                ],
-                environment,
-                result,
-            )
-        )
-        flags = [
-            "--dtype",
-            "bfloat16",
-            "--max-model-len",
-            str(options.max_model_len),
-            "--tensor-parallel-size",
-            str(options.tensor_parallel_size),
-            "--enable-prefix-caching" if options.prefix_caching else "--no-enable-prefix-caching",
-        ]
+        asked = ["-m", "lm_eval", "--model", "vllm", "--model_args", named]
+        asked += ["--tasks", "gsm8k", "--num_fewshot", "5", "--batch_size", "auto", "--output_path", str(result)]
+        asked += ["--limit", str(options.limit)] if options.limit else []
+        steps.append((cache, "gsm8k", [sys.executable, *asked], environment, result))
+        size, ranks = options.max_model_len, options.tensor_parallel_size
+        flags = f"--dtype bfloat16 --max-model-len {size} --tensor-parallel-size {ranks}".split()
+        flags.append("--enable-prefix-caching" if options.prefix_caching else "--no-enable-prefix-caching")
         flags += [] if cache == "bf16" else ["--kv-cache-dtype", CACHE_DTYPE, "--attention-backend", VLLM_BACKEND]
+        lengths = f"--random-input-len {options.input_len} --random-output-len {options.output_len}".split()
         for batch in BATCHES:
             result = folder / cache / f"batch-{batch}.json"
-            steps.append(
-                (
-                    cache,
-                    f"batch {batch}",
-                    [
-                        "vllm",
-                        "bench",
-                        "throughput",
-                        "--model",
-                        options.model,
-                        *flags,
-                        "--dataset-name",
-                        "random",
-                        "--random-input-len",
-                        str(options.input_len),
-                        "--random-output-len",
-                        str(options.output_len),
-                        "--num-prompts",
-                        str(4 * batch),
-                        "--max-num-seqs",
-                        str(batch),
-                        "--output-json",
-                        str(result),
-                    ],
-                    environment,
-                    result,
-                )
-            )
+            given = ["--model", options.model, *flags, "--dataset-name", "random", *lengths]
+            given += ["--num-prompts", str(4 * batch), "--max-num-seqs", str(batch), "--output-json", str(result)]
+            steps.append((cache, f"batch {batch}", ["vllm", "bench", "throughput", *given], environment, result))
     return steps
 
 

@@ -161,7 +161,8 @@ def served(found, model):
     named = [name for name in table.TASKS if any(name in line for line in lines.values())]
     if not named:
         return []
-    told += lines_of(["cache", *(table.TASKS[name] for name in named)], [[ROWS[name], *(task(line, one) for one in named)] for name, line in lines.items()])
+    rows = [[ROWS[name], *(task(line, one) for one in named)] for name, line in lines.items() if any(one in line for one in named)]
+    told += lines_of(["cache", *(table.TASKS[name] for name in named)], rows)
     long = "he_behind_answers"
     ends = [[ROWS[name], *(shown(line[long][key], form) for key, form in (("tokens", "{:.0f}"), ("endless", "{:.1%}"), ("degenerate", "{:.1%}")))]
             for name, line in lines.items() if long in line]
