@@ -1,21 +1,12 @@
-// Matrix-vector products of one sequence.
+// Matrix-vector products of one sequence. The next product may start, and ask for its first weights, while this one
+// drains.
+#include "kernels/common/launch_kernel.cuh"
 #include "tests/bench/decode_step/step_device.cuh"
 
 namespace oscar::bench {
 namespace {
 
-// Programmatic dependent launch (sm_90): the next product may start, and ask for its first weights, while this one
-// drains; it touches what this one writes only after the wait.
-__device__ __forceinline__ void let_next_start() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
-__device__ __forceinline__ void wait_for_previous() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
+using kernels::let_next_start, kernels::wait_for_previous;
 
 // A warp a row (two rows with a gate). The row of x is kept in shared memory.
 template <GemvEnd kEnd>
@@ -92,9 +83,7 @@ __global__ void __launch_bounds__(kThreads) gemv_kernel(const __grid_constant__ 
 
 template <GemvEnd kEnd>
 cudaError_t launch_gemv(const GemvParams& p, cudaStream_t stream) {
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute early = kernels::early_start();
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>((p.rows + kWarps - 1) / kWarps));
   config.blockDim = dim3(kThreads);
