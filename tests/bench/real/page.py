@@ -169,20 +169,17 @@ def served(found, model):
     return told + (["Answers to HumanEval after 6,000 tokens:", ""] + lines_of(["cache", "tokens", "never end", "degenerate"], ends) if ends else [])
 
 
-def of_none(line):
-    return line["differ_from_one"].endswith("of 0")
-
-
 def in_engines(found, model):
     """KL of what engines decode, beside what oscar-verify predicts."""
     keys = sorted((key for key in found.engines if key[0] == model), key=lambda key: (list(ENGINES).index(key[1]), list(ROWS).index(key[2]), key[3]))
     rows = []
     for key in keys:
         line, (_, engine, cache, variant) = found.engines[key], key
+        other = line["differ_from_one"]
         again = "_again" if variant == "prefix" else ""
         predicted = found.predicted.get((model, cache)) if not variant else None
         rows.append([f"{ENGINES[engine]}, {ROWS[cache]}{VARIANTS[variant]}", *(shown(line.get(f"kl_served_2112_{n}{again}")) for n in (1, 8, 40)),
-                     shown(predicted), "" if of_none(line) else line["differ_from_one"], str(line.get("degenerate", ""))])
+                     shown(predicted), "" if other.endswith("of 0") else other, str(line.get("degenerate", ""))])
     versions = sorted({f"{found.engines[key]['versions']}, {found.engines[key]['card']}" for key in keys})
     return [f"In engines: {'; '.join(versions)}.", "",
             *lines_of(["engine, cache", "1 at once", "8", "40", "predicted", "other text", "degenerate"], rows)] if keys else []

@@ -25,6 +25,7 @@ MODELS = "smollm2-135m,qwen2.5-coder-1.5b,gemma-3-270m"
 METHODS = "bf16,fp8,turboquant4,turboquant3,kivi2,oscar"
 BITS = "2.25,4,3,1.5"
 SERVED = {"vllm": "bf16,fp8,turboquant_4bit_nc,turboquant_3bit_nc", "sglang": "bf16,fp8"}
+SCRIPTS = {"vllm": "serve.py", "sglang": "serve_sglang.py"}
 # Of the first budget's bundle: prefix caching, speculation, and a cache that holds a fraction of 40 long requests. KL and answers only.
 VARIANTS = {"prefix": {"PREFIX": "1"}, "ngram": {"NGRAM": "1"}, "preempt": {"MEMORY": "4e8"}}
 PREDICTED = 40  # texts of served.py, whose last 64 of 2,112 tokens are scored
@@ -200,14 +201,14 @@ class Study:
         for name in ("tasks.json", "sessions.json", "agent_eval.txt"):
             if not (found / name).exists():
                 (found / name).write_bytes((self.texts / name).read_bytes())
-        bundle, script = self.bundles / cache, {"vllm": "serve.py", "sglang": "serve_sglang.py"}[self.given.engine]
+        bundle, script = self.bundles / cache, HERE / SCRIPTS[self.given.engine]
         of_variant = VARIANTS[variant] | {"TASKS": "0", "VARIANT": variant} if variant else {}
-        self.call([self.given.python, HERE / script, self.model, bundle if bundle.is_dir() else cache, found], NOISE="1", **of_variant)
+        self.call([self.given.python, script, self.model, bundle if bundle.is_dir() else cache, found], NOISE="1", **of_variant)
         self.mark(cache, variant).touch()
 
     def grade(self):
         import table
-        script, begin = {"vllm": "serve.py", "sglang": "serve_sglang.py"}[self.given.engine], time.monotonic()
+        script, begin = SCRIPTS[self.given.engine], time.monotonic()
         predicted = {line["cache"]: line["kl"] for line in self.known if line["study"] == "predict"}
         for line in table.lines_of(self.found(), predicted):
             cache = pathlib.Path(line.pop("cache")).name
