@@ -51,21 +51,19 @@ if(OSCAR_BUNDLE_LIBRARIES)
   endif()
 endif()
 
-# Man pages and completion, from what the commands say with --help-all.
+# Man pages, from what the commands say with --help-all.
 set(_manuals ${CMAKE_BINARY_DIR}/manuals)
 set(_generated)
 foreach(_command ${OSCAR_COMMANDS})
-  list(APPEND _generated ${_manuals}/man/${_command}.1 ${_manuals}/bash/${_command} ${_manuals}/zsh/_${_command})
+  list(APPEND _generated ${_manuals}/${_command}.1)
 endforeach()
 add_custom_command(OUTPUT ${_generated}
   COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tools/make_manuals.py --output ${_manuals} --version ${PROJECT_VERSION}
           $<TARGET_FILE:oscar-collect> $<TARGET_FILE:oscar-fit> $<TARGET_FILE:oscar-verify> $<TARGET_FILE:oscar-export>
   DEPENDS ${OSCAR_COMMANDS} tools/make_manuals.py
-  COMMENT "Man pages and completion" VERBATIM)
+  COMMENT "Man pages" VERBATIM)
 add_custom_target(oscar_manuals ALL DEPENDS ${_generated})
-install(DIRECTORY ${_manuals}/man/ DESTINATION share/man/man1 FILES_MATCHING PATTERN "*.1")
-install(DIRECTORY ${_manuals}/bash/ DESTINATION share/bash-completion/completions)
-install(DIRECTORY ${_manuals}/zsh/ DESTINATION share/zsh/site-functions)
+install(DIRECTORY ${_manuals}/ DESTINATION share/man/man1 FILES_MATCHING PATTERN "*.1")
 install(DIRECTORY schemas/ DESTINATION share/oscar-toolchain/schemas FILES_MATCHING PATTERN "*.json")
 install(FILES LICENSE CHANGELOG.md docs/install.md DESTINATION ${OSCAR_DOC_FOLDER})
 

@@ -3,7 +3,7 @@
 usage: make_wheel.py --prefix TREE --version X.Y.Z --torch 2.11 --output DIR
        make_wheel.py --tag FILE   prints the platform tag of a shared object
 
-The tree goes into the package `oscar_toolchain` as it is; share/ (man pages, completion, licenses) goes to the environment's own
+The tree goes into the package `oscar_toolchain` as it is; share/ (man pages, licenses) goes to the environment's own
 share/ as well, where man and shells look. The platform tag is the oldest manylinux whose C library has every symbol version
 that the tree's executables and libraries ask for (PEP 600). The same tree gives the same bytes.
 """
@@ -85,7 +85,7 @@ def contents(prefix, version, torch, tag):
     info = f"{PACKAGE}-{version}.dist-info"
     yield f"{PACKAGE}/__init__.py", (ROOT / "tools/wheel/oscar_toolchain/__init__.py").read_bytes(), False
     for name, data, executable in tree_files(prefix):
-        if name.startswith(("share/man/", "share/bash-completion/", "share/zsh/")):
+        if name.startswith("share/man/"):
             yield f"{PACKAGE}-{version}.data/data/{name}", data, False
         elif name.startswith("share/doc/oscar-toolchain/licenses/"):
             yield f"{info}/licenses/{name.rsplit('/', 1)[1]}", data, False

@@ -1,4 +1,4 @@
-"""Man pages and completion name every option that --help-all prints, and the shells accept them."""
+"""Man pages name every option that --help-all prints, and man shows them."""
 import re
 import shutil
 import subprocess
@@ -21,44 +21,21 @@ def options_of(name, sub=None):
     return found
 
 
-def bash_completion(name, *words):
-    """What bash offers for the last word."""
-    line = " ".join(f"'{word}'" for word in (f"oscar-{name}", *words))
-    script = (f"source {BUILD_DIR}/manuals/bash/oscar-{name}; COMP_WORDS=({line}); COMP_CWORD={len(words)}; "
-              f"_oscar_{name} 2>/dev/null; printf '%s\\n' \"${{COMPREPLY[@]}}\"")
-    return set(subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, cwd=BUILD_DIR).stdout.split())
-
-
 @pytest.mark.parametrize("name, sub", CASES)
 def test_every_option_is_named(name, sub):
     options = options_of(name, sub)
     assert "--help" in options and (sub or len(options) > 12), options
-    page = (BUILD_DIR / f"manuals/man/oscar-{name}.1").read_text().replace("\\-", "-")
+    page = (BUILD_DIR / f"manuals/oscar-{name}.1").read_text().replace("\\-", "-")
     for option in options:
         assert re.search(rf"^\\&  (\S+,)?{option}\b", page, re.MULTILINE), option
-    assert options <= bash_completion(name, *([sub] if sub else []), "-")
-
-
-def test_bash_completes_files_and_subcommands():
-    assert bash_completion("verify", "pl") == {"plan"}
-    same = "--allow-same-prompts"
-    assert same in bash_completion("collect", "merge", "--a") and same not in bash_completion("collect", "--a")
-    assert bash_completion("fit", "--config", "CMakeCac") == {"CMakeCache.txt"}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_man_shows_the_page(name):
-    page = BUILD_DIR / f"manuals/man/oscar-{name}.1"
+    page = BUILD_DIR / f"manuals/oscar-{name}.1"
     if shutil.which("man") is None:
         pytest.skip("man is not installed")
     done = subprocess.run(["man", "--warnings", "-E", "UTF-8", "-l", page], capture_output=True, text=True, env={"MANWIDTH": "100", "PATH": "/usr/bin:/bin"})
     assert done.returncode == 0 and not done.stderr, done.stderr
     for section in ("NAME", "SYNOPSIS", "OPTIONS", "EXIT STATUS", "EXAMPLES", "SEE ALSO"):
         assert re.search(rf"^{section}$", done.stdout, re.MULTILINE), done.stdout
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_zsh_reads_the_script(name):
-    if shutil.which("zsh") is None:
-        pytest.skip("zsh is not installed")
-    subprocess.run(["zsh", "-n", BUILD_DIR / f"manuals/zsh/_oscar-{name}"], check=True)

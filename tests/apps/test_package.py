@@ -275,11 +275,9 @@ def test_four_commands_in_a_fresh_environment(venv, tmp_path):
     assert (tmp_path / "serving/SHA256SUMS").is_file()
 
 
-def test_environment_has_man_pages_and_completion(venv):
+def test_environment_has_man_pages(venv):
     for name in COMMANDS:
         assert (venv / f"share/man/man1/{name}.1").is_file()
-        assert (venv / f"share/bash-completion/completions/{name}").is_file()
-        assert (venv / f"share/zsh/site-functions/_{name}").is_file()
 
 
 def test_exit_codes_and_signals_are_those_of_the_program(venv, tmp_path):

@@ -141,6 +141,7 @@ class Engine:
         """The last `count` of request.done tokens are in the cache."""
 
     at_once = False  # a request that got its slot is in the pass
+    steps_first = False  # requests with few tokens come first in a pass, as in vLLM
     calm = 0.0  # how often a pass of steps is followed by one of the same requests in the same order
 
     def schedule(self):
@@ -152,6 +153,8 @@ class Engine:
                 request.accepted = self.random.randint(1, count)
         else:
             work = self.schedule_anew()
+        if self.steps_first:
+            work.sort(key=lambda one: one[1] > self.most_new)
         self._scheduled = work
         return work
 
@@ -216,7 +219,8 @@ class Engine:
                 side.append(rows)
         for side, h in zip(sides, (heads * self.oracle.group, heads, heads)):
             side.append(torch.full((padded, h, d), 3e4))  # what padding holds must not matter
-        query, key, value = (torch.cat(side).to(self.device) for side in sides)
+        dtype = torch.float32 if self.device == "cpu" else torch.bfloat16  # as in an engine
+        query, key, value = (torch.cat(side).to(self.device, dtype) for side in sides)
         table = table.to(self.device)[:, :self.width] if scattered else table.to(self.device)
         counts = [n for _, n in work]
         output = self.compute([r.slot for r, _ in work], [r.done for r, _ in work], counts, lengths.to(self.device), table,
@@ -225,7 +229,7 @@ class Engine:
         at = 0
         for request, n in work:
             expected = self.expected(request, n)
-            found = output[at:at + len(expected)].cpu()
+            found = output[at:at + len(expected)].cpu().float()
             # Kernels compute in BF16, and their sums in another order move a rare code by a step.
             on_cpu = self.device == "cpu"
             error, limit = (float((found - expected).abs().max()), self.limit) if on_cpu else (float((found - expected).norm() / expected.norm()), 3e-2)
@@ -242,7 +246,8 @@ class Engine:
         assert error <= limit, f"{what}: {error}"
 
     def compute(self, slots, starts, counts, lengths, table, mapping, query, key, value):
-        rows, output = self.table.rows(slots, starts, counts, lengths, table, mapping), torch.zeros_like(query)
+        rows = self.table.rows(slots, starts, counts, lengths, table, mapping)
+        output = torch.zeros_like(query)
         assert rows.only_steps or max(counts) > 1
         rows.flush = self.flush
         sinks = None if self.oracle.sinks is None else self.oracle.sinks.to(self.device)
@@ -338,7 +343,8 @@ class PrefixEngine(Engine):
                 self.block_of[key], self.key_of[request.blocks[number]] = request.blocks[number], key
 
     def compute(self, slots, starts, counts, lengths, table, mapping, query, key, value):
-        rows, output = self.table.rows(slots, starts, counts, lengths, table, mapping), torch.zeros_like(query)
+        rows = self.table.rows(slots, starts, counts, lengths, table, mapping)
+        output = torch.zeros_like(query)
         if rows.sinks is not None:
             self.kv.restore(*rows.sinks)
         rows.flush = self.flush

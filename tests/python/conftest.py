@@ -1,4 +1,4 @@
-"""The Python package under test, from the source tree or (OSCAR_KV_INSTALLED, scripts/check_wheel) as it is installed, and where
+"""The Python package under test, from the source tree or (OSCAR_TEST_INSTALLED, scripts/check_wheel) as it is installed, and where
 programs and samples are."""
 import os
 import pathlib
@@ -17,7 +17,7 @@ GOLDEN = SAMPLES / "golden"
 # code in a chunk and the other in the whole text.
 os.environ.setdefault("MKL_CBWR", "COMPATIBLE")
 os.environ.setdefault("OSCAR_KV_CHECK_TABLES", "1")  # every operator looks at its tables; 0 in the environment leaves that out
-PACKAGE_PATH = "" if os.environ.get("OSCAR_KV_INSTALLED") else str(SOURCE_DIR / "python")  # PYTHONPATH of processes that tests start
+PACKAGE_PATH = "" if os.environ.get("OSCAR_TEST_INSTALLED") else str(SOURCE_DIR / "python")  # PYTHONPATH of processes that tests start
 if PACKAGE_PATH:
     sys.path.insert(0, PACKAGE_PATH)
 

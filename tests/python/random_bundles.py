@@ -37,6 +37,15 @@ def random_bundle(layers=1, kv_heads=2, d=128, key=None, value=None, sink=64, re
     return Bundle(pathlib.Path("random"), "random", "layer", "", {}, sink, recent, encoder, group, held)
 
 
+def asked_bundle(numbers=None, left_out=(), **asked):
+    """random_bundle(**asked) of a model's layers with these numbers; left_out: those in BF16."""
+    bundle = random_bundle(**asked)
+    for layer, number in zip(bundle.layers, numbers or range(len(bundle.layers))):
+        layer.layer = number
+    bundle.model["left_out"] = [{"layer": i, "reason": "a window"} for i in left_out]
+    return bundle
+
+
 def exact_bundle(**options):
     """Its matrices are the identity, so that rows do not depend on how many are multiplied at once."""
     bundle = random_bundle(encoder="minmax", **options)

@@ -21,6 +21,7 @@ from oscar_kv.ops import load, operators, reference, support  # noqa: E402
 from oscar_kv.ops.rule import Rule  # noqa: E402
 from oscar_kv.ops.view import StepView  # noqa: E402
 from oscar_kv.cache.shared import Shared  # noqa: E402
+from oscar_kv.cache.layer_pass import LayerPass  # noqa: E402
 from oscar_kv.cache.paged_kv import LayerCode, PagedKV, PageTable  # noqa: E402
 from oscar_kv.cache.transform import Phases  # noqa: E402
 
@@ -187,7 +188,7 @@ def test_flush_of_all_layers(d, sequences):
 
 @pytest.mark.parametrize("rotated_mean", [False, True])
 @pytest.mark.parametrize("layout,d,group", [("uniform", 128, 4), ("4211", 128, 4), ("4211", 64, 2), ("1124-4112", 256, 1), ("uniform", 64, 9)])
-def test_step_tokens(layout, d, group, rotated_mean):
+def test_steps_of_a_pass(layout, d, group, rotated_mean):
     """A step in the engine's own output, which is a part of wider rows; a sequence without tokens has the output 0."""
     if rotated_mean and layout == "uniform":
         pytest.skip("no kernel")
@@ -195,20 +196,20 @@ def test_step_tokens(layout, d, group, rotated_mean):
     several = (1, 70, 330, 900, 1500)
     for batch, skew in ((several, 0), (tuple(range(300, 340)), 0), (several, 1)):  # skew: rows at odd addresses, which are read one number at a time
         found = []
+        if skew and rotated_mean:
+            continue  # refused
         for cache in filled(batch, d=d, key=key, value=value, rotated_mean=rotated_mean):
             t, code, device, n = cache.code.transform, cache.code, cache.code.device, len(batch)
             t.reserve(2000, device)
             cache.device_lengths[1] = 0
             rows = randn(n, (2 * group + 4) * d, seed=7).bfloat16().to(device)
             rows = torch.nn.functional.pad(rows, (skew, 0))[:, skew:].unflatten(1, (-1, d))
-            phases = t.phase_table(device) if rotated_mean else None
-            cuda = device.type == "cuda"
-            tile = t.phases.tile(device) if rotated_mean and cuda else None
             space = Shared().workspace(rows, d, group, n, 2, support.page_queries(cache.held().table, cache.window_table) if rotated_mean else 0)
             wide = torch.full((n, 2 * group + 1, d), 7.0, dtype=torch.bfloat16, device=device)
-            operators.step_tokens(wide[:, :-1], rows[:, :2 * group], rows[:, 2 * group:-2], rows[:, -2:], cache.pool, cache.table.tensor(device),
-                                  cache.windows, cache.window_table, cache.device_lengths, t.query, t.key_forward, t.value_forward, t.output, t.key_mean,
-                                  t.value_mean, phases, tile, code.key.sigma, code.value.sigma, space, d ** -0.5, code.sink, code.recent, *code.numbers)
+            run = LayerPass(code, cache.pool, cache.windows, cache.bad, space, d ** -0.5)
+            assert (run.state is None) == (device.type == "cpu")
+            run(wide[:, :-1], rows[:, :2 * group], rows[:, 2 * group:-2], rows[:, -2:],
+                (cache.table.tensor(device), cache.window_table, cache.device_lengths, None))
             assert bool((wide[:, -1] == 7).all()) and not bool(wide[1, :-1].any())
             found.append((wide[:, :-1].cpu().float(), cache.windows.cpu().float()))
         (expected, windows), (output, other) = found

@@ -137,7 +137,8 @@ class Work(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, arguments=(), named=None):
         aliases = [made.alias_info for made in function._schema.returns]
-        if function.overloadpacket is torch.ops.aten.lift_fresh:
+        moves = function.overloadpacket is torch.ops.aten._to_copy and (named or {}).get("dtype") in (None, arguments[0].dtype)
+        if moves or function.overloadpacket is torch.ops.aten.lift_fresh:
             self.copies.append(function)
         elif not any(alias is not None and not alias.is_write for alias in aliases):
             self.launches.append(function)

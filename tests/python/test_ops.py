@@ -103,7 +103,8 @@ def test_opcheck(layer, name, arguments):
 def test_every_operator_is_checked():
     declared = {name for name in dir(operators) if isinstance(getattr(operators, name), torch._ops.OpOverload)}
     assert declared == {"rotate_rows", "decode_attention", "write_rows", "dequantize_pages", "quantize_rows", "append_tokens", "flush_tokens",
-                        "decode_workspace_bytes", "tile_phases", "past_rows", "new_rows", "merge_outputs", "step_tokens", "describe_layer", "flush_layers", "device_code"}
+                        "decode_workspace_bytes", "tile_phases", "past_rows", "new_rows", "merge_outputs", "step_tokens", "describe_layer", "flush_layers", "device_code",
+                        "describe_pass", "layer_pass"}
 
 
 def test_rows_are_written_where_they_belong():

@@ -176,7 +176,7 @@ def test_blocks_of_another_request_in_the_same_step_are_refused():
 
 
 def test_numbers_of_the_engine():
-    assert computed_tokens(256) == 513 and computed_tokens(40, 4) == 84 and kept_sinks(64, 1) == 64 and kept_sinks(256, 2) == 80
+    assert computed_tokens(256) == 769 and computed_tokens(40, 4) == 124 and kept_sinks(64, 1) == 64 and kept_sinks(256, 2) == 80
 
 
 def test_refusals():

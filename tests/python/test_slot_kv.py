@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from block_engine import SCALE, Engine, Request, requests  # noqa: E402
+from block_engine import SCALE, Engine, PrefixEngine, Request, families, requests  # noqa: E402
 from conftest import GOLDEN  # noqa: E402
 from oscar_kv.cache import chunk_pass  # noqa: E402
 from oscar_kv.ops import load, operators  # noqa: E402
@@ -32,6 +32,19 @@ def test_every_request_sees_its_own_tokens(layer, device):
     engine.run(requests(5 + layer, 330))
     assert engine.kinds == {"decode", "mixed", "prefill"} and engine.preempted > 1 and engine.compared > 60
     assert sorted(engine.free_slots) == [0, 1, 2, 3] and len(set(engine.free_blocks)) == 39
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind,most_new,room", [(Engine, 1, 10 ** 6), (Engine, 4, 10 ** 6), (Engine, 1, 150), (PrefixEngine, 1, 10 ** 6)])
+def test_one_call_for_requests_with_few_tokens_first(kind, most_new, room, device, monkeypatch):
+    """Tokens of steps, and chunks in one pass of attention or several, in one call of an operator."""
+    monkeypatch.setattr(chunk_pass, "room", lambda *arguments: room)
+    monkeypatch.setattr(Engine, "steps_first", True)
+    bundle = random_bundle(d=64, key=(4, 2, 1, 1), value=(4, 2, 1, 1), sink=64, recent=40, rotated_mean=True)
+    engine, apart = kind(bundle, 0, seed=3, device=device, phases=Phases(10000.0 ** -(torch.arange(32) / 32)), most_new=most_new), []
+    monkeypatch.setattr(engine.kv, "_apart", lambda *given: apart.append(given))
+    engine.run(requests(7, 330) if kind is Engine else families(5, 330))
+    assert engine.kinds >= {"decode", "mixed"} and engine.compared > 40 and apart == []
 
 
 @pytest.mark.parametrize("device", DEVICES)

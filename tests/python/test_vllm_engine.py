@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 vllm = pytest.importorskip("vllm", reason="vllm is not installed (scripts/requirements-vllm.txt)")
 from oscar_kv.ops import load  # noqa: E402
+from random_bundles import asked_bundle  # noqa: E402
 
 if load.missing() is not None:
     pytest.skip(load.missing(), allow_module_level=True)
@@ -20,6 +21,7 @@ except ImportError as error:
     pytest.skip(f"vLLM's kernels do not load: {error}", allow_module_level=True)
 
 import made_drafts  # noqa: E402
+from oscar_kv.engines.vllm import gauges  # noqa: E402
 from conftest import SAMPLES  # noqa: E402
 from transformers import (  # noqa: E402
     AutoConfig, AutoModelForCausalLM, Exaone4Config, Gemma3TextConfig, GptOssConfig, Qwen3_5TextConfig, Qwen3NextConfig)
@@ -47,6 +49,7 @@ def prompts(lengths=LENGTHS, seed=4, shared=0):
 @contextlib.contextmanager
 def engine(monkeypatch, bundle, own_process=True, model=MODEL, ours=True, **options):
     set_environment(monkeypatch, bundle, own_process)
+    monkeypatch.setattr(gauges, "read_manifest", lambda path: asked_bundle(**bundle))  # of this process, which counts
     chosen = dict(model=str(model), dtype="bfloat16", max_model_len=3000, gpu_memory_utilization=0.1, kv_cache_memory_bytes=1 << 28,
                   max_num_seqs=8, enable_prefix_caching=False, skip_tokenizer_init=True, enforce_eager=True, max_num_batched_tokens=8192)
     if ours:

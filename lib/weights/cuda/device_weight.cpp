@@ -22,36 +22,19 @@ kernels::WeightType weight_type(at::ScalarType dtype) {
 }
 
 kernels::ScaleType scale_type(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return kernels::ScaleType::kFloat32;
-    case DType::kBF16:
-      return kernels::ScaleType::kBFloat16;
-    case DType::kF16:
-      return kernels::ScaleType::kFloat16;
-    case DType::kF8E4M3:
-      return kernels::ScaleType::kE4M3;
-    case DType::kU8:
-    case DType::kF8E8M0:
-      return kernels::ScaleType::kE8M0;
-    default:
-      throw std::logic_error("no format has scales of this type");
-  }
+  if (dtype == DType::kF32) return kernels::ScaleType::kFloat32;
+  if (dtype == DType::kBF16) return kernels::ScaleType::kBFloat16;
+  if (dtype == DType::kF16) return kernels::ScaleType::kFloat16;
+  if (dtype == DType::kF8E4M3) return kernels::ScaleType::kE4M3;
+  if (dtype == DType::kU8 || dtype == DType::kF8E8M0) return kernels::ScaleType::kE8M0;
+  throw std::logic_error("no format has scales of this type");
 }
 
 kernels::RowCode row_code(WeightCode code) {
-  switch (code) {
-    case WeightCode::kE4M3:
-      return kernels::RowCode::kE4M3;
-    case WeightCode::kInteger8:
-      return kernels::RowCode::kInteger8;
-    case WeightCode::kE2M1:
-      return kernels::RowCode::kE2M1;
-    case WeightCode::kUnsigned4:
-      return kernels::RowCode::kUnsigned4;
-    default:
-      return kernels::RowCode::kUnsigned8;
-  }
+  if (code == WeightCode::kE4M3) return kernels::RowCode::kE4M3;
+  if (code == WeightCode::kInteger8) return kernels::RowCode::kInteger8;
+  if (code == WeightCode::kE2M1) return kernels::RowCode::kE2M1;
+  return code == WeightCode::kUnsigned4 ? kernels::RowCode::kUnsigned4 : kernels::RowCode::kUnsigned8;
 }
 
 // The stored tensors of a weight on the GPU; absent ones are undefined.

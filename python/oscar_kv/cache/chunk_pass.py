@@ -81,18 +81,24 @@ def attend(
 
 
 def append(
-    layer_code: LayerCode, held: Held, work: ChunkWork, key: torch.Tensor, value: torch.Tensor, bad: torch.Tensor
+    layer_code: LayerCode,
+    pool: torch.Tensor,
+    windows: torch.Tensor,
+    runs: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    bad: torch.Tensor,
 ) -> None:
-    """Writes the new rows into windows and pages."""
+    """Writes new rows into windows and pages, as given by runs (ChunkWork.new)."""
     forward = layer_code.transform.products("key_forward", "value_forward")
     layer_code.call(
         operators.new_rows,
-        pool=held.pool,
-        windows=held.windows,
+        pool=pool,
+        windows=windows,
         bad=bad,
         key=key,
         value=value,
-        runs=work.new,
+        runs=runs,
         key_matrix=forward[0],
         value_matrix=forward[1],
         phases=layer_code.phases(),

@@ -200,8 +200,9 @@ def kept_runs(policy: Policy, chunks: Sequence[Chunk]) -> list[tuple[int, ...]]:
 
 class ChunkWork:
     """The plan of one forward pass on the device. table [R, P], window_table [R, W]. tokens: those of the batch whose
-    rows the plan counts. They are all of them (whole) if one pass covers the chunks, so that layers cut nothing; flash
-    attention then leaves the rows of other requests as they are."""
+    rows the passes count. They are all of them (whole) if one pass covers the chunks, so that layers cut nothing; flash
+    attention then leaves the rows of other requests as they are. new: tables.NEW_RUN, which count rows of the batch if
+    tokens is a slice."""
 
     def __init__(
         self, policy: Policy, chunks: Sequence[Chunk], room: int, table: torch.Tensor, window_table: torch.Tensor
@@ -219,9 +220,9 @@ class ChunkWork:
                 at += c.count
             chunks = moved
         self.passes = plan_passes(policy, chunks, room)
-        self.whole, base = False, 0
+        self.whole, base = False, self.tokens.start if isinstance(self.tokens, slice) else 0
         if isinstance(self.tokens, slice) and len(self.passes) == 1:
-            base, self.tokens, self.whole = self.tokens.start, slice(None), True
+            self.tokens, self.whole = slice(None), True
             self.passes[0].move(base)
         packed = Packed(table, window_table)
         written: list[tuple[int, ...]] = [

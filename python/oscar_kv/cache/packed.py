@@ -1,9 +1,21 @@
 """Integer tables that the host plans and the device completes: some of their numbers are entries of tables that only
 the device knows, such as an engine's block table. All of them travel in one copy and are looked up together."""
 
+import array
+import itertools
 from collections.abc import Sequence
 
 import torch
+
+
+def sent(rows: Sequence[Sequence[int]], device: torch.device) -> torch.Tensor:
+    """Host integers [len(rows), n] as int64 on the device. The copy is from pageable memory, which is read before the
+    call returns."""
+    numbers = array.array("q", itertools.chain.from_iterable(rows))  # torch.tensor() takes four times as long for lists
+    if not numbers:
+        return torch.empty((len(rows), 0), dtype=torch.int64, device=device)
+    held = torch.frombuffer(numbers, dtype=torch.int64).view(len(rows), -1)
+    return held.to(device, non_blocking=True, copy=True)
 
 
 class Lookup(int):
@@ -46,12 +58,11 @@ class Packed:
 
     def send(self, device: torch.device) -> "Sent":
         size, count = len(self._numbers), len(self._places)
-        # from pageable memory, which is read before the call returns
-        sent = torch.tensor(self._numbers + self._places + self._sources).to(device, non_blocking=True)
-        flat = sent[:size].int()
+        moved = sent([self._numbers + self._places + self._sources], device)[0]
+        flat = moved[:size].int()
         if count > 0:
             known = torch.cat([table.reshape(-1) for table in self._held])
-            flat.index_copy_(0, sent[size : size + count], known.index_select(0, sent[size + count :]))
+            flat.index_copy_(0, moved[size : size + count], known.index_select(0, moved[size + count :]))
         return Sent(flat)
 
 

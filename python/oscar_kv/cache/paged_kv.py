@@ -209,7 +209,9 @@ class PagedKV:
         if self.pass_unsupported() is None:
             if any(counts):
                 work, _ = self.work_of(counts)
-                chunk_pass.append(self.code, self.held(), work, key.contiguous(), value.contiguous(), self.bad)
+                assert work.new is not None
+                rows = key.contiguous(), value.contiguous()
+                chunk_pass.append(self.code, self.pool, self.windows, work.new, *rows, self.bad)
                 self.check_finite()
         else:
             self._reserve_pages(lengths)

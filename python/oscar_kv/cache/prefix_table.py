@@ -15,9 +15,9 @@ from ..files.errors import InputError
 from ..format.page_layout import PAGE_TOKENS
 from .chunk_plan import Chunk
 from .later import Later
+from .packed import sent
 from .rows import Rows
 from .slot_kv import SlotTable
-from .step_rows import sent
 
 NONE = -1  # no block
 
@@ -187,10 +187,10 @@ class PrefixTable(SlotTable):
 
 
 def computed_tokens(recent: int, most_new: int = 1) -> int:
-    """Tokens that a request computes itself at least, whatever engines have cached: those of its window, and as many
-    before them. The first ones read others' tokens as codes, and the window then holds what was computed from complete
-    windows. Two windows cost a hit less than one: 1.18 times the KL for 1.30 on SmolLM2."""
-    return 2 * recent + most_new
+    """Tokens that a request computes itself at least, whatever engines have cached: those of its window, and twice as
+    many before them. The first ones read others' tokens as codes, and the window then holds what was computed from
+    complete windows. On Qwen2.5-Coder-1.5B three windows make the KL of a hit 1.18 times that of a miss, two 1.24."""
+    return 3 * recent + most_new
 
 
 def kept_sinks(slots: int, sink_pages: int) -> int:

@@ -6,6 +6,7 @@ import torch
 
 from ..format.windows import Policy
 from .chunk_plan import Chunk, ChunkWork
+from .layer_pass import Tables
 from .step_flush import StepFlush
 
 
@@ -33,8 +34,9 @@ class Rows:
     # Window pages [F] and their sources [F] int64, for PrefixKV.restore() of all layers before the pass.
     sinks: tuple[torch.Tensor, torch.Tensor] | None = None
     flush: StepFlush | None = None  # of the layers; None: each layer flushes itself
-    # by policy and room, made by the first layer that needs it
-    works: dict[tuple[Policy, int], ChunkWork] = dataclasses.field(default_factory=dict)
+    # of work() and tables(), by policy and room, made by the first layer that needs it
+    _works: dict[tuple[Policy, int], ChunkWork] = dataclasses.field(default_factory=dict, init=False)
+    _tables: dict[tuple[Policy, int], Tables | None] = dataclasses.field(default_factory=dict, init=False)
 
     @property
     def only_steps(self) -> bool:
@@ -43,9 +45,22 @@ class Rows:
 
     def work(self, policy: Policy, room: int) -> ChunkWork:
         """The work on chunks, shared by all layers of one policy."""
-        if (policy, room) not in self.works:
-            self.works[policy, room] = ChunkWork(policy, self.chunks, room, self.table, self.window_table)
-        return self.works[policy, room]
+        if (policy, room) not in self._works:
+            self._works[policy, room] = ChunkWork(policy, self.chunks, room, self.table, self.window_table)
+        return self._works[policy, room]
+
+    def tables(self, policy: Policy, room: int, most: int) -> Tables | None:
+        """What layer_pass.LayerPass takes of this pass. None: its tokens are in another order, or more than `most` of
+        them are in steps."""
+        if (policy, room) not in self._tables:
+            steps, work = self.steps, self.work(policy, room) if self.chunks else None
+            count = 0 if steps is None else steps.lengths.shape[0]
+            fits = (work is None or isinstance(work.tokens, slice)) and (
+                steps is None or count <= most and isinstance(steps.tokens, slice) and not steps.tokens.start
+            )
+            stored = (steps.table, steps.window_table, steps.lengths) if steps and count else (None, None, None)
+            self._tables[policy, room] = (*stored, None if work is None else work.new) if fits else None
+        return self._tables[policy, room]
 
 
 @dataclasses.dataclass

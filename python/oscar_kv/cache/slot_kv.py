@@ -23,10 +23,12 @@ from ..ops.rule import Rule
 from . import chunk_pass
 from .chunk_plan import Chunk
 from .layer_code import LayerCode
-from .rows import Batch, Rows, StepRows
+from .layer_pass import LayerPass
+from .packed import sent
+from .rows import Batch, Rows
 from .shared import MOST_ITEMS
 from .step_flush import StepFlush
-from .step_rows import StepTables, sent
+from .step_rows import StepTables
 from .tiers import Held, Tiers
 
 
@@ -85,11 +87,11 @@ class SlotTable:
         each = counts[0] if len(slots) > 0 else 1  # of a step without chunks
         uniform = (
             1 <= each <= self._steps.most_new
-            and all(c == each for c in counts[: len(slots)])
+            and counts[: len(slots)].count(each) == len(slots)
             and slot_mapping.shape[0] >= count * each
         )
-        firsts = [0, *itertools.accumulate(counts)][:count]
-        last = None if uniform else [max(0, f + c - 1) for f, c in zip(firsts, counts)]
+        ends = [0, *itertools.accumulate(counts)]
+        firsts, last = ends[:count], None if uniform else [max(0, end - 1) for end in ends[1:]]
         on_device, known, places = self._slots_of(slots, counts, last)
         torch.index_select(self._pages, 0, on_device, out=self._window_table[:count])
         held = (slot_mapping[each - 1 : count * each : each] if places is None else slot_mapping[places]) >= 0
@@ -110,12 +112,10 @@ class SlotTable:
         made = Rows(self._lengths[:count], table, self._window_table[:count])
         few = []
         if not uniform:
-            few = [b for b in range(count) if 1 <= counts[b] <= self._steps.most_new and known[b]]
-            made.chunks = tuple(
-                Chunk(b, firsts[b], int(starts[b]), counts[b])
-                for b in range(count)
-                if counts[b] > self._steps.most_new and known[b]
-            )
+            most = self._steps.most_new
+            few = [b for b, n in enumerate(counts) if 1 <= n <= most and known[b]]
+            many = [b for b, n in enumerate(counts) if n > most and known[b]]
+            made.chunks = tuple(Chunk(b, firsts[b], int(starts[b]), counts[b]) for b in many)
         return made, Batch(counts, firsts, few, each if uniform else None)
 
     def _with_steps(self, made: Rows, batch: Batch, slot_mapping: torch.Tensor) -> Rows:
@@ -135,13 +135,16 @@ class SlotTable:
             return (
                 torch.where((slots >= 0) & (slots < self.slots), slots.long(), self.slots),
                 [c > 0 for c in counts],
-                None if last is None else sent(last, device),
+                None if last is None else sent([last], device)[0],
             )
-        named = [s if 0 <= s < self.slots and c > 0 else self.slots for s, c in zip(slots, counts)]
-        named += [self.slots] * (len(counts) - len(named))
-        known = [n < self.slots for n in named]
+        if len(slots) == len(counts) > 0 and min(counts) > 0 and min(slots) >= 0 and max(slots) < self.slots:
+            named, known = list(slots), [True] * len(counts)
+        else:
+            named = [s if 0 <= s < self.slots and c > 0 else self.slots for s, c in zip(slots, counts)]
+            named += [self.slots] * (len(counts) - len(named))
+            known = [n < self.slots for n in named]
         if last is None:
-            return sent(named, device), known, None
+            return sent([named], device)[0], known, None
         on_device, places = sent([named, last], device)
         return on_device, known, places
 
@@ -189,6 +192,8 @@ class SlotKV:
             )
         code.transform.reserve(most_tokens, code.device)
         self.policy, layer = self.tiers.policy(), code.layer
+        self._most = max(1, MOST_ITEMS // layer.kv_heads)  # rows of steps in a launch
+        self._pass: LayerPass | None = None
         self.room = chunk_pass.room(layer.kv_heads, layer.head_dim, slots * most_tokens)
         self.buffer = (
             code.shared.buffer(code.device, layer.kv_heads, layer.head_dim, self.room)
@@ -253,76 +258,49 @@ class SlotKV:
         tokens and to their own unquantized tokens, then they are appended."""
         held = self._held(pool, rows)
         if rows.chunks:
-            self._run_chunks(held, rows, query, key, value, scale, output, sinks)
-        if rows.steps is None:
+            self._attend_chunks(held, rows, query, key, value, scale, output, sinks)
+        if self._pass is None or not self._pass.of(pool, scale):
+            self._pass = LayerPass(self.code, pool, self.windows, self.bad, self.space, scale)
+        tables = None if sinks is not None else rows.tables(self.policy, self.room, self._most)
+        if tables is not None:
+            self._pass(output, query, key, value, tables)
+        else:
+            self._apart(self._pass, rows, query, key, value, output, sinks)
+        if rows.steps is not None:
+            self._flush(held, rows.steps.after, rows.flush)
+
+    def _apart(
+        self,
+        run: LayerPass,
+        rows: Rows,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        output: torch.Tensor,
+        sinks: torch.Tensor | None,
+    ) -> None:
+        """A pass in several calls: its tokens are in another order, or too many for a launch, or need the log-sum-exp
+        for sinks."""
+        if rows.chunks:
+            work = rows.work(self.policy, self.room)
+            new = (key, value) if isinstance(work.tokens, slice) else (key[work.tokens], value[work.tokens])
+            run(output, new[0], *new, (None, None, None, work.new))
+        if (steps := rows.steps) is None:
             return
-        token = rows.steps.tokens
+        token, count = steps.tokens, steps.lengths.shape[0]
         query, key, value = query[token], key[token], value[token]
         made = output[token] if isinstance(token, slice) else torch.empty_like(query)
-        self._step(held, rows.steps, rows.flush, query, key, value, scale, made, sinks)
+        # rows of a request are in order, so that later ones may follow in another launch
+        for part in (slice(first, first + self._most) for first in range(0, count, self._most)):
+            q, k, v, at = query[part], key[part], value[part], (steps.table[part], steps.window_table[part])
+            if sinks is None:
+                run(made[part], q, k, v, (*at, steps.lengths[part], None))
+                continue
+            held = Held(run.pool, at[0], self.windows, at[1], steps.lengths[part])
+            rule = Rule(sinks=sinks)
+            made[part].copy_(self.tiers.step(held, q, k, v, run.scale, self.bad, rule, self.space, flushes=False))
         if not isinstance(token, slice):
-            output[token] = made.to(output.dtype)
-
-    def _step(
-        self,
-        held: Held,
-        steps: StepRows,
-        flush: StepFlush | None,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        scale: float,
-        output: torch.Tensor,
-        sinks: torch.Tensor | None,
-    ) -> None:
-        """Rows of steps: append, then attention that writes the engine's output. Sinks need the log-sum-exp, so they
-        take more launches."""
-        other = self.buffer is not None and sinks is None and output.dtype != torch.bfloat16
-        made = torch.empty(output.shape, dtype=torch.bfloat16, device=output.device) if other else output
-        most, count = max(1, MOST_ITEMS // self.code.layer.kv_heads), steps.lengths.shape[0]
-        if 0 < count <= most:
-            stored = Held(held.pool, steps.table, self.windows, steps.window_table, steps.lengths)
-            self._launch(stored, query, key, value, scale, made, sinks)
-        else:  # rows of a request are in order, so that later ones may follow in another launch
-            for part in (slice(first, first + most) for first in range(0, count, most)):
-                one = Held(held.pool, steps.table[part], self.windows, steps.window_table[part], steps.lengths[part])
-                self._launch(one, query[part], key[part], value[part], scale, made[part], sinks)
-        if made is not output:
-            output.copy_(made)
-        self._flush(held, steps.after, flush)
-
-    def _launch(
-        self,
-        held: Held,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        scale: float,
-        output: torch.Tensor,
-        sinks: torch.Tensor | None,
-    ) -> None:
-        code = self.code
-        if sinks is not None:
-            output.copy_(
-                self.tiers.step(held, query, key, value, scale, self.bad, Rule(sinks=sinks), self.space, flushes=False)
-            )
-            return
-        code.call(
-            operators.step_tokens,
-            output=output,
-            query=query,
-            key=key,
-            value=value,
-            pool=held.pool,
-            table=held.table,
-            windows=held.windows,
-            window_table=held.window_table,
-            lengths=held.lengths,
-            phases=code.phases(),
-            tile_phases=code.tile_phases(self.space.is_cuda),
-            workspace=self.space,
-            scale=float(scale),
-        )
+            output[token] = made
 
     def _flush(self, held: Held, after: Sequence[torch.Tensor], flush: StepFlush | None) -> None:
         """Writes the new tokens from the windows into pages; the last layer does it for all layers of `flush`. after:
@@ -340,7 +318,7 @@ class SlotKV:
         """The storage of these rows' cache."""
         return Held(pool, rows.table, self.windows, rows.window_table, rows.lengths)
 
-    def _run_chunks(
+    def _attend_chunks(
         self,
         held: Held,
         rows: Rows,
@@ -355,11 +333,8 @@ class SlotKV:
         work = rows.work(self.policy, self.room)
         if not work.whole:
             query, key, value = query[work.tokens], key[work.tokens], value[work.tokens]
-        if self.buffer is not None and query.dtype != torch.bfloat16:
-            query, key, value = query.bfloat16(), key.bfloat16(), value.bfloat16()
-        direct = isinstance(work.tokens, slice) and output.dtype == query.dtype
+        direct = isinstance(work.tokens, slice)
         out = (output if work.whole else output[work.tokens]) if direct else torch.empty_like(query)
         chunk_pass.attend(self.code, held, work, query, key, value, scale, out, self.buffer, sinks)
         if not direct:
-            output[work.tokens] = out.to(output.dtype)
-        chunk_pass.append(self.code, held, work, key, value, self.bad)
+            output[work.tokens] = out

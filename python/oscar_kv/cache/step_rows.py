@@ -6,16 +6,10 @@ The engine may take tokens back: the next pass of a request then starts before t
 - 1 such tokens. All new tokens get codes; those that are taken back are written again by the next pass, before anything
 reads them as codes, because new tokens are no more than the recent window."""
 
-from collections.abc import Sequence
-
 import torch
 
+from .packed import sent
 from .rows import Rows, StepRows
-
-
-def sent(numbers: Sequence[int] | Sequence[Sequence[int]], device: torch.device) -> torch.Tensor:
-    """Host integers as int64 on the device. The copy is from pageable memory, which is read before the call returns."""
-    return torch.tensor(numbers, dtype=torch.int64).to(device, non_blocking=True)
 
 
 class StepTables:
@@ -53,28 +47,24 @@ class StepTables:
             tuple(self._after[i, :requests] for i in range(count)),
         )
 
-    def mixed(self, made: Rows, counts: Sequence[int], firsts: Sequence[int], short: Sequence[int]) -> StepRows | None:
+    def mixed(self, made: Rows, counts: list[int], firsts: list[int], short: list[int]) -> StepRows | None:
         """The requests `short` of a batch that has chunks, too. counts, firsts: new tokens of each request, and its
         first one among the batch's tokens. None without such requests."""
         if not short:
             return None
         device, count = made.lengths.device, len(short)
-        if all(b == i == firsts[b] and counts[b] == 1 for i, b in enumerate(short)):  # an engine that sorts its batch
+        first = list(range(count))
+        if short == first == firsts[:count] and counts[:count] == [1] * count:  # an engine that sorts its batch
             rows = slice(0, count)
             single = torch.nn.functional.pad(made.lengths[rows], (0, len(counts) - count))
             return StepRows(rows, made.lengths[rows], made.table[rows], made.window_table[rows], (single,))
         tokens = [firsts[b] + i for b in short for i in range(counts[b])]
-        row, back = sent(
-            [
-                [b for b in short for _ in range(counts[b])],
-                [counts[b] - 1 - i for b in short for i in range(counts[b])],
-            ],
-            device,
-        )
-        few = sent([count if b in short else 0 for b, count in enumerate(counts)], device)
+        of = [b for b in short for _ in range(counts[b])]
+        row, back = sent([of, [counts[b] - 1 - i for b in short for i in range(counts[b])]], device)
+        few = sent([[count if b in short else 0 for b, count in enumerate(counts)]], device)[0]
         most = max(counts[b] for b in short)
         held = made.lengths > 0
         after = tuple(torch.where(held & (i < few), made.lengths - (few - 1 - i), 0).int() for i in range(most))
-        places = slice(0, len(tokens)) if tokens == list(range(len(tokens))) else sent(tokens, device)
+        places = slice(0, len(tokens)) if tokens == list(range(len(tokens))) else sent([tokens], device)[0]
         lengths = torch.where(held[row], made.lengths[row] - back, 0).int()
         return StepRows(places, lengths, made.table[row], made.window_table[row], after)

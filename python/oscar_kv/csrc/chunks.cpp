@@ -1,12 +1,13 @@
 // Operators for chunks of a prompt: read stored tokens back as rows of the model, write new rows to the cache, and
 // merge two parts of a softmax.
 #include <algorithm>
+#include <tuple>
 
 #include "kernels/chunks/merge_outputs.h"
-#include "kernels/chunks/new_rows.h"
 #include "kernels/chunks/past_rows.h"
 #include "kernels/common/fragment_pages.h"
 #include "oscar_kv/csrc/codes.h"
+#include "oscar_kv/csrc/new_rows_layer.h"
 #include "oscar_kv/csrc/table_check.h"
 
 namespace oscar_kv {
@@ -85,12 +86,12 @@ void past_rows(const Tensor& pool, const Tensor& windows, const Tensor& tiles, c
   arguments.launched(oscar::kernels::past_rows(v, stream), "past_rows of values");
 }
 
-void new_rows(const Tensor& pool, const Tensor& windows, const Tensor& key, const Tensor& value, const Tensor& runs,
-              const Tensor& key_matrix, const Tensor& value_matrix, const std::optional<Tensor>& key_mean,
-              const std::optional<Tensor>& value_mean, const std::optional<Tensor>& phases, const Tensor& key_sigma,
-              const Tensor& value_sigma, const Tensor& key_clip, const Tensor& value_clip, const Tensor& bad,
-              bool search, const std::vector<std::int64_t>& key_code, const std::vector<std::int64_t>& value_code) {
-  const Arguments arguments("new_rows", pool);
+NewRowsLayer new_rows_layer(const Arguments& arguments, const Tensor& pool, const Tensor& windows,
+                            const Tensor& key_matrix, const Tensor& value_matrix, const std::optional<Tensor>& key_mean,
+                            const std::optional<Tensor>& value_mean, const std::optional<Tensor>& phases,
+                            const Tensor& key_sigma, const Tensor& value_sigma, const Tensor& key_clip,
+                            const Tensor& value_clip, const Tensor& bad, bool search,
+                            const std::vector<std::int64_t>& key_code, const std::vector<std::int64_t>& value_code) {
   const PageCode code(arguments, key_code, value_code);
   const std::int64_t d = code.head_dim();
   oscar::kernels::QuantizePagesParams q{};
@@ -98,33 +99,51 @@ void new_rows(const Tensor& pool, const Tensor& windows, const Tensor& key, cons
   const std::int64_t kv_heads = pool.size(1);
   q.page_bytes = code.page.bytes(), q.kv_heads = arguments.int32(kv_heads, "KV heads"), q.matrix_heads = 1;
   q.encoder = search ? oscar::kernels::QuantizeEncoder::kSearch : oscar::kernels::QuantizeEncoder::kMinMax;
-  q.rows_bfloat16 = key.scalar_type() == ScalarType::BFloat16;
-  if (value.scalar_type() != key.scalar_type()) arguments.refuse("key and value have different types");
-  auto [key_side, value_side] = both_sides(arguments, q, code, key_sigma, value_sigma, key_clip, value_clip, bad);
-  const std::int64_t tokens = key.dim() == 3 ? key.size(0) : kAny;
-  key_side.rows = arguments.rows(key, "key", tokens, kv_heads, d);
-  value_side.rows = arguments.rows(value, "value", tokens, kv_heads, d);
-  key_side.mean = arguments.get<float>(key_mean, "key_mean", ScalarType::Float, {kv_heads, d});
-  value_side.mean = arguments.get<float>(value_mean, "value_mean", ScalarType::Float, {kv_heads, d});
-  key_side.rope_phases = arguments.get<float>(phases, "phases", ScalarType::Float, {kAny, d});
-  oscar::kernels::NewRowsParams k{}, v{};
-  k.side = key_side, k.row_stride = key.stride(0);
-  v.side = value_side, v.row_stride = value.stride(0);
+  NewRowsLayer layer{};
+  oscar::kernels::NewRowsParams &k = layer.key, &v = layer.value;
+  std::tie(k.side, v.side) = both_sides(arguments, q, code, key_sigma, value_sigma, key_clip, value_clip, bad);
+  k.side.mean = arguments.get<float>(key_mean, "key_mean", ScalarType::Float, {kv_heads, d});
+  v.side.mean = arguments.get<float>(value_mean, "value_mean", ScalarType::Float, {kv_heads, d});
+  k.side.rope_phases = arguments.get<float>(phases, "phases", ScalarType::Float, {kAny, d});
   k.matrix = terms(arguments, key_matrix, "key_matrix", kv_heads, d, k.matrix_heads);
   v.matrix = terms(arguments, value_matrix, "value_matrix", kv_heads, d, v.matrix_heads);
-  k.runs = v.runs = arguments.get<NewRun>(runs, "runs", ScalarType::Int, {kAny, kRunNumbers});
-  k.run_count = v.run_count = arguments.int32(runs.size(0), "runs");
   k.windows = v.windows = windows_of(arguments, windows, kv_heads, d);
-  const auto aligned = [](const void* address, std::int64_t stride) {
-    return reinterpret_cast<std::uintptr_t>(address) % 16 == 0 && stride % 8 == 0;
-  };
-  k.vectors = aligned(k.side.rows, k.row_stride), v.vectors = aligned(v.side.rows, v.row_stride);
-  check_tables(
-      arguments,
-      oscar::kernels::NewRunTables{k.runs, std::min(key.size(0), value.size(0)), arguments.int32(pool.size(0), "pages"),
-                                   arguments.int32(windows.size(0), "window pages"), positions_of(arguments, phases)},
-      k.run_count);
+  layer.pages = arguments.int32(pool.size(0), "pages");
+  layer.window_pages = arguments.int32(windows.size(0), "window pages");
+  layer.positions = positions_of(arguments, phases);
+  return layer;
+}
+
+void launch_new_rows(const Arguments& arguments, NewRowsLayer layer, const Tensor& key, const Tensor& value,
+                     const Tensor& runs) {
+  oscar::kernels::NewRowsParams &k = layer.key, &v = layer.value;
+  if (value.scalar_type() != key.scalar_type()) arguments.refuse("key and value have different types");
+  const std::int64_t tokens = key.dim() == 3 ? key.size(0) : kAny, d = k.side.layout.head_dim;
+  for (const auto& [side, rows, name] : {std::tuple(&k, &key, "key"), std::tuple(&v, &value, "value")}) {
+    side->side.rows = arguments.rows(*rows, name, tokens, side->side.kv_heads, d);
+    side->side.rows_bfloat16 = rows->scalar_type() == ScalarType::BFloat16;
+    side->row_stride = rows->stride(0);
+    side->vectors = reinterpret_cast<std::uintptr_t>(side->side.rows) % 16 == 0 && side->row_stride % 8 == 0;
+    side->runs = arguments.get<NewRun>(runs, "runs", ScalarType::Int, {kAny, kRunNumbers});
+    side->run_count = arguments.int32(runs.size(0), "runs");
+  }
+  check_tables(arguments,
+               oscar::kernels::NewRunTables{k.runs, std::min(key.size(0), value.size(0)), layer.pages,
+                                            layer.window_pages, layer.positions},
+               k.run_count);
   arguments.launched(oscar::kernels::new_rows(k, v, arguments.stream()), "new_rows");
+}
+
+void new_rows(const Tensor& pool, const Tensor& windows, const Tensor& key, const Tensor& value, const Tensor& runs,
+              const Tensor& key_matrix, const Tensor& value_matrix, const std::optional<Tensor>& key_mean,
+              const std::optional<Tensor>& value_mean, const std::optional<Tensor>& phases, const Tensor& key_sigma,
+              const Tensor& value_sigma, const Tensor& key_clip, const Tensor& value_clip, const Tensor& bad,
+              bool search, const std::vector<std::int64_t>& key_code, const std::vector<std::int64_t>& value_code) {
+  const Arguments arguments("new_rows", pool);
+  launch_new_rows(arguments,
+                  new_rows_layer(arguments, pool, windows, key_matrix, value_matrix, key_mean, value_mean, phases,
+                                 key_sigma, value_sigma, key_clip, value_clip, bad, search, key_code, value_code),
+                  key, value, runs);
 }
 
 void merge_outputs(const Tensor& out, const Tensor& lse, const Tensor& part, const Tensor& part_lse) {

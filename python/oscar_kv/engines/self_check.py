@@ -16,6 +16,7 @@ import torch
 
 from ..cache import chunk_pass
 from ..cache.layer_code import LayerCode
+from ..cache.layer_pass import LayerPass
 from ..cache.paged_kv import PagedKV, PageTable
 from ..cache.slot_kv import SlotKV
 from ..cache.tiers import Held
@@ -89,7 +90,7 @@ def errors_of(
     scale, made = d**-0.5, []
     ours = PagedKV(code, PageTable(1))
     theirs = PagedKV(code, PageTable(1)) if own else ours
-    chunk = _by_chunk(ours, theirs, rows, tokens, scale)
+    chunk = _by_chunk(kv, ours, theirs, rows, tokens, scale)
     if chunk is not None:
         difference, rounding = _error(chunk[0], chunk[1]), _error(chunk[2], chunk[1])
         made.append(
@@ -101,7 +102,7 @@ def errors_of(
     held = _stepped(ours, tokens)
     with operators.by_reference():
         expected = _expected(_stepped(theirs, tokens) if own else held, rows, code, scale)
-    phases, tile = code.phases(), code.tile_phases(kv.space.is_cuda)
+    served = _served(kv, ours, scale)
     query = rows.query_at(_newest(rows, tokens), code.transform)
     for size in sorted({min(s, slots) for s in (*SEQUENCES, slots)}):
         table = held.table.new_zeros(size, max(held.table.shape[1], -(-most_tokens // PAGE_TOKENS)))
@@ -111,27 +112,16 @@ def errors_of(
             of = torch.arange(first, first + size, device=code.device) % len(query)
             output = torch.full((size, *query.shape[1:]), math.nan, dtype=torch.bfloat16, device=code.device)
             k, v = (r[-1:].expand(size, -1, -1).contiguous() for r in (rows.key, rows.value))
-            operators.run(
-                operators.step_tokens,
-                code.view(
-                    output=output,
-                    query=query[of],
-                    key=k,
-                    value=v,
-                    pool=held.pool,
-                    table=table,
-                    windows=held.windows,
-                    window_table=held.window_table.expand(size, -1).contiguous(),
-                    lengths=held.lengths.expand(size).contiguous(),
-                    phases=phases,
-                    tile_phases=tile,
-                    workspace=kv.space,
-                    scale=scale,
-                ),
-            )
+            many = held.window_table.expand(size, -1).contiguous(), held.lengths.expand(size).contiguous()
+            served(output, query[of], k, v, (table, *many, None))
             apart.append(_error(output, expected[of]))
         made.append((f"{size} sequences", torch.stack(apart).amax()))
     return made
+
+
+def _served(kv: SlotKV, cache: PagedKV, scale: float) -> LayerPass:
+    """What kv calls in every pass, for another cache of its layer."""
+    return LayerPass(kv.code, cache.pool, cache.windows, cache.bad, kv.space, scale)
 
 
 def _error(output: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
@@ -149,7 +139,7 @@ def _newest(rows: CheckRows, position: int) -> torch.Tensor:
 
 
 def _by_chunk(
-    ours: PagedKV, theirs: PagedKV, rows: CheckRows, tokens: int, scale: float
+    kv: SlotKV, ours: PagedKV, theirs: PagedKV, rows: CheckRows, tokens: int, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
     """Fills both caches with `tokens` tokens, the last of which attend as a chunk: outputs [T, Hq, d] by the kernels,
     by the reference, and by the reference with stored rows in BF16; or None if the sequence is too short for one."""
@@ -169,7 +159,10 @@ def _by_chunk(
                     )
             outputs = found, right, rounded
         if end > begin:
+            work = ours.work_of([end - begin])[0]
             ours.append(key, value, [end - begin])
+            if kv.space.is_cuda:  # once more, as passes of the engine write them
+                _served(kv, ours, scale)(key, key, key, value, (None, None, None, work.new))
             if theirs is not ours:
                 with operators.by_reference():
                     theirs.append(key, value, [end - begin])

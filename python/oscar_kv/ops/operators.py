@@ -262,6 +262,37 @@ new_rows = _declare(
     _nothing,
 )
 
+
+def _no_passes(a: StepView) -> NoReturn:
+    raise RuntimeError(
+        "oscar_kv::layer_pass: the CUDA operators are not loaded; step_tokens and new_rows serve a layer"
+    )
+
+
+PASS_BYTES = 2048  # kPassBytes of csrc/step.cpp
+
+# Writes into state [PASS_BYTES] uint8 on the CPU the arguments of step_tokens and new_rows that stay the same from pass
+# to pass. It holds addresses. key_terms, value_terms: key_matrix and value_matrix of new_rows.
+describe_pass = _declare(
+    "describe_pass",
+    "(Tensor(a!) state, Tensor pool, Tensor windows, Tensor query_matrix, Tensor key_matrix, Tensor value_matrix, "
+    "Tensor output_matrix, Tensor key_terms, Tensor value_terms, Tensor? key_mean, Tensor? value_mean, Tensor? phases, "
+    "Tensor? tile_phases, Tensor key_sigma, Tensor value_sigma, Tensor key_clip, Tensor value_clip, Tensor bad, Tensor "
+    "workspace, float scale, int sink, int recent, bool search, int[] key_code, int[] value_code) -> ()",
+    _no_passes,
+    _nothing,
+)
+
+# new_rows with these runs, then step_tokens for the first rows: as many as lengths has. None leaves either out. state:
+# of describe_pass().
+layer_pass = _declare(
+    "layer_pass",
+    "(Tensor(a!) output, Tensor query, Tensor key, Tensor value, Tensor state, Tensor? table, Tensor? window_table, "
+    "Tensor? lengths, Tensor? runs) -> ()",
+    _no_passes,
+    _nothing,
+)
+
 # Merges another part of a softmax into out [N, H, d] with log-sum-exp [H, N] FP32.
 merge_outputs = _declare(
     "merge_outputs",

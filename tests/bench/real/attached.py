@@ -5,10 +5,12 @@ import pathlib
 import sys
 import time
 
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "vllm"))
+import quality  # noqa: E402
+import torch  # noqa: E402
+from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
-import oscar_kv
+import oscar_kv  # noqa: E402
 
 TOKENS, SCORED, BATCHES = 2112, 64, (1, 4, 40)
 
@@ -29,8 +31,7 @@ def main():
     tokenizer = AutoTokenizer.from_pretrained(name)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.bfloat16).to(device).eval()
-    ids = tokenizer(pathlib.Path(text).read_text(), add_special_tokens=False, return_tensors="pt").input_ids[0]
-    ids = ids[:len(ids) // TOKENS * TOKENS].view(-1, TOKENS)
+    ids = torch.tensor(quality.sequences(tokenizer(pathlib.Path(text).read_text()).input_ids, tokenizer.bos_token_id, TOKENS, max(BATCHES)))
     for batch in BATCHES:
         some, sums, begin = ids[:max(8, batch)].to(device), [], time.perf_counter()
         for part in some.split(batch):

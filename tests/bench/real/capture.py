@@ -22,7 +22,7 @@ def main():
         return whole(module, query, key, value, *given, **named)
 
     ALL_ATTENTION_FUNCTIONS.register("captured", captured)
-    ids = AutoTokenizer.from_pretrained(model)(pathlib.Path(text).read_text()[:40_000], add_special_tokens=False, return_tensors="pt").input_ids
+    ids = AutoTokenizer.from_pretrained(model)(pathlib.Path(text).read_text()[:40_000], return_tensors="pt").input_ids
     loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16, attn_implementation="captured").to(device).eval()
     with torch.no_grad():
         loaded(ids[:, :int((sys.argv[4:] or [2048])[0])].to(device), use_cache=False, logits_to_keep=1)

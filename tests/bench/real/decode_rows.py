@@ -17,13 +17,13 @@ from transformers import AutoConfig
 
 from oscar_kv import load_bundle
 from oscar_kv.cache.layer_code import LayerCode
+from oscar_kv.cache.layer_pass import LayerPass
 from oscar_kv.cache.paged_kv import PagedKV, PageTable
 from oscar_kv.cache.shared import Shared
 from oscar_kv.cache.slot_kv import SlotKV
 from oscar_kv.engines import self_check
 from oscar_kv.engines.check_rows import CheckRows, turned
 from oscar_kv.engines.rope import phases_of
-from oscar_kv.ops import operators
 
 BATCHES, LENGTHS, SLOTS, ROUNDS, LIMIT = (1, 2, 5, 8, 15, 16, 22, 23, 44, 67, 133), (330, 700, 7000, 32000), 133, 1000, 0.1
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -61,20 +61,19 @@ class Steps:
             output = torch.full((size, *query.shape[1:]), torch.nan, dtype=torch.bfloat16, device=code.device)
             k, v = (r[-1:].expand(size, -1, -1).contiguous() for r in (made.key, made.value))
             table = held.table.expand(size, -1).contiguous()
-            self.calls.append((code, dict(output=output, query=query[of], key=k, value=v, pool=held.pool, table=table, windows=held.windows,
-                                          window_table=held.window_table.expand(size, -1).contiguous(),
-                                          lengths=held.lengths.expand(size).contiguous(), phases=code.phases(), tile_phases=code.tile_phases(True),
-                                          workspace=kv.space, scale=self.scale), expected[of]))
+            tables = table, held.window_table.expand(size, -1).contiguous(), held.lengths.expand(size).contiguous(), None
+            run = LayerPass(code, held.pool, held.windows, cache.bad, kv.space, self.scale)  # as engines call it
+            self.calls.append((run, (output, query[of], k, v, tables), expected[of]))
             shared.append(kv.space.data_ptr())
         assert len(set(shared)) == 1, "the layers do not share one workspace"
 
     def run(self, order):
         for i in order:
-            code, given, _ = self.calls[i]
-            operators.run(operators.step_tokens, code.view(**given))
+            run, given, _ = self.calls[i]
+            run(*given)
 
     def errors(self):
-        return torch.stack([self_check._error(given["output"], expected) for _, given, expected in self.calls])
+        return torch.stack([self_check._error(given[0], expected) for _, given, expected in self.calls])
 
 
 def microseconds(graph, layers, replays=50):

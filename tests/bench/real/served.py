@@ -37,10 +37,11 @@ class Measured:
             print(self.path.stem, name, self.found[name + "_s"], "s", flush=True)
 
 
-def score(engine, measured, work, length, ids):
-    """KL at `length`; the BF16 cache is compared with itself at one request."""
+def score(engine, measured, work, length, ids, bos):
+    """KL at `length`; the BF16 cache is compared with itself at one request. bos: as in quality.sequences(), because Gemma without its first
+    token is another model: FP8 has twelve times the KL."""
     folder = work / f"bf16-{length}"
-    texts = quality.sequences(ids, None, length, max(REQUESTS))
+    texts = quality.sequences(ids, bos, length, max(REQUESTS))
     done = folder / "done"
     if not done.exists() and measured.found["cache"] == "bf16":
         folder.mkdir(exist_ok=True)
@@ -76,10 +77,10 @@ def main(make):
                           start_s=round(time.perf_counter() - begin, 1), wanted=wanted, most={name: most for name, most in TASKS})
 
     def scores():
-        ids = tokenizer((work / "agent_eval.txt").read_text(), add_special_tokens=False)["input_ids"]
+        ids = tokenizer((work / "agent_eval.txt").read_text())["input_ids"]
         for length in LENGTHS:
             if length <= longest:
-                score(engine, measured, work, length, ids)
+                score(engine, measured, work, length, ids, tokenizer.bos_token_id)
 
     def answers():
         some = sets["he_behind"][:40]

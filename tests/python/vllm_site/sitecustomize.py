@@ -19,13 +19,8 @@ class Replace(importlib.abc.MetaPathFinder):
 
         def exec_module(module):
             load(module)
-            from random_bundles import random_bundle
-            asked = json.loads(os.environ["OSCAR_TEST_BUNDLE"])
-            numbers, left_out = asked.pop("numbers", None), asked.pop("left_out", [])
-            bundle = random_bundle(**asked)
-            for layer, number in zip(bundle.layers, numbers or range(len(bundle.layers))):
-                layer.layer = number
-            bundle.model["left_out"] = [{"layer": i, "reason": "a window"} for i in left_out]
+            from random_bundles import asked_bundle
+            bundle = asked_bundle(**json.loads(os.environ["OSCAR_TEST_BUNDLE"]))
             module.load_bundle = lambda path: bundle
             from oscar_kv.format import bundle as files
             for reader in (files, sys.modules.get("oscar_kv.engines.vllm.gauges")):  # which may be importing this module

@@ -205,7 +205,7 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
             return None
         table = table if table.is_contiguous() and table.dtype == torch.int32 else self._kept("rows", table.int())
         own = table if each == 1 else self._kept("steps", table.repeat_interleave(each, 0))
-        return dataclasses.replace(plan.rows, table=table, steps=dataclasses.replace(steps, table=own), works={})
+        return dataclasses.replace(plan.rows, table=table, steps=dataclasses.replace(steps, table=own))
 
     def _rows(self, common: Any) -> Rows:
         """The batch as SlotTable sees it, for all builders that vLLM gives the same metadata."""
@@ -243,7 +243,7 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
         if steps is not None:
             own = table if steps.table is rows.table else self._kept((places, "steps"), places(steps.table))
             steps = dataclasses.replace(steps, table=own)
-        return dataclasses.replace(rows, table=table, steps=steps, flush=flush, works={})
+        return dataclasses.replace(rows, table=table, steps=steps, flush=flush)
 
     def step_flush(self, places: Places | None) -> StepFlush | None:
         """The StepFlush of this builder's layers with these places; None: of all layers with vLLM's page numbers whose
