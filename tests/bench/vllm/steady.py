@@ -1,0 +1,87 @@
+"""steady.py CACHE [STEPS]: what a step costs in vLLM when nothing changes: 60 requests decode, and a prompt of 512 tokens comes in every step, or none
+does. The geometry is Qwen2.5-Coder-1.5B's with made-up weights. Prints the milliseconds of a step in five rounds of STEPS (40), then the kernels of a step
+by their time, and the functions of the host by theirs, for both kinds of steps.
+
+CACHE: bf16, fp8, or one of ../served_rows.py (mixed: widths as fitted). Environment: PREFIX=1 (prefix caching on), MEMORY (bytes of the KV cache)."""
+import cProfile
+import json
+import os
+import pathlib
+import pstats
+import sys
+import time
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(__file__).resolve().parents[1])]
+os.environ.setdefault("LAYERS", "28")
+import served_rows  # noqa: E402
+import torch  # noqa: E402
+import traffic  # noqa: E402
+
+RUNNING, PROMPT, SLOTS = 60, 512, 64
+served_rows.KV_HEADS = 2
+served_rows.CONFIG.update(architectures=["Qwen2ForCausalLM"], model_type="qwen2", hidden_size=1536, intermediate_size=8960, num_attention_heads=12,
+                          num_key_value_heads=2, tie_word_embeddings=True)
+
+
+class Server:
+    """An engine that the caller steps."""
+
+    def __init__(self, cache):
+        self.engine = traffic.engine_of(served_rows.model_folder(), cache, SLOTS, 4096).llm_engine
+        self.generator, self.count = torch.Generator().manual_seed(1), 0
+
+    def add(self, tokens, answer):
+        from vllm import SamplingParams
+        self.count += 1
+        ids = torch.randint(100, 150_000, (tokens,), generator=self.generator).tolist()
+        self.engine.add_request(str(self.count), {"prompt_token_ids": ids},
+                                SamplingParams(max_tokens=answer, temperature=0, ignore_eos=True, detokenize=False))
+
+    def steps(self, count, mixed):
+        """Milliseconds of a step."""
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(count):
+            if mixed:
+                self.add(PROMPT, 1)
+            self.engine.step()
+        torch.cuda.synchronize()
+        return round(1e3 * (time.perf_counter() - begin) / count, 2)
+
+
+def kernels(server, mixed, count=10):
+    from torch.profiler import ProfilerActivity, profile
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        server.steps(count, mixed)
+    rows = sorted(found.key_averages(), key=lambda row: -row.self_device_time_total)
+    total = sum(row.self_device_time_total for row in rows)
+    print(f"kernels of a step {'with' if mixed else 'without'} a prompt: {total / count / 1e3:.2f} ms in {sum(row.count for row in rows) / count:.0f}")
+    for row in rows[:20]:
+        print(f"{row.self_device_time_total / count / 1e3:9.3f} ms {row.count / count:6.1f} x {row.self_device_time_total / row.count:7.1f} us  {row.key[:90]}")
+
+
+def functions(server, mixed):
+    found = cProfile.Profile()
+    found.enable()
+    server.steps(20, mixed)
+    found.disable()
+    pstats.Stats(found, stream=sys.stdout).sort_stats("tottime").print_stats(25)
+
+
+def main():
+    cache, count = sys.argv[1], int((sys.argv[2:3] or [40])[0])
+    server = Server(cache)
+    for _ in range(RUNNING):
+        server.add(400, 3000)
+    server.steps(8, False)
+    server.steps(20, True)
+    about = dict(cache=cache, prefix_caching=bool(os.environ.get("PREFIX")), gpu=torch.cuda.get_device_name())
+    rounds = [(server.steps(count, True), server.steps(count, False)) for _ in range(5)]
+    print(json.dumps(about | {name: [row[i] for row in rounds] for i, name in enumerate(("mixed_ms", "decode_ms"))}), flush=True)
+    for mixed in (True, False):
+        kernels(server, mixed)
+        functions(server, mixed)
+
+
+if __name__ == "__main__":
+    main()
