@@ -29,16 +29,22 @@ from served_rows import WIDTHS, bundle_of, jobs_of, model_folder, most_requests,
 
 def keep_flash_attention_3():
     """vLLM gives TurboQuant FlashAttention 2. Its wheel has those kernels only for compute capability 8.0, and on Hopper the driver translates
-    them for minutes. Version 3 works as well, and is what the other caches have."""
+    them for minutes. Version 3 works as well, and is what the other caches have. The layers in BF16 plan their work in the kernel, because
+    vLLM plans for another version."""
     from vllm.engine.arg_utils import EngineArgs
-    create = EngineArgs.create_engine_config
+    from vllm.v1.attention.backends.flash_attn import FlashAttentionMetadataBuilder
+    create, prepare = EngineArgs.create_engine_config, FlashAttentionMetadataBuilder.__init__
 
     def create_with_3(self, *args, **kwargs):
         config = create(self, *args, **kwargs)
         config.attention_config.flash_attn_version = 3
         return config
 
-    EngineArgs.create_engine_config = create_with_3
+    def prepare_without_plan(self, *args, **kwargs):
+        prepare(self, *args, **kwargs)
+        self.aot_schedule = False
+
+    EngineArgs.create_engine_config, FlashAttentionMetadataBuilder.__init__ = create_with_3, prepare_without_plan
 
 
 def ours(cache, model):
