@@ -374,7 +374,7 @@ def test_prefixes_of_the_radix_tree(serve):
     assert asked(1200)[0] == 0 and "oscar-kv" in asked(1200)[1]  # nobody has written it in this engine
     rows.req_generation[1] += 1
     backend.table.rows([0], [0], [64], torch.tensor([64], dtype=torch.int32), torch.tensor([[10, 11]], dtype=torch.int32), torch.arange(64))
-    assert asked(1200) == ((1200 - 513) // 64 * 64, None) and asked(570) == (0, None) and asked(10 ** 4) == (960, None)
+    assert asked(1200) == ((1200 - 769) // 64 * 64, None) and asked(570) == (0, None) and asked(10 ** 4) == (960, None)
 
 
 def pool_of_states(monkeypatch):
@@ -401,7 +401,7 @@ def test_the_state_of_a_prefix_without_its_sink(serve, monkeypatch):
     tree.insert(InsertParams(key=RadixKey(array("q", range(640))), value=torch.arange(640, 1280), mamba_value=torch.tensor([5])))
 
     def asked():
-        request = Req("x", "", array("q", range(1200)), SamplingParams())
+        request = Req("x", "", array("q", range(1500)), SamplingParams())
         request.init_next_round_input(tree)
         return request.prefix_len, request.kv.mamba_cow_src_index, request.kv.mamba_needs_clear
 

@@ -163,19 +163,19 @@ def test_an_eagle3_head(loaded):
 
 def test_prefixes_beside_an_eagle3_head(loaded):
     """Hashes of blocks cover the token after a block, which the head has read there. A request still waits for blocks of its own step, and computes
-    its last 516 tokens itself."""
+    its last 772 tokens itself."""
     made = loaded("eagle3", caching=True)
     assert made.config.num_hash_lookahead_tokens == 1
     scheduler, add = scheduler_of(made)
     text = list(range(2000))
     add("first", text)
-    add("second", text[:1400] + list(range(5000, 5600)))
+    add("second", text[:1400] + list(range(5000, 5900)))
     steps = [scheduler.schedule() for _ in range(2)]
-    assert [step.num_scheduled_tokens for step in steps] == [{"first": 2000}, {"second": 2000 - 1344}]
+    assert [step.num_scheduled_tokens for step in steps] == [{"first": 2000}, {"second": 2300 - 1344}]
     add("third", text)
-    add("other", text[:1344] + list(range(6000, 6656)))  # the token after a block differs, so the block is another
+    add("other", text[:1344] + list(range(6000, 6956)))  # the token after a block differs, so the block is another
     step = scheduler.schedule()
-    assert step.num_scheduled_tokens == {"third": 2000 - (2000 - 516) // 64 * 64, "other": 2000 - 1280}
+    assert step.num_scheduled_tokens == {"third": 2000 - (2000 - 772) // 64 * 64, "other": 2300 - 1280}
 
 
 def test_an_mtp_layer_beside_states(loaded):

@@ -16,7 +16,7 @@ from oscar_kv.engines.vllm import backend, prefixes, requests  # noqa: E402
 from oscar_kv.files.errors import InputError  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
 
-SLOTS, BUDGET, WIDTH = 4, 1100, 16  # requests at a time, tokens of a step, blocks of a request
+SLOTS, BUDGET, WIDTH = 4, 1400, 20  # requests at a time, tokens of a step, blocks of a request
 
 
 class Server:
@@ -33,7 +33,7 @@ class Server:
         self.count += 1
         shared = self.random.choice([0, 0, 40, 130, 300])
         family = self.random.choice([1, 1, 1, 1, 2, 3, self.count])
-        return [family] * shared + [10 ** 4 + self.count] * self.random.randint(520, 640) if shared != 40 else [self.count] * 40
+        return [family] * shared + [10 ** 4 + self.count] * self.random.randint(780, 900) if shared != 40 else [self.count] * 40
 
     def step(self):
         """One pass, or none if nothing can run. Requests that run come first, as in vLLM's scheduler."""
@@ -92,7 +92,7 @@ def server(build, monkeypatch):  # noqa: F811
         if apart:
             return Server(*groups_apart(build, 300), kept, seed, {0: 2, 1: 2})
         made, _ = build(random_bundle(1, d=64, sink=64), [{}], cache_config__enable_prefix_caching=True)
-        return Server(*cache_manager(generate_scheduler_kv_cache_config([planned(made, 120)[0]]), made, 64, 64), kept, seed)
+        return Server(*cache_manager(generate_scheduler_kv_cache_config([planned(made, 160)[0]]), made, 64, 64), kept, seed)
 
     return make
 
@@ -125,12 +125,12 @@ def test_the_worker_has_the_sinks_that_the_scheduler_offers(server, kept, apart)
 
 
 def test_a_hit_with_several_groups_of_layers(build):  # noqa: F811
-    """A request computes its last 516 tokens itself, however many groups of blocks there are."""
+    """A request computes its last 772 tokens itself, however many groups of blocks there are."""
     manager, admit = groups_apart(build, 300)
     text = list(range(1400))
     assert admit("first", text) == 0 and admit("second", text) is None  # blocks of its own step
     manager.new_step_starts()
-    assert admit("third", text) == (1400 - 516) // 128 * 128
+    assert admit("third", text) == (1400 - 772) // 128 * 128
 
 
 def test_a_scheduler_that_believes_too_much_is_seen(server):
