@@ -79,8 +79,8 @@ def chunk_arguments(cache, past):
 def step_arguments(cache):
     code, t, rows = cache.code, cache.code.transform, torch.randn(2, 8, 32, generator=torch.Generator().manual_seed(5))
     return (torch.empty(2, 4, 32), rows[:, :4], rows[:, 4:6], rows[:, 6:], cache.pool, cache.table.tensor("cpu"), cache.windows, cache.window_table,
-            cache.device_lengths, t.query, t.key_forward, t.value_forward, t.output, t.key_mean, t.value_mean, None, None, code.key.sigma,
-            code.value.sigma, torch.empty(0, dtype=torch.uint8), 0.3, code.sink, code.recent, *code.numbers)
+            cache.device_lengths, t.query, t.key_forward, t.value_forward, t.output, t.key_mean, t.value_mean, None, code.key.sigma,
+            code.value.sigma, 0.3, code.sink, code.recent, *code.numbers)
 
 
 def merge_arguments(cache):

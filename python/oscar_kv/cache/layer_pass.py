@@ -11,7 +11,7 @@ Tables = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, to
 
 
 class LayerPass:
-    """Of one layer, whose tensors must not move. bad, space: as in operators.new_rows and operators.step_tokens."""
+    """Of one layer, whose tensors must not move. bad: as in operators.new_rows; space: decode_attention.workspace."""
 
     def __init__(
         self,
@@ -72,7 +72,5 @@ class LayerPass:
             window_table=window_table,
             lengths=lengths,
             phases=self.code.phases(),
-            tile_phases=None,
-            workspace=self.space,
             scale=float(self.scale),
         )

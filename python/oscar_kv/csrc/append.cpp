@@ -50,7 +50,7 @@ void append_rows(const Arguments& arguments, const AppendLayer& layer, const Ten
   p.lengths = arguments.get<std::int32_t>(lengths, "lengths", ScalarType::Int, {kAny});
   const std::int64_t tokens = lengths.size(0), kv_heads = p.kv_heads, d = p.head_dim;
   const Windows held(arguments, layer.windows, window_table);
-  held.require(arguments, tokens, kv_heads);
+  held.require(arguments, tokens);
   p.k = arguments.rows(key, "key", kAny, kv_heads, d), p.k_stride = key.stride(0);
   p.v = arguments.rows(value, "value", kAny, kv_heads, d), p.v_stride = value.stride(0);
   p.rows_bfloat16 = key.scalar_type() == ScalarType::BFloat16;

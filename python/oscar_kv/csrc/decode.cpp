@@ -83,7 +83,7 @@ void launch_decode(const Arguments& arguments, const DecodeLayer& layer, std::in
   p.lengths = arguments.get<std::int32_t>(lengths, "lengths", ScalarType::Int, {kAny});
   const std::int64_t batch = lengths.size(0);
   const Windows held(arguments, layer.windows, window_table);
-  held.require(arguments, batch, p.kv_heads);
+  held.require(arguments, batch);
   require_ring(arguments, held.ring_pages, p.recent);  // the newest token is still in the ring
   p.page_table = arguments.get<std::int32_t>(table, "table", ScalarType::Int, {batch, kAny});
   p.window_table = held.table, p.ring_pages = held.ring_pages;

@@ -73,7 +73,7 @@ void run_step(const Arguments& arguments, const StepLayer& layer, const Tensor& 
   arguments.launched(oscar::kernels::model_outputs(p, arguments.stream()), "model_outputs");
 }
 
-// What describe_layer() writes for layer_pass().
+// What describe_pass() writes for layer_pass().
 struct PassLayer {
   std::int64_t mark;
   StepLayer step;

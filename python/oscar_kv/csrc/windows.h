@@ -45,10 +45,10 @@ struct Windows : WindowPool {
     }
   }
 
-  void require(const Arguments& arguments, std::int64_t batch, std::int64_t heads) const {
-    if (sequences != batch || kv_heads != heads) {
-      arguments.refuse("windows are of " + std::to_string(sequences) + " sequences and " + std::to_string(kv_heads) +
-                       " KV heads, the rows of " + std::to_string(batch) + " and " + std::to_string(heads));
+  void require(const Arguments& arguments, std::int64_t batch) const {
+    if (sequences != batch) {
+      arguments.refuse("windows are of " + std::to_string(sequences) + " sequences, lengths of " +
+                       std::to_string(batch));
     }
   }
 

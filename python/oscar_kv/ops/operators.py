@@ -83,6 +83,15 @@ def _nothing(a: StepView) -> None:
     return None
 
 
+def _only_kernels(name: str, instead: str = "") -> Reference:
+    """Of an operator without a reference. instead: what serves without kernels."""
+
+    def refuse(a: StepView) -> NoReturn:
+        raise RuntimeError(f"oscar_kv::{name}: the CUDA operators are not loaded{instead}")
+
+    return refuse
+
+
 # Transforms rows [N, H, d] of keys or values to the cache basis, BF16: subtracts a mean [H, d] or [N, H, d], then
 # multiplies by matrices [1 or H, d, d].
 rotate_rows = _declare(
@@ -181,21 +190,16 @@ decode_attention = _declare(
 # A step of a serving engine. The newest row of each sequence, query [B, Hq, d], key and value [B, Hkv, d], enters its
 # window, then attends to the three tiers. Writes the model's output [B, Hq, d], 0 for a sequence of length 0. The
 # caller writes the new tokens into pages afterwards (flush_tokens(), flush_layers()). Arguments as in the operators
-# above; output_matrix, value_mean: for outputs.
+# above; output_matrix, value_mean: for outputs. Kernels have this step in layer_pass.
 step_tokens = _declare(
     "step_tokens",
     "(Tensor(a!) output, Tensor query, Tensor key, Tensor value, Tensor pool, Tensor table, Tensor(b!) windows, "
     "Tensor window_table, Tensor lengths, Tensor query_matrix, Tensor key_matrix, Tensor value_matrix, Tensor "
-    "output_matrix, Tensor? key_mean, Tensor? value_mean, Tensor? phases, Tensor? tile_phases, Tensor key_sigma, "
-    "Tensor value_sigma, Tensor(c!) workspace, float scale, int sink, int recent, int[] key_code, int[] "
-    "value_code) -> ()",
+    "output_matrix, Tensor? key_mean, Tensor? value_mean, Tensor? phases, Tensor key_sigma, Tensor value_sigma, float "
+    "scale, int sink, int recent, int[] key_code, int[] value_code) -> ()",
     reference.step_tokens,
     _nothing,
 )
-
-
-def _no_layers(a: StepView) -> NoReturn:
-    raise RuntimeError("oscar_kv::flush_layers: the CUDA operators are not loaded; flush_tokens serves one layer")
 
 
 SIDE_BYTES = 256  # kNewestSideBytes of kernels/quantize/newest_tokens.h
@@ -206,7 +210,7 @@ describe_layer = _declare(
     "describe_layer",
     "(Tensor(a!) sides, Tensor pool, Tensor windows, Tensor key_sigma, Tensor value_sigma, Tensor key_clip, Tensor "
     "value_clip, Tensor bad, int[] key_code, int[] value_code) -> int",
-    _no_layers,
+    _only_kernels("flush_layers", "; flush_tokens serves one layer"),
     lambda a: 0,
 )
 
@@ -216,18 +220,16 @@ flush_layers = _declare(
     "flush_layers",
     "(Tensor lengths, Tensor table, Tensor window_table, Tensor sides, int words, int kv_heads, int head_dim, int "
     "sink, bool search) -> ()",
-    _no_layers,
+    _only_kernels("flush_layers", "; flush_tokens serves one layer"),
     _nothing,
 )
 
 
-def _no_device_code(a: StepView) -> NoReturn:
-    raise RuntimeError("oscar_kv::device_code: the CUDA operators are not loaded")
-
-
 # Whether the operators run on the device of `like`: CUDA's error or 0, the driver's version of CUDA (13000), and the
 # version that it must have to translate the operators' PTX.
-device_code = _declare("device_code", "(Tensor like) -> (int, int, int)", _no_device_code, lambda a: (0, 0, 0))
+device_code = _declare(
+    "device_code", "(Tensor like) -> (int, int, int)", _only_kernels("device_code"), lambda a: (0, 0, 0)
+)
 
 # Bytes that decode_attention needs on the device of `like`. page_queries: from kernels.page_queries() with rotated
 # means, otherwise 0.
@@ -263,12 +265,6 @@ new_rows = _declare(
 )
 
 
-def _no_passes(a: StepView) -> NoReturn:
-    raise RuntimeError(
-        "oscar_kv::layer_pass: the CUDA operators are not loaded; step_tokens and new_rows serve a layer"
-    )
-
-
 PASS_BYTES = 2048  # kPassBytes of csrc/step.cpp
 
 # Writes into state [PASS_BYTES] uint8 on the CPU the arguments of step_tokens and new_rows that stay the same from pass
@@ -279,7 +275,7 @@ describe_pass = _declare(
     "Tensor output_matrix, Tensor key_terms, Tensor value_terms, Tensor? key_mean, Tensor? value_mean, Tensor? phases, "
     "Tensor? tile_phases, Tensor key_sigma, Tensor value_sigma, Tensor key_clip, Tensor value_clip, Tensor bad, Tensor "
     "workspace, float scale, int sink, int recent, bool search, int[] key_code, int[] value_code) -> ()",
-    _no_passes,
+    _only_kernels("layer_pass", "; step_tokens and new_rows serve a layer"),
     _nothing,
 )
 
@@ -289,7 +285,7 @@ layer_pass = _declare(
     "layer_pass",
     "(Tensor(a!) output, Tensor query, Tensor key, Tensor value, Tensor state, Tensor? table, Tensor? window_table, "
     "Tensor? lengths, Tensor? runs) -> ()",
-    _no_passes,
+    _only_kernels("layer_pass", "; step_tokens and new_rows serve a layer"),
     _nothing,
 )
 
@@ -302,10 +298,6 @@ merge_outputs = _declare(
 )
 
 
-def _no_tile_phases(a: StepView) -> NoReturn:
-    raise RuntimeError("oscar_kv::tile_phases: the CUDA operators are not loaded; the reference needs no such table")
-
-
 PAGE_RANK = 32  # kPageRank of kernels/decode/tile_phases.h
 
 # The tables of kernels/decode/tile_phases.h that the kernel reads beside phases, FP16 bits, from frequencies [d / 2] on
@@ -313,7 +305,7 @@ PAGE_RANK = 32  # kPageRank of kernels/decode/tile_phases.h
 tile_phases = _declare(
     "tile_phases",
     "(Tensor frequencies) -> Tensor",
-    _no_tile_phases,
+    _only_kernels("tile_phases", "; the reference needs no such table"),
     lambda a: a.frequencies.new_empty((2 * PAGE_RANK * (2 * a.frequencies.shape[0] + PAGE_TOKENS),), dtype=torch.int16),
 )
 

@@ -49,17 +49,6 @@ class Server:
         return round(1e3 * (time.perf_counter() - begin) / count, 2)
 
 
-def kernels(server, mixed, count=10):
-    from torch.profiler import ProfilerActivity, profile
-    with profile(activities=[ProfilerActivity.CUDA]) as found:
-        server.steps(count, mixed)
-    rows = sorted(found.key_averages(), key=lambda row: -row.self_device_time_total)
-    total = sum(row.self_device_time_total for row in rows)
-    print(f"kernels of a step {'with' if mixed else 'without'} a prompt: {total / count / 1e3:.2f} ms in {sum(row.count for row in rows) / count:.0f}")
-    for row in rows[:20]:
-        print(f"{row.self_device_time_total / count / 1e3:9.3f} ms {row.count / count:6.1f} x {row.self_device_time_total / row.count:7.1f} us  {row.key[:90]}")
-
-
 def functions(server, mixed):
     found = cProfile.Profile()
     found.enable()
@@ -79,7 +68,8 @@ def main():
     rounds = [(server.steps(count, True), server.steps(count, False)) for _ in range(5)]
     print(json.dumps(about | {name: [row[i] for row in rounds] for i, name in enumerate(("mixed_ms", "decode_ms"))}), flush=True)
     for mixed in (True, False):
-        kernels(server, mixed)
+        print(f"steps {'with' if mixed else 'without'} a prompt:")
+        traffic.profiled(lambda mixed=mixed: server.steps(10, mixed), 10)
         functions(server, mixed)
 
 

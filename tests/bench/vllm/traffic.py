@@ -100,15 +100,17 @@ class Steps:
         return made
 
 
-def profiled(work):
+def profiled(work, steps=1):
+    """Kernels by their time. steps: of the work; times and counts are of one."""
     from torch.profiler import ProfilerActivity, profile
     begin = time.perf_counter()
     with profile(activities=[ProfilerActivity.CUDA]) as found:
         work()
     rows = sorted(found.key_averages(), key=lambda row: -row.self_device_time_total)
-    print(f"wall {time.perf_counter() - begin:.2f} s, GPU {sum(r.self_device_time_total for r in rows) / 1e6:.2f} s")
+    seconds, busy = (time.perf_counter() - begin) / steps, sum(r.self_device_time_total for r in rows) / 1e6 / steps
+    print(f"wall {seconds:.4f} s, GPU {busy:.4f} s, {sum(r.count for r in rows) / steps:.0f} kernels")
     for row in rows[:30]:
-        print(f"{row.self_device_time_total / 1e3:9.1f} ms {row.count:7d} x {row.self_device_time_total / row.count:8.1f} us  {row.key[:90]}")
+        print(f"{row.self_device_time_total / 1e3 / steps:9.3f} ms {row.count / steps:7.0f} x {row.self_device_time_total / row.count:8.1f} us  {row.key[:90]}")
 
 
 def requests_of(count, given, made, vocabulary):
