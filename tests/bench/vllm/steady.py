@@ -2,7 +2,8 @@
 does. The geometry is Qwen2.5-Coder-1.5B's with made-up weights. Prints the milliseconds of a step in five rounds of STEPS (40), then the kernels of a step
 by their time, and the functions of the host by theirs, for both kinds of steps.
 
-CACHE: bf16, fp8, or one of ../served_rows.py (mixed: widths as fitted). Environment: PREFIX=1 (prefix caching on), MEMORY (bytes of the KV cache)."""
+CACHE: bf16, fp8, or one of ../served_rows.py (mixed: widths as fitted). Environment: GEOMETRY=8b, TOKENS (of a running request at first, 400), and
+PREFIX, COMPILE, MEMORY of traffic.py."""
 import cProfile
 import json
 import os
@@ -12,22 +13,24 @@ import sys
 import time
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(__file__).resolve().parents[1])]
-os.environ.setdefault("LAYERS", "28")
+EIGHT = os.environ.get("GEOMETRY") == "8b"
+os.environ.setdefault("LAYERS", "36" if EIGHT else "28")
 import served_rows  # noqa: E402
 import torch  # noqa: E402
 import traffic  # noqa: E402
 
 RUNNING, PROMPT, SLOTS = 60, 512, 64
-served_rows.KV_HEADS = 2
-served_rows.CONFIG.update(architectures=["Qwen2ForCausalLM"], model_type="qwen2", hidden_size=1536, intermediate_size=8960, num_attention_heads=12,
-                          num_key_value_heads=2, tie_word_embeddings=True)
+if not EIGHT:
+    served_rows.KV_HEADS = 2
+    served_rows.CONFIG.update(architectures=["Qwen2ForCausalLM"], model_type="qwen2", hidden_size=1536, intermediate_size=8960, num_attention_heads=12,
+                              num_key_value_heads=2, tie_word_embeddings=True)
 
 
 class Server:
     """An engine that the caller steps."""
 
     def __init__(self, cache):
-        self.engine = traffic.engine_of(served_rows.model_folder(), cache, SLOTS, 4096).llm_engine
+        self.engine = traffic.engine_of(served_rows.model_folder(), cache, SLOTS, 8192).llm_engine
         self.generator, self.count = torch.Generator().manual_seed(1), 0
 
     def add(self, tokens, answer):
@@ -61,10 +64,10 @@ def main():
     cache, count = sys.argv[1], int((sys.argv[2:3] or [40])[0])
     server = Server(cache)
     for _ in range(RUNNING):
-        server.add(400, 3000)
+        server.add(int(os.environ.get("TOKENS", 400)), 3000)
     server.steps(8, False)
     server.steps(20, True)
-    about = dict(cache=cache, prefix_caching=bool(os.environ.get("PREFIX")), gpu=torch.cuda.get_device_name())
+    about = dict(cache=cache, layers=served_rows.LAYERS, compiled=bool(os.environ.get("COMPILE")), prefix_caching=bool(os.environ.get("PREFIX")), gpu=torch.cuda.get_device_name())
     rounds = [(server.steps(count, True), server.steps(count, False)) for _ in range(5)]
     print(json.dumps(about | {name: [row[i] for row in rounds] for i, name in enumerate(("mixed_ms", "decode_ms"))}), flush=True)
     for mixed in (True, False):

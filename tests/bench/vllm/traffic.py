@@ -3,7 +3,8 @@ tokens and OUT/2 to OUT*3/2 answers wait at once for SLOTS places (64 256:512:25
 Prints a line of JSON a row: tokens per second, and the median time of steps with and without prompts.
 
 MODEL: a checkpoint, a folder with its config.json alone, for made-up weights, or random: the model of throughput.py. CACHE: bf16, fp8, another name
-that vLLM knows, a bundle's folder, or with random one of throughput.py. Environment: PREFIX=1 (prefix caching on), MEMORY (bytes of the KV cache), PROFILE=1 (kernels of the last row, by time), TURNS=FOLDER:N:R
+that vLLM knows, a bundle's folder, or with random one of throughput.py. Environment: PREFIX=1 (prefix caching on), COMPILE=1 (compilation and graphs as vLLM chooses),
+MEMORY (bytes of the KV cache), PROFILE=1 (kernels of the last row, by time), TURNS=FOLDER:N:R
 (N processes share a card: they start together and measure one after another, R rounds; hosts differ by a factor of two from minute to minute)."""
 import fcntl
 import json
@@ -26,8 +27,9 @@ from served_rows import WIDTHS, model_folder  # noqa: E402
 
 def engine_of(model, cache, slots, tokens):
     options = dict(model=str(model), dtype="bfloat16", max_model_len=tokens, gpu_memory_utilization=0.88, max_num_seqs=slots,
-                   enable_prefix_caching=bool(os.environ.get("PREFIX")), max_num_batched_tokens=8192,
-                   compilation_config={"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"})
+                   enable_prefix_caching=bool(os.environ.get("PREFIX")), max_num_batched_tokens=8192)
+    if not os.environ.get("COMPILE"):
+        options["compilation_config"] = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
     if os.environ.get("MEMORY"):
         options.update(kv_cache_memory_bytes=int(float(os.environ["MEMORY"])), gpu_memory_utilization=0.2)
     if not (model / "model.safetensors").exists():
@@ -151,8 +153,8 @@ def main():
     rows = [tuple(map(int, row.split(":"))) for row in sys.argv[4:] or ["256:512:256"]]
     llm = engine_of(model, cache, slots, max(2 * given + 2 * made + 64 for _, given, made in rows))
     traffic = Traffic(llm, json.loads((model / "config.json").read_text())["vocab_size"])
-    about = dict(model="qwen3-8b geometry" if random_weights else model.name, engine="vllm", cache=cache, prefix_caching=bool(os.environ.get("PREFIX")), slots=slots,
-                 gpu=torch.cuda.get_device_name())
+    about = dict(model="qwen3-8b geometry" if random_weights else model.name, engine="vllm", cache=cache, prefix_caching=bool(os.environ.get("PREFIX")), compiled=bool(os.environ.get("COMPILE")),
+                 slots=slots, gpu=torch.cuda.get_device_name())
     for number in Turns(os.environ.get("TURNS", "")):
         for row in rows:
             print(json.dumps(about | traffic.row(*row) | {"round": number}), flush=True)
