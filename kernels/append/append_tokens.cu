@@ -66,7 +66,8 @@ struct BlockRows {
 template <int D, int kRows>
 struct ChannelOfMatrix {
   // The matrix is the launch's only large read and depends on nothing, so its first rows are requested before all else.
-  // With several rows the registers hold one stage of it, and the next stage is requested before this one is used.
+  // With several rows the registers hold one stage of it, and the next stage is requested before this one is used. With
+  // the whole matrix in registers no block of the next kernel runs beside these (H200: 80 us in place of 76).
   static constexpr int kStage = kRows > 1 ? 16 : (D <= 128 ? D : 64);
   const float* column;  // null: rows stay in their basis
   float first[kStage];

@@ -10,9 +10,9 @@
 namespace oscar::kernels {
 namespace {
 
-template <int D>
+template <int D, int kThreads>
 struct Shared {
-  using Product = TileProduct<D>;
+  using Product = TileProduct<D, kThreads>;
   union {
     __nv_bfloat16 terms[2][kPageTokens * Product::kRow];
     float sum[kPageTokens * Product::kSumRow];
@@ -21,21 +21,21 @@ struct Shared {
 };
 
 // Returns whether the low terms are all zero and were not written.
-template <int D>
-__device__ bool load_rows(const NewRowsParams& p, const NewRun& run, int head, Shared<D>& s) {
+template <int D, int kThreads>
+__device__ bool load_rows(const NewRowsParams& p, const NewRun& run, int head, Shared<D, kThreads>& s) {
   const bool exact = p.side.rows_bfloat16 && p.side.mean == nullptr;
   if (exact && p.vectors) {
     constexpr int kVectors = D / 8;
-    for (int e = threadIdx.x; e < run.count * kVectors; e += Shared<D>::Product::kThreads) {
+    for (int e = threadIdx.x; e < run.count * kVectors; e += Shared<D, kThreads>::Product::kThreads) {
       const int r = e / kVectors, i = e % kVectors * 8;
       const std::int64_t index = (static_cast<std::int64_t>(run.first_row) + r) * p.row_stride + head * D + i;
-      *reinterpret_cast<uint4*>(s.terms[0] + r * Shared<D>::Product::kRow + i) =
+      *reinterpret_cast<uint4*>(s.terms[0] + r * Shared<D, kThreads>::Product::kRow + i) =
           *reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(p.side.rows) + index);
     }
     return true;
   }
-  for (int e = threadIdx.x; e < run.count * D; e += Shared<D>::Product::kThreads) {
-    const int r = e / D, i = e % D, at = r * Shared<D>::Product::kRow + i;
+  for (int e = threadIdx.x; e < run.count * D; e += Shared<D, kThreads>::Product::kThreads) {
+    const int r = e / D, i = e % D, at = r * Shared<D, kThreads>::Product::kRow + i;
     const std::int64_t index = (static_cast<std::int64_t>(run.first_row) + r) * p.row_stride + head * D + i;
     if (exact) {
       s.terms[0][at] = static_cast<const __nv_bfloat16*>(p.side.rows)[index];
@@ -52,13 +52,13 @@ __device__ bool load_rows(const NewRowsParams& p, const NewRun& run, int head, S
 }
 
 // Rounds the rows, and writes them to their window page if there is one.
-template <int D>
-__device__ void round_rows(const NewRowsParams& p, const NewRun& run, int head, Shared<D>& s) {
+template <int D, int kThreads>
+__device__ void round_rows(const NewRowsParams& p, const NewRun& run, int head, Shared<D, kThreads>& s) {
   std::uint8_t* page =
       p.windows + (static_cast<std::int64_t>(run.window_page) * p.side.kv_heads + head) * window_page_bytes(D);
-  for (int e = threadIdx.x; e < run.count * D; e += Shared<D>::Product::kThreads) {
+  for (int e = threadIdx.x; e < run.count * D; e += Shared<D, kThreads>::Product::kThreads) {
     const int r = e / D, i = e % D;
-    float& x = s.sum[r * Shared<D>::Product::kSumRow + i];
+    float& x = s.sum[r * Shared<D, kThreads>::Product::kSumRow + i];
     const __nv_bfloat16 rounded = __float2bfloat16_rn(x);
     x = __bfloat162float(rounded);
     if (run.window_page < 0) continue;
@@ -67,18 +67,18 @@ __device__ void round_rows(const NewRowsParams& p, const NewRun& run, int head, 
   }
 }
 
-template <int D>
-__device__ __forceinline__ void write_run(const NewRowsParams& p, Shared<D>& s) {
-  using Product = TileProduct<D>;
+template <int D, int kThreads>
+__device__ __forceinline__ void write_run(const NewRowsParams& p, Shared<D, kThreads>& s) {
+  using Product = TileProduct<D, kThreads>;
   const NewRun run = p.runs[blockIdx.x];
   const int head = blockIdx.y, warp = static_cast<int>(threadIdx.x) / 32;
   if (run.count <= 0) return;
-  const bool exact = load_rows<D>(p, run, head, s);
+  const bool exact = load_rows<D, kThreads>(p, run, head, s);
   __syncthreads();
   const std::int64_t of = static_cast<std::int64_t>(p.matrix_heads == 1 ? 0 : head) * 2 * D * D;
   Product::multiply(s.terms[0], exact ? nullptr : s.terms[1], reinterpret_cast<const __nv_bfloat16*>(p.matrix) + of, 0,
                     run.count, s.sum);
-  round_rows<D>(p, run, head, s);
+  round_rows<D, kThreads>(p, run, head, s);
   if (run.page < 0) return;
   __syncthreads();
   std::uint8_t* page =
@@ -92,17 +92,28 @@ __device__ __forceinline__ void write_run(const NewRowsParams& p, Shared<D>& s) 
 }
 
 // A copy of the code for each side, so that parameters stay in constant memory.
-template <int D>
-__global__ void __launch_bounds__(TileProduct<D>::kThreads, D == 256 ? 2 : 3)
+template <int D, int kThreads>
+__global__ void __launch_bounds__(kThreads, kThreads > 256 ? 1
+                                            : D == 256     ? 2
+                                                           : 3)
     new_rows_kernel(const __grid_constant__ NewRowsParams key, const __grid_constant__ NewRowsParams value) {
   extern __shared__ __align__(128) std::uint8_t memory[];
-  Shared<D>& s = *reinterpret_cast<Shared<D>*>(memory);
+  Shared<D, kThreads>& s = *reinterpret_cast<Shared<D, kThreads>*>(memory);
   if (blockIdx.z == 0) {
-    write_run<D>(key, s);
+    write_run<D, kThreads>(key, s);
   } else {
-    write_run<D>(value, s);
+    write_run<D, kThreads>(value, s);
   }
 }
+
+template <int D, int kThreads>
+cudaError_t launch(const NewRowsParams& key, const NewRowsParams& value, cudaStream_t stream) {
+  return launch_with<new_rows_kernel<D, kThreads>, Shared<D, kThreads>>(grid_of(key.run_count, key.side.kv_heads, 2),
+                                                                        kThreads, stream, key, value);
+}
+
+// A block lasts as long as its warps take for their tokens, one after the other. So few blocks have more warps.
+constexpr int kFewBlocks = 264;
 
 }  // namespace
 
@@ -117,8 +128,9 @@ cudaError_t new_rows(const NewRowsParams& key, const NewRowsParams& value, cudaS
   }
   if (key.run_count == 0) return cudaSuccess;
   return for_fast_head_dim(key.side.layout.head_dim, [&]<int D>() {
-    return launch_with<new_rows_kernel<D>, Shared<D>>(grid_of(key.run_count, key.side.kv_heads, 2),
-                                                      TileProduct<D>::kThreads, stream, key, value);
+    constexpr int kWide = D == 64 ? 512 : 1024;
+    return 2 * key.run_count * key.side.kv_heads <= kFewBlocks ? launch<D, kWide>(key, value, stream)
+                                                               : launch<D, 256>(key, value, stream);
   });
 }
 

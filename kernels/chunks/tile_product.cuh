@@ -9,9 +9,9 @@
 
 namespace oscar::kernels {
 
-template <int D>
+template <int D, int kThreads_ = 256>
 struct TileProduct {
-  static constexpr int kThreads = 256, kWarps = kThreads / 32;
+  static constexpr int kThreads = kThreads_, kWarps = kThreads / 32;
   static constexpr int kRow = D + 8;     // BF16 elements from row to row of x: no bank conflicts
   static constexpr int kSumRow = D + 4;  // floats from row to row of the product: no bank conflicts
   static constexpr int kColumns = D / 16;

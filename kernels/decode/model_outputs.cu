@@ -13,7 +13,8 @@ constexpr int kThreads = 512;
 template <int D, int kRows>
 __global__ void __launch_bounds__(kThreads) model_outputs_kernel(const __grid_constant__ ModelOutputsParams p) {
   constexpr int kParts = kThreads / D, kSteps = D / kParts;
-  __shared__ float rows[kRows][D], sums[kParts][kRows][D];
+  __shared__ __align__(16) float rows[kRows][D];
+  __shared__ float sums[kParts][kRows][D];
   const int j = static_cast<int>(threadIdx.x) % D, part = static_cast<int>(threadIdx.x) / D, head = blockIdx.y;
   const int gqa_group = p.query_heads / p.kv_heads, total = p.batch * gqa_group;
   const float* matrix = p.matrix + static_cast<std::int64_t>(p.matrix_heads == 1 ? 0 : head) * D * D +
@@ -36,10 +37,15 @@ __global__ void __launch_bounds__(kThreads) model_outputs_kernel(const __grid_co
   __syncthreads();
   float sum[kRows] = {};
 #pragma unroll
-  for (int i = 0; i < kSteps; ++i) {
-    const float weight = i < kAhead ? ahead[i < kAhead ? i : 0] : __ldg(matrix + i * D);
+  for (int i = 0; i < kSteps; i += 4) {
+    float weight[4];
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) sum[r] += rows[r][part * kSteps + i] * weight;
+    for (int k = 0; k < 4; ++k) weight[k] = i < kAhead ? ahead[i < kAhead ? i + k : k] : __ldg(matrix + (i + k) * D);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const float4 x = *reinterpret_cast<const float4*>(&rows[r][part * kSteps + i]);
+      sum[r] += x.x * weight[0], sum[r] += x.y * weight[1], sum[r] += x.z * weight[2], sum[r] += x.w * weight[3];
+    }
   }
 #pragma unroll
   for (int r = 0; r < kRows; ++r) sums[part][r][j] = sum[r];

@@ -13,7 +13,7 @@
 namespace oscar::kernels {
 namespace {
 
-constexpr int kWarps = 4, kThreads = 32 * kWarps, kBlocksPerSm = 3;
+constexpr int kWarps = 4, kThreads = 32 * kWarps, kBlocksPerSm = 2;
 
 // cos and sin of a position for a lane's pairs: 16 s + 4 t + {0, 1, 2, 3}.
 template <int D>
@@ -127,11 +127,11 @@ __global__ void __launch_bounds__(kThreads, D == 256 ? 2 : kBlocksPerSm)
   }
 
   const SequencePlan plan = SequencePlan::make(p, __ldg(p.lengths + sequence));
-  const int pages = plan.page_end - plan.page_begin, count = pages + plan.window_tiles();
+  const int pages = plan.page_end - plan.page_begin, count = pages + plan.window_groups();
   const int stride = kWarps * static_cast<int>(gridDim.x);
   const auto row_of = [&](int at) {
     const int position =
-        at < pages ? plan.body_begin + (plan.page_begin + at) * kPageTokens : plan.tile_position(at - pages);
+        at < pages ? plan.body_begin + (plan.page_begin + at) * kPageTokens : plan.group_position(at - pages);
     return reinterpret_cast<const float4*>(p.rope_phases) + static_cast<long long>(position) * (D / 4) + t;
   };
   int at = kWarps * static_cast<int>(blockIdx.x) + warp;

@@ -30,6 +30,22 @@ struct SequencePlan {
     return tile < sink_tiles ? tile * kTileTokens : ring_position + (tile - sink_tiles) * kTileTokens;
   }
 
+  // Groups of 64 tokens of the windows, from multiples of 64 on: those of the sink first. Tiles of a group share a page
+  // query.
+  __device__ int sink_groups() const { return (sink_tiles + kTilesPerPage - 1) / kTilesPerPage; }
+  __device__ int window_groups() const {
+    const int first = ring_position / kTileTokens % kTilesPerPage;
+    return sink_groups() + (ring_tiles == 0 ? 0 : (first + ring_tiles + kTilesPerPage - 1) / kTilesPerPage);
+  }
+  __device__ int group_position(int group) const {
+    const int sinks = sink_groups();
+    return group < sinks ? group * kPageTokens : (ring_position / kPageTokens + group - sinks) * kPageTokens;
+  }
+  __device__ int group_of(int tile) const {
+    if (tile < sink_tiles) return tile / kTilesPerPage;
+    return sink_groups() + tile_position(tile) / kPageTokens - ring_position / kPageTokens;
+  }
+
   __device__ static SequencePlan make(const PagedDecodeParams& p, int length) {
     SequencePlan s;
     s.length = length;

@@ -96,13 +96,14 @@ struct WarpWork {
            tile % kTilesPerPage * window_tile_bytes(D) + half * (window_tile_bytes(D) / 2);
   }
 
-  // The part of the logits before the codes, for the M tiles in a slot. queries: the slot's page queries.
+  // The part of the logits before the codes, for the M tiles in a slot. queries: the slot's page queries; first: the
+  // first tile among the four that share them.
   template <int M>
   __device__ __forceinline__ static void position_logits(const DecodeLaunch& a, float (&s)[M][Head::kSize],
-                                                         SharedAddress queries, int lane) {
+                                                         SharedAddress queries, int first, int lane) {
     if constexpr (Codes::kPositions) {
-      phase_logits<NT, M>(s, queries, a.p.tile_phases + projection_count(D), phase_term_count(D) / 8, a.gqa_group,
-                          lane);
+      phase_logits<NT, M>(s, queries, a.p.tile_phases + projection_count(D) + first * kTileTokens * kPageRank,
+                          phase_term_count(D) / 8, a.gqa_group, lane);
     } else {
 #pragma unroll
       for (int m = 0; m < M; ++m)
@@ -116,7 +117,7 @@ struct WarpWork {
                                               float soft_cap, SharedAddress scratch, int lane) {
     constexpr int M = Codes::kTiles;
     float s[M][Head::kSize];
-    position_logits<M>(a, s, data + a.row_offset, lane);
+    position_logits<M>(a, s, data + a.row_offset, 0, lane);
     static_assert(!Codes::kPositions || M == kTilesPerPage);
     codes.begin_page(a, data, scratch, lane);
 #pragma unroll 1
@@ -144,9 +145,9 @@ struct WarpWork {
 
   // A BF16 tile, whose keys and values land one after the other: landed() waits for a slot, release() frees it.
   template <class Landed, class Release>
-  __device__ __forceinline__ void attend_window(const DecodeLaunch& a, const std::uint32_t* q, TokenRange range,
-                                                float scale, float soft_cap, int lane, const Landed& landed,
-                                                const Release& release) {
+  __device__ __forceinline__ void attend_window(const DecodeLaunch& a, const std::uint32_t* q, int position,
+                                                TokenRange range, float scale, float soft_cap, int lane,
+                                                const Landed& landed, const Release& release) {
     QueryPairs<D, NT> query;
     query.load(q, D / 2, 0, a.gqa_group, lane);
     float s[1][Head::kSize], w[1][Head::kSize];
@@ -156,7 +157,9 @@ struct WarpWork {
     const SharedAddress keys = landed();
     score_window<D, NT>(s, query, keys, lane);
     float by_position[1][Head::kSize];
-    if constexpr (Codes::kPositions) position_logits<1>(a, by_position, keys + a.row_offset, lane);
+    if constexpr (Codes::kPositions) {
+      position_logits<1>(a, by_position, keys + a.row_offset, position / kTileTokens % kTilesPerPage, lane);
+    }
     release();
     if constexpr (Codes::kPositions) {
 #pragma unroll
@@ -181,7 +184,7 @@ struct WarpWork {
           query_bytes(a.gqa_group * kPageQueryBytes),
           row_offset(a.row_offset) {}
 
-    // The page queries of page `index`, or of BF16 tile index - max_pages; empty if not needed.
+    // Page queries `index`; empty if not needed.
     __device__ __forceinline__ CopyPart queries(SharedAddress slot, int index, bool needed) const {
       if constexpr (!Codes::kPositions) return CopyPart{};
       return CopyPart{slot + row_offset, page_queries + static_cast<long long>(index) * query_bytes,
@@ -218,7 +221,7 @@ struct WarpWork {
             window_source(p, plan, shared.window_pages[warp], sequence, kv_head, issue_tile, half);
         const SharedAddress to = at.slots + slot * a.slot_bytes;
         ring.copy(lane, slot, {to, source, window_tile_bytes(D) / 2},
-                  sources.queries(to, p.max_pages + issue_tile, half == 0));
+                  sources.queries(to, p.max_pages + plan.group_of(issue_tile), half == 0));
         if (half == 1) issue_tile += share.stride;
         half ^= 1;  // a BF16 tile takes two slots: keys, values
       }
@@ -260,7 +263,7 @@ struct WarpWork {
       const int base = plan.tile_position(tile);
       const TokenRange range{max(sink ? 0 : plan.body_end, plan.first_visible) - base,
                              (sink ? min(p.sink, plan.length) : plan.length) - base};
-      attend_window(a, queries, range, scale, soft_cap, lane, landed, release);
+      attend_window(a, queries, base, range, scale, soft_cap, lane, landed, release);
     }
     codes.finish(a, state, lane);
   }

@@ -2,29 +2,51 @@
 #include "kernels/quantize/newest_tokens.h"
 
 #include "kernels/common/launch_kernel.cuh"
-#include "kernels/quantize/run_warps.cuh"
+#include "kernels/quantize/encode_row.cuh"
 
 namespace oscar::kernels {
 namespace {
 
-// The newest token of a sequence, or a run without tokens.
-__device__ __forceinline__ PageRun run_of(const NewestTokensParams& p, int sequence) {
-  const int position = p.lengths[sequence] - 1, body = position - p.sink;
-  if (body < 0) return PageRun{};
-  const int ring = p.ring_pages * kPageTokens;
-  return {sequence * ring + position % ring, 1,
-          p.page_table[static_cast<std::int64_t>(sequence) * p.max_pages + body / kPageTokens], body % kPageTokens,
-          position};
+constexpr int kWarps = 4;
+
+// Puts the codes of one token into the planes of a page. No two lanes have codes in one word (page_layout.h): a lane
+// has two channels of eight of a key, or one of a value.
+__device__ __forceinline__ void write_token(const SideLayout& side, bool value_side, int token,
+                                            const std::uint8_t* codes, std::uint8_t* page) {
+  const int lanes = value_side ? 8 : 4, each = 8 / lanes;
+  for (int item = static_cast<int>(threadIdx.x) % 32; item < lanes * side.planes; item += 32) {
+    const PlaneLayout plane = side.plane[item / lanes];
+    const std::uint32_t ones = (1u << plane.width) - 1u;
+    std::uint32_t* words = reinterpret_cast<std::uint32_t*>(page + plane.offset);
+    int word = -1;
+    std::uint32_t bits = 0, own = 0;
+    const auto flush = [&] {
+      if (word >= 0) words[word] = own == 0xffffffffu ? bits : (words[word] & ~own) | bits;
+    };
+    for (int k = 0; k < plane.channels / lanes; ++k) {
+      const int channel = k / each * 8 + item % lanes * each + k % each;
+      const int bit = value_side ? plane.value_bit(token, channel) : plane.key_bit(token, channel);
+      if (bit / 32 != word) {
+        flush();
+        word = bit / 32, bits = own = 0;
+      }
+      bits |= static_cast<std::uint32_t>(codes[plane.first_channel + channel]) << (bit % 32);
+      own |= ones << (bit % 32);
+    }
+    flush();
+  }
 }
 
 template <int D>
-__global__ void __launch_bounds__(32 * kRunWarps) newest_kernel(const __grid_constant__ NewestTokensParams p) {
-  extern __shared__ __align__(16) std::uint8_t memory[];
+__global__ void __launch_bounds__(32 * kWarps) newest_kernel(const __grid_constant__ NewestTokensParams p) {
+  __shared__ float rows[kWarps][D];
+  __shared__ std::uint8_t codes[kWarps][D];
   __shared__ __align__(16) std::uint8_t held[sizeof(QuantizePagesParams)];
   QuantizePagesParams& side = *reinterpret_cast<QuantizePagesParams*>(held);
-  const int warp = threadIdx.x / 32, sequence = static_cast<int>(blockIdx.x) * kRunWarps + warp;
-  const PageRun run = sequence < p.batch ? run_of(p, sequence) : PageRun{};
-  if (!__syncthreads_or(run.count)) return;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, head = blockIdx.y;
+  const int sequence = static_cast<int>(blockIdx.x) * kWarps + warp;
+  const int position = sequence < p.batch ? p.lengths[sequence] - 1 : -1, body = position - p.sink;
+  if (!__syncthreads_or(body >= 0)) return;
   if (threadIdx.x == 0) {
     const NewestSide& from = p.sides[blockIdx.z];
     side.layout = from.layout, side.value_side = from.value_side, side.page_bytes = from.page_bytes;
@@ -34,21 +56,27 @@ __global__ void __launch_bounds__(32 * kRunWarps) newest_kernel(const __grid_con
     side.encoder = p.encoder, side.layers = 1, side.page_layer_bytes = side.window_layer_bytes = 0;
   }
   __syncthreads();
-  if (run.count == 0 || side.layout.planes == 0) return;
-  code_run<D / 32>(side, blockIdx.y, run, memory + warp * run_warp_bytes<D / 32>(p.most_words));
+  if (body < 0 || side.layout.planes == 0) return;
+  const int ring = p.ring_pages * kPageTokens, slot = body % kPageTokens;
+  const WindowRow source(side, head, sequence * ring + position % ring, 0);
+#pragma unroll
+  for (int j = lane; j < D; j += 32) rows[warp][j] = source.load(side, j);
+  const std::int64_t id = p.page_table[static_cast<std::int64_t>(sequence) * p.max_pages + body / kPageTokens];
+  std::uint8_t* page = side.pages + (id * p.kv_heads + head) * side.page_bytes;
+  __syncwarp();
+  encode<D / 32>(side, head, position, slot, rows[warp], codes[warp], page);
+  __syncwarp();
+  write_token(side.layout, side.value_side, slot, codes[warp], page);
 }
 
 }  // namespace
-
-std::int32_t newest_words(const SideLayout& side) { return side.planes == 0 ? 0 : image_words(side); }
 
 cudaError_t newest_tokens(const NewestTokensParams& p, cudaStream_t stream) {
   if (p.kv_heads < 1 || p.ring_pages < 1) return cudaErrorInvalidValue;
   if (p.batch == 0 || p.side_count == 0) return cudaSuccess;
   return for_fast_head_dim(p.head_dim, [&]<int D>() {
-    const int bytes = kRunWarps * run_warp_bytes<D / 32>(p.most_words);
-    return launch_with_memory<newest_kernel<D>>(bytes, grid_of(blocks_of(p.batch, kRunWarps), p.kv_heads, p.side_count),
-                                                32 * kRunWarps, stream, p);
+    return launch_kernel<newest_kernel<D>>(grid_of(blocks_of(p.batch, kWarps), p.kv_heads, p.side_count), 32 * kWarps,
+                                           stream, p);
   });
 }
 

@@ -35,12 +35,8 @@ struct NewestTokensParams {
   const std::int32_t* window_table;  // [R, sink_pages + ring_pages]
   std::int32_t side_count, batch, max_pages, kv_heads, head_dim;
   std::int32_t sink, sink_pages, ring_pages;
-  std::int32_t most_words;  // newest_words() of the sides: the most
   QuantizeEncoder encoder;  // kMinMax or kSearch
 };
-
-// Words of shared memory for the codes of a side.
-std::int32_t newest_words(const SideLayout& side);
 
 // cudaErrorInvalidValue for a head size other than 64, 128 and 256. Allocates nothing, does not synchronize, may be
 // captured. Two sequences may not share a page.

@@ -6,7 +6,6 @@
 #include "kernels/common/launch_kernel.cuh"
 #include "kernels/quantize/encode_row.cuh"
 #include "kernels/quantize/quantize_pages.h"
-#include "kernels/quantize/run_warps.cuh"
 #include "kernels/quantize/window_runs.cuh"
 
 namespace oscar::kernels {
@@ -97,26 +96,7 @@ __global__ void __launch_bounds__(kThreads) quantize_kernel(const __grid_constan
 }
 
 template <int P>
-int run_warps_bytes(const QuantizePagesParams& p) {
-  return kRunWarps * run_warp_bytes<P>(image_words(p.layout));
-}
-
-// One warp per run if the source is windows, which tokens leave a few at a time, and if there are enough runs. With
-// fewer runs, a full block finishes a run of many tokens sooner.
-template <int P>
-bool has_run_warps(const QuantizePagesParams& p) {
-  constexpr std::int64_t kEnough = 2048;
-  return p.windows != nullptr && p.pages != nullptr && p.layout.planes > 0 &&
-         run_warps_bytes<P>(p) <= static_cast<int>(kLeastBlockMemory) &&
-         static_cast<std::int64_t>(p.run_count) * p.kv_heads * p.layers >= kEnough;
-}
-
-template <int P>
 cudaError_t launch(const QuantizePagesParams& p, cudaStream_t stream) {
-  if (has_run_warps<P>(p)) {
-    const dim3 grid = grid_of(blocks_of(p.run_count, kRunWarps), p.kv_heads, p.layers);
-    return launch_with_memory<quantize_runs_kernel<P>>(run_warps_bytes<P>(p), grid, 32 * kRunWarps, stream, p);
-  }
   if (has_window_runs(p)) {
     return for_fast_head_dim(p.layout.head_dim, [&]<int D>() {
       return launch_with<window_runs_kernel<D>, WindowRunShared<D>>(grid_of(p.run_count, p.kv_heads, p.layers),

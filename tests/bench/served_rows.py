@@ -10,13 +10,18 @@ import sys
 import tempfile
 
 TESTS = pathlib.Path(__file__).resolve().parents[1] / "python"
-LAYERS = int(os.environ.get("LAYERS", 36))
+SMALL = os.environ.get("GEOMETRY") == "1.5b"  # Qwen2.5-Coder-1.5B's in place of Qwen3-8B's
+LAYERS = int(os.environ.get("LAYERS", 28 if SMALL else 36))
 MOST = int(os.environ.get("MOST", 256))
-KV_HEADS, HEAD_DIM = 8, 128
+KV_HEADS, HEAD_DIM = 2 if SMALL else 8, 128
+NAME = f"{'qwen2.5-coder-1.5b' if SMALL else 'qwen3-8b'} geometry"
 CONFIG = dict(architectures=["Qwen3ForCausalLM"], model_type="qwen3", vocab_size=151936, hidden_size=4096, intermediate_size=12288,
               num_hidden_layers=LAYERS, num_attention_heads=32, num_key_value_heads=KV_HEADS, head_dim=HEAD_DIM, hidden_act="silu",
               max_position_embeddings=131072, initializer_range=0.02, rms_norm_eps=1e-6, use_cache=True, tie_word_embeddings=False,
               rope_theta=1e6, attention_bias=False, torch_dtype="bfloat16", bos_token_id=1, eos_token_id=2)
+if SMALL:
+    CONFIG.update(architectures=["Qwen2ForCausalLM"], model_type="qwen2", hidden_size=1536, intermediate_size=8960, num_attention_heads=12,
+                  num_key_value_heads=2, tie_word_embeddings=True)
 WIDTHS = {"uniform": None, "blocks": (4, 2, 1, 1), "mixed": "mixed"}  # of our caches
 # Keys and values of the layers that `oscar-fit` chose for Qwen2.5-Coder-1.5B at 2.25 bits: what a bundle looks like. They repeat in longer models.
 MIXED = ("4210/2100 2000/2100 4200/4221 4100/2210 4100/2211 4420/4211 4420/4221 4210/2100 4220/4221 4220/4210 4210/4221 4220/4211 "

@@ -235,7 +235,7 @@ def test_operators_on_cuda():
                 if step == 1:
                     buffer = torch.empty(2, work.passes[0].keys, 2, layer.head_dim, dtype=torch.bfloat16, device=device)
                     read.append([x.cpu().float() for x in chunk_pass._rows_of(code, held, work.passes[0], key, value, buffer)])
-                chunk_pass.append(code, held, work, key, value, bad)
+                chunk_pass.append(code, pool, windows, work.new, key, value, bad)
                 assert bad.tolist() == [operators.NO_FAULT] * 2
             (_, pool, windows, *_), (_, other, other_windows, *_) = state
             assert (pool == other.cpu()).float().mean() >= 0.99 and bool(pool.any())

@@ -174,12 +174,12 @@ def test_flush_of_all_layers(d, sequences):
     pages = 1 + max(made[0].table.used, int(table.max()))
     pools = [torch.randint(256, (pages, *c.pool.shape[1:]), device="cuda").to(torch.uint8) for c in made]  # bits of other slots survive
     expected = [p.clone() for p in pools]
-    sides, words = torch.zeros(2 * len(made), operators.SIDE_BYTES, dtype=torch.uint8), 0
+    sides = torch.zeros(2 * len(made), operators.SIDE_BYTES, dtype=torch.uint8)
     for i, (cache, pool, other) in enumerate(zip(made, pools, expected)):
         side = cache.code.key.sigma, cache.code.value.sigma, *cache.code.clip
         operators.flush_tokens(other, cache.windows, cache.window_table, table, counted, *side, cache.bad, 64, True, *cache.code.numbers)
-        words = max(words, operators.describe_layer(sides[2 * i:2 * i + 2], pool, cache.windows, *side, cache.bad, *cache.code.numbers))
-    operators.flush_layers(counted, table, made[0].window_table, sides.cuda(), words, 3, d, 64, True)
+        operators.describe_layer(sides[2 * i:2 * i + 2], pool, cache.windows, *side, cache.bad, *cache.code.numbers)
+    operators.flush_layers(counted, table, made[0].window_table, sides.cuda(), 3, d, 64, True)
     for a, b in zip(pools, expected):
         assert torch.equal(a, b)
     assert sequences == 1 or not torch.equal(pools[0], torch.zeros_like(pools[0]))
@@ -204,7 +204,7 @@ def test_steps_of_a_pass(layout, d, group, rotated_mean):
             cache.device_lengths[1] = 0
             rows = randn(n, (2 * group + 4) * d, seed=7).bfloat16().to(device)
             rows = torch.nn.functional.pad(rows, (skew, 0))[:, skew:].unflatten(1, (-1, d))
-            space = Shared().workspace(rows, d, group, n, 2, support.page_queries(cache.held().table, cache.window_table) if rotated_mean else 0)
+            space = Shared().workspace(rows, d, group, n, 2, support.page_queries(cache.held().table.shape[1], cache.window_table.shape[1]) if rotated_mean else 0)
             wide = torch.full((n, 2 * group + 1, d), 7.0, dtype=torch.bfloat16, device=device)
             run = LayerPass(code, cache.pool, cache.windows, cache.bad, space, d ** -0.5)
             assert (run.state is None) == (device.type == "cpu")
@@ -556,9 +556,11 @@ def test_recorded_steps_in_generate(layout, monkeypatch):
         assert len(counted) == 0 or graphs
         oscar_kv.detach(model)
     assert len(counted) > 4
-    for name in ("one", "padded", "sampled", "turns", "logits"):
+    for name in ("one", "padded", "sampled", "turns"):
         a, b = made[False, name], made[True, name]
         assert torch.equal(a, b), (name, (a != b).float().mean())
+    # Graphs keep wider tables, which may choose another kernel or number of blocks: a BF16 step or two of logits up to 16.
+    assert (made[False, "logits"] - made[True, "logits"]).abs().max() <= 2 ** -3
 
 
 def test_a_model_that_cannot_be_captured_generates_as_before(monkeypatch):

@@ -8,13 +8,14 @@ import sys
 import urllib.request
 
 import engine_server
+from conftest import PACKAGE_PATH
 
 HERE = pathlib.Path(__file__).resolve().parent
 
 
 def set_environment(monkeypatch, bundle, own_process=True):
     """vLLM's processes then load random_bundle(**bundle)."""
-    path = [str(HERE / "vllm_site"), str(HERE), str(HERE.parents[1] / "python"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    path = filter(None, [str(HERE / "vllm_site"), str(HERE), PACKAGE_PATH, os.environ.get("PYTHONPATH")])
     values = dict(PYTHONPATH=os.pathsep.join(path), OSCAR_TEST_BUNDLE=json.dumps(bundle), VLLM_ENABLE_V1_MULTIPROCESSING=str(int(own_process)),
                   VLLM_USE_FLASHINFER_SAMPLER="0", VLLM_NO_USAGE_STATS="1", HF_HUB_OFFLINE="1", VLLM_WORKER_MULTIPROC_METHOD="spawn")
     for name, value in values.items():

@@ -9,7 +9,7 @@ import torch
 from ..format.manifest import Layer
 from ..format.page_layout import PAGE_TOKENS
 from ..ops import operators
-from ..ops.support import TILES_OF_PAGE
+from ..ops.support import page_queries
 
 MOST_ITEMS = 4096  # rows times KV heads of a launch, for which the kernel's workspace serves launches of all sizes
 # columns by which an engine's block table may exceed its longest request's need, because some engines round up
@@ -50,7 +50,7 @@ class Shared:
         queries = 0
         rows = min(rows, max(1, MOST_ITEMS // layer.kv_heads))
         if rotated_mean:
-            queries = most_tokens // PAGE_TOKENS + WIDER_TABLE + TILES_OF_PAGE * window_pages
+            queries = page_queries(most_tokens // PAGE_TOKENS + WIDER_TABLE, window_pages)
         place = (device, layer.head_dim, group, rows, layer.kv_heads, queries)
         if place not in self._spaces:
             needed = operators.decode_workspace_bytes(torch.empty(0, device=device), *place[1:])

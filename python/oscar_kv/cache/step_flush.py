@@ -37,32 +37,28 @@ class StepFlush:
             by_shape.setdefault(
                 (layer.kv_heads, layer.head_dim, kv.code.key.encoder, kv.policy, kv.window_pages), []
             ).append(index)
-        self.groups = []  # layers of one shape: one launch; (one of them, their descriptors, the most words)
+        self.groups = []  # layers of one shape: one launch; (one of them, their descriptors)
         for indices in by_shape.values():
-            sides, words = torch.zeros((len(indices), 2, operators.SIDE_BYTES), dtype=torch.uint8), 0
+            sides = torch.zeros((len(indices), 2, operators.SIDE_BYTES), dtype=torch.uint8)
             for i, index in enumerate(indices):
                 kv, code = caches[index], caches[index].code
-                words = max(
-                    words,
-                    operators.run(
-                        operators.describe_layer,
-                        code.view(sides=sides[i], pool=pools[index], windows=kv.windows, bad=kv.bad),
-                    ),
+                operators.run(
+                    operators.describe_layer,
+                    code.view(sides=sides[i], pool=pools[index], windows=kv.windows, bad=kv.bad),
                 )
-            self.groups.append((kv, sides.flatten(0, 1).to(code.device), words))
+            self.groups.append((kv, sides.flatten(0, 1).to(code.device)))
         self.kept = [caches, pools]  # keeps the objects alive whose addresses are stored
         self.last = caches[order[-1]]
 
     def run(self, held: Held) -> None:
         """held: the storage, in any of the layers, of the rows with a new token."""
-        for kv, sides, words in self.groups:
+        for kv, sides in self.groups:
             layer = kv.code.layer
             operators.flush_layers(
                 held.lengths,
                 held.table,
                 held.window_table,
                 sides,
-                words,
                 layer.kv_heads,
                 layer.head_dim,
                 kv.code.sink,

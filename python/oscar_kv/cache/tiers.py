@@ -220,7 +220,7 @@ class Tiers:
                 group,
                 coded.shape[0],
                 coded.shape[1],
-                0 if turned is None else support.page_queries(held.table, held.window_table),
+                0 if turned is None else support.page_queries(held.table.shape[1], held.window_table.shape[1]),
             )
         view = code.view(
             **vars(held),

@@ -2,7 +2,6 @@
 // reads them.
 #include "kernels/quantize/newest_tokens.h"
 
-#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <type_traits>
@@ -17,12 +16,10 @@ using oscar::kernels::NewestSide;
 static_assert(std::is_trivially_copyable_v<NewestSide>);
 constexpr std::int64_t kSideBytes = oscar::kernels::kNewestSideBytes;
 
-// On the host: writes the descriptors of a layer, two NewestSide, for flush_layers(). Returns the words of shared
-// memory that flush_layers() needs for it.
-std::int64_t describe_layer(const Tensor& sides, const Tensor& pool, const Tensor& windows, const Tensor& key_sigma,
-                            const Tensor& value_sigma, const Tensor& key_clip, const Tensor& value_clip,
-                            const Tensor& bad, const std::vector<std::int64_t>& key_code,
-                            const std::vector<std::int64_t>& value_code) {
+// On the host: writes the descriptors of a layer, two NewestSide, for flush_layers().
+void describe_layer(const Tensor& sides, const Tensor& pool, const Tensor& windows, const Tensor& key_sigma,
+                    const Tensor& value_sigma, const Tensor& key_clip, const Tensor& value_clip, const Tensor& bad,
+                    const std::vector<std::int64_t>& key_code, const std::vector<std::int64_t>& value_code) {
   const Arguments arguments("describe_layer", pool);
   if (!sides.is_cpu() || sides.scalar_type() != ScalarType::Byte || !sides.is_contiguous() || sides.dim() != 2 ||
       sides.size(0) != 2 || sides.size(1) != kSideBytes) {
@@ -35,20 +32,17 @@ std::int64_t describe_layer(const Tensor& sides, const Tensor& pool, const Tenso
   side.windows = static_cast<const std::uint8_t*>(arguments.address(
       windows, "windows", ScalarType::BFloat16, {kAny, kv_heads, 2 * oscar::kPageTokens * code.head_dim()}));
   side.page_bytes = code.page.bytes();
-  std::int32_t words = 0;
   for (const bool value : {false, true}) {
     side.layout = value ? code.page.value : code.page.key, side.value_side = value;
     side.clip = arguments.get<float>(value ? value_clip : key_clip, "clip", ScalarType::Float, {kv_heads});
     side.sigma = arguments.get<float>(value ? value_sigma : key_sigma, "sigma", ScalarType::Float, {kv_heads, 4});
     side.bad = arguments.get<std::int32_t>(bad, "bad", ScalarType::Int, {2}) + (value ? 1 : 0);
-    words = std::max(words, oscar::kernels::newest_words(side.layout));
     std::memcpy(static_cast<std::uint8_t*>(sides.data_ptr()) + (value ? kSideBytes : 0), &side, sizeof side);
   }
-  return words;
 }
 
 void flush_layers(const Tensor& lengths, const Tensor& table, const Tensor& window_table, const Tensor& sides,
-                  std::int64_t words, std::int64_t kv_heads, std::int64_t head_dim, std::int64_t sink, bool search) {
+                  std::int64_t kv_heads, std::int64_t head_dim, std::int64_t sink, bool search) {
   const Arguments arguments("flush_layers", lengths);
   const std::int64_t batch = lengths.dim() == 1 ? lengths.size(0) : kAny;
   oscar::kernels::NewestTokensParams p{};
@@ -64,7 +58,6 @@ void flush_layers(const Tensor& lengths, const Tensor& table, const Tensor& wind
   p.sink_pages = (p.sink + oscar::kPageTokens - 1) / oscar::kPageTokens;
   p.ring_pages = arguments.int32(window_table.size(1) - p.sink_pages, "ring pages");
   require_ring(arguments, p.ring_pages, 1);
-  p.most_words = arguments.int32(words, "words");
   p.encoder = search ? oscar::kernels::QuantizeEncoder::kSearch : oscar::kernels::QuantizeEncoder::kMinMax;
   // The sizes of the pools are unknown here, so the check finds only negative ids and missing pages.
   oscar::kernels::StepTables step{};

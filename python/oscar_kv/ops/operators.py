@@ -205,21 +205,21 @@ step_tokens = _declare(
 SIDE_BYTES = 256  # kNewestSideBytes of kernels/quantize/newest_tokens.h
 
 # Writes the descriptors of one layer, sides [2, SIDE_BYTES] uint8 on the CPU. They hold addresses, so pool, windows and
-# the other tensors must not move. bad [2]: as in quantize_rows. Returns the layer's `words` of flush_layers.
+# the other tensors must not move. bad [2]: as in quantize_rows.
 describe_layer = _declare(
     "describe_layer",
     "(Tensor(a!) sides, Tensor pool, Tensor windows, Tensor key_sigma, Tensor value_sigma, Tensor key_clip, Tensor "
-    "value_clip, Tensor bad, int[] key_code, int[] value_code) -> int",
+    "value_clip, Tensor bad, int[] key_code, int[] value_code) -> ()",
     _only_kernels("flush_layers", "; flush_tokens serves one layer"),
-    lambda a: 0,
+    _nothing,
 )
 
 # flush_tokens for layers of any codes, in one launch. sides [2 L, SIDE_BYTES]: describe_layer() of all
-# layers, on the device; words: the most of them.
+# layers, on the device.
 flush_layers = _declare(
     "flush_layers",
-    "(Tensor lengths, Tensor table, Tensor window_table, Tensor sides, int words, int kv_heads, int head_dim, int "
-    "sink, bool search) -> ()",
+    "(Tensor lengths, Tensor table, Tensor window_table, Tensor sides, int kv_heads, int head_dim, int sink, bool "
+    "search) -> ()",
     _only_kernels("flush_layers", "; flush_tokens serves one layer"),
     _nothing,
 )

@@ -2,14 +2,12 @@
 
 from typing import Any, Protocol
 
-import torch
-
 from ..format.codec import RowCodec
 from ..format.limits import HEAD_SCALE, HEAD_SIZES, MOST_FREQUENCY, MOST_GROUP, MOST_WINDOW, ROTATED_MEAN
 from ..format.page_layout import PAGE_TOKENS
 from .rule import Rule
 
-MOST_WINDOW_PAGES, TILES_OF_PAGE = MOST_WINDOW // PAGE_TOKENS, 4
+MOST_WINDOW_PAGES = MOST_WINDOW // PAGE_TOKENS
 
 
 class Layer(Protocol):
@@ -82,7 +80,6 @@ def rule_unsupported(rule: Rule) -> str | None:
     return None
 
 
-def page_queries(table: torch.Tensor, window_table: torch.Tensor) -> int:
-    """Number of entries per sequence that decode_attention stores for pages and tiles of 16 tokens with rotated
-    means."""
-    return table.shape[1] + TILES_OF_PAGE * window_table.shape[1]
+def page_queries(pages: int, window_pages: int) -> int:
+    """Number of entries per sequence that decode_attention stores for pages and windows with rotated means."""
+    return pages + window_pages + 1

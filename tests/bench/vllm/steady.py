@@ -13,17 +13,12 @@ import sys
 import time
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(__file__).resolve().parents[1])]
-EIGHT = os.environ.get("GEOMETRY") == "8b"
-os.environ.setdefault("LAYERS", "36" if EIGHT else "28")
+os.environ.setdefault("GEOMETRY", "1.5b")
 import served_rows  # noqa: E402
 import torch  # noqa: E402
 import traffic  # noqa: E402
 
 RUNNING, PROMPT, SLOTS = 60, 512, 64
-if not EIGHT:
-    served_rows.KV_HEADS = 2
-    served_rows.CONFIG.update(architectures=["Qwen2ForCausalLM"], model_type="qwen2", hidden_size=1536, intermediate_size=8960, num_attention_heads=12,
-                              num_key_value_heads=2, tie_word_embeddings=True)
 
 
 class Server:
@@ -67,7 +62,7 @@ def main():
         server.add(int(os.environ.get("TOKENS", 400)), 3000)
     server.steps(8, False)
     server.steps(20, True)
-    about = dict(cache=cache, layers=served_rows.LAYERS, compiled=bool(os.environ.get("COMPILE")), prefix_caching=bool(os.environ.get("PREFIX")), gpu=torch.cuda.get_device_name())
+    about = dict(model=served_rows.NAME, cache=cache, compiled=bool(os.environ.get("COMPILE")), prefix_caching=bool(os.environ.get("PREFIX")), gpu=torch.cuda.get_device_name())
     rounds = [(server.steps(count, True), server.steps(count, False)) for _ in range(5)]
     print(json.dumps(about | {name: [row[i] for row in rounds] for i, name in enumerate(("mixed_ms", "decode_ms"))}), flush=True)
     for mixed in (True, False):

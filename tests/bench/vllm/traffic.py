@@ -2,7 +2,7 @@
 tokens and OUT/2 to OUT*3/2 answers wait at once for SLOTS places (64 256:512:256), so that many steps hold prompts beside single tokens.
 Prints a line of JSON a row: tokens per second, and the median time of steps with and without prompts.
 
-MODEL: a checkpoint, a folder with its config.json alone, for made-up weights, or random: the model of throughput.py. CACHE: bf16, fp8, another name
+MODEL: a checkpoint, a folder with its config.json alone, for made-up weights, or random: the model of throughput.py, or with GEOMETRY=1.5b Qwen2.5-Coder-1.5B's. CACHE: bf16, fp8, another name
 that vLLM knows, a bundle's folder, or with random one of throughput.py. Environment: PREFIX=1 (prefix caching on), COMPILE=1 (compilation and graphs as vLLM chooses),
 MEMORY (bytes of the KV cache), PROFILE=1 (kernels of the last row, by time), TURNS=FOLDER:N:R
 (N processes share a card: they start together and measure one after another, R rounds; hosts differ by a factor of two from minute to minute)."""
@@ -22,7 +22,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(__file__).resolve().parents[1])]
 import throughput  # noqa: E402
 import torch  # noqa: E402
-from served_rows import WIDTHS, model_folder  # noqa: E402
+from served_rows import NAME, WIDTHS, model_folder  # noqa: E402
 
 
 def engine_of(model, cache, slots, tokens):
@@ -153,7 +153,7 @@ def main():
     rows = [tuple(map(int, row.split(":"))) for row in sys.argv[4:] or ["256:512:256"]]
     llm = engine_of(model, cache, slots, max(2 * given + 2 * made + 64 for _, given, made in rows))
     traffic = Traffic(llm, json.loads((model / "config.json").read_text())["vocab_size"])
-    about = dict(model="qwen3-8b geometry" if random_weights else model.name, engine="vllm", cache=cache, prefix_caching=bool(os.environ.get("PREFIX")), compiled=bool(os.environ.get("COMPILE")),
+    about = dict(model=NAME if random_weights else model.name, engine="vllm", cache=cache, prefix_caching=bool(os.environ.get("PREFIX")), compiled=bool(os.environ.get("COMPILE")),
                  slots=slots, gpu=torch.cuda.get_device_name())
     for number in Turns(os.environ.get("TURNS", "")):
         for row in rows:

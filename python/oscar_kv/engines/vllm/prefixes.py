@@ -93,6 +93,13 @@ class Prefixes:
     ) -> Any:
         """None: vLLM tries again in the next step."""
         name, hit = request.request_id, num_new_computed_tokens > 0
+        begins = request.num_computed_tokens == 0
+        if not hit and not begins:  # most calls: every request of every step
+            counts = [held.num_cached_block.get(name, 0) for held in self.groups.values()]
+            made = original(request, num_new_tokens, 0, new_computed_blocks, *given, **named)
+            for held, count in zip(self.groups.values(), counts):
+                self._wrote(held, name, count)
+            return made
         found = {i: new_computed_blocks.blocks[i] if hit else [] for i in self.groups}
         if any(block.block_id in self.written for blocks in found.values() for block in blocks):
             return None
@@ -100,20 +107,23 @@ class Prefixes:
             waited = self.waited[name] = self.waited.get(name, 0) + 1
             request.skip_reading_prefix_cache = request.skip_reading_prefix_cache or waited > PATIENCE
             return None
-        begins = request.num_computed_tokens == 0
         before = {i: max(held.num_cached_block.get(name, 0), len(found[i])) for i, held in self.groups.items()}
         made = original(request, num_new_tokens, num_new_computed_tokens, new_computed_blocks, *given, **named)
         if made is None:
             return None
         for i, held in self.groups.items():
-            cached = held.req_to_blocks[name][before[i] : held.num_cached_block.get(name, 0)]
-            self.written.update(block.block_id for block in cached)
+            self._wrote(held, name, before[i])
         if begins:
             self.waited.pop(name, None)
         if begins and not hit:
             firsts = [block.block_id for held in self.groups.values() for block in held.req_to_blocks[name][:1]]
             self.sinks.begin(firsts, num_new_tokens >= self.sink)
         return made
+
+    def _wrote(self, held: Any, name: str, count: int) -> None:
+        """This step writes and offers the request's blocks from number `count` on."""
+        if (cached := held.num_cached_block.get(name, 0)) > count:
+            self.written.update(block.block_id for block in held.req_to_blocks[name][count:cached])
 
     def find_longest_cache_hit(self, original: Callable[..., Any], block_hashes: Any, max_cache_hit_length: int) -> Any:
         """max_cache_hit_length: vLLM's, which is one less than the request has tokens."""
