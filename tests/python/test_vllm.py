@@ -1,7 +1,6 @@
 """The vLLM adapter against vLLM's own Python on the CPU: registration, page sizes, grouping, allocation and views of the cache,
 the metadata builder, and the backend's forward under the simulated block manager. Nothing here serves a model."""
 import dataclasses
-import logging
 import importlib.metadata
 import os
 import pickle
@@ -288,14 +287,6 @@ def test_overrides_of_layers_get_a_warning(fit):
     made.model_config.hf_text_config = ModelConfig(model=str(SAMPLES / "tiny-qwen3"), hf_overrides={"rms_norm_eps": 0.5, "hidden_act": "gelu"}).hf_text_config
     with pytest.warns(UserWarning, match="runs with hidden_act 'gelu' for 'silu', rms_norm_eps 0.5 for 1e-06 in the checkpoint.*leave --hf-overrides out"):
         vllm_serving.Serving(made)
-
-
-@pytest.mark.parametrize("method,told", [("ngram", False), ("eagle3", True), ("mtp", True)])
-def test_heads_that_no_gpu_has_run_get_a_warning(serve, monkeypatch, method, told):
-    said = []
-    monkeypatch.setattr(logging.getLogger("vllm.oscar_kv"), "warning", lambda text, *given: said.append(text % given))
-    vllm_serving.Serving(serve(two_sizes(), speculative_config=speculation(method=method)))
-    assert [text for text in said if f"no GPU has run {method} heads" in text] == said and bool(said) == told
 
 
 def test_longrope_of_another_length_is_refused(serve):

@@ -25,8 +25,8 @@ from . import metrics
 from .limits import IN_BF16, LAYERS, MODEL
 from .pages import Places, nominal_cell
 
-HEADS = ("eagle", "eagle3", "mtp")  # methods of speculation by heads of the model; vLLM names all MTP heads mtp
-SPECULATION = ("ngram", "ngram_gpu", "draft_model", *HEADS)  # served
+# Methods of speculation that are served; vLLM names all MTP heads mtp.
+SPECULATION = ("ngram", "ngram_gpu", "draft_model", "eagle", "eagle3", "mtp")
 DIVIDES = ("decode_context_parallel_size", "prefill_context_parallel_size", "pipeline_parallel_size")  # options of vLLM
 BUNDLE_OPTION, CHECKPOINT_OPTION = "oscar_bundle", "oscar_checkpoint"  # of --additional-config
 
@@ -202,11 +202,6 @@ class Serving(EngineServing):
     def __init__(self, config: Any, rank: int = 0, ranks: int = 1) -> None:
         for sentence in refusals(config):
             raise InputError(sentence)
-        if getattr(config.speculative_config, "method", None) in HEADS:
-            logging.getLogger("vllm.oscar_kv").warning(
-                "oscar-kv: no GPU has run %s heads beside the 2-bit cache; compare answers with and without them first",
-                config.speculative_config.method,
-            )
         model = config.model_config
         with plain_torch():
             bundle = load_bundle(bundle_path(config))

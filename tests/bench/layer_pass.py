@@ -1,0 +1,98 @@
+"""layer_pass.py [ROWS ...]: what an engine's pass costs in a layer on this GPU, without an engine: microseconds, as a mean over 12 layers that were
+recorded as one CUDA graph (the least of six times). Keys, values and queries are random, each sequence has its own pages and windows, and the layers
+have the widths that oscar-fit chose (served_rows.py), without their mean before RoPE.
+
+ROWS: SEQUENCESxTOKENS for a decode step, or TOKENS for the rows of a prompt that enter the cache (60x460 60x760 60x2300 16x700 128 512 2048 8192).
+Environment: GEOMETRY=1.5b (Qwen2.5-Coder-1.5B's in place of Qwen3-8B's)."""
+import json
+import pathlib
+import sys
+
+import torch
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(__file__).resolve().parents[1] / "python")]
+import served_rows  # noqa: E402
+from oscar_kv.cache.layer_code import LayerCode  # noqa: E402
+from oscar_kv.cache.layer_pass import LayerPass  # noqa: E402
+from oscar_kv.cache.paged_kv import PagedKV, PageTable  # noqa: E402
+from oscar_kv.cache.shared import Shared  # noqa: E402
+from oscar_kv.cache.transform import Phases  # noqa: E402
+
+LAYERS, MOST, PAGES = 12, 8192, 128
+HEADS, D = served_rows.KV_HEADS, served_rows.HEAD_DIM
+GROUP = served_rows.CONFIG["num_attention_heads"] // HEADS
+
+
+def random_rows(count, heads):
+    return torch.randn(count, heads, D, device="cuda").bfloat16()
+
+
+class Layer:
+    """One layer with `tokens` of a sequence in its cache."""
+
+    def __init__(self, code, tokens):
+        self.code, self.kv = code, PagedKV(code, PageTable(1))
+        code.transform.reserve(MOST + 64, "cuda")
+        self.kv.append(random_rows(tokens, HEADS), random_rows(tokens, HEADS), [tokens])
+
+    def call(self, pool, windows, rows, window_pages, tables):
+        space = self.code.shared.space(torch.device("cuda"), self.code.layer, True, GROUP, rows, MOST, window_pages)
+        query = random_rows(rows, HEADS * GROUP)
+        run = LayerPass(self.code, pool, windows, self.kv.bad, space, D ** -0.5)
+        return run, (torch.empty_like(query), query, random_rows(rows, HEADS), random_rows(rows, HEADS), tables)
+
+    def step(self, sequences, tokens):
+        """A decode step of sequences with copies of what this one holds."""
+        held, number = self.kv.held(), torch.arange(sequences, device="cuda", dtype=torch.int32)[:, None]
+        pool, windows = (x.repeat(sequences, *[1] * (x.dim() - 1)) for x in (held.pool, held.windows))
+        table = held.table.cuda() + number * len(held.pool)
+        table = torch.nn.functional.pad(table, (0, max(0, PAGES - table.shape[1]))).contiguous()  # graphs have tables for the longest
+        window_table = (held.window_table + number * len(held.windows)).contiguous()
+        lengths = torch.full((sequences,), tokens, device="cuda", dtype=torch.int32)
+        return self.call(pool, windows, sequences, window_table.shape[1], (table, window_table, lengths, None))
+
+    def prompt(self, tokens):
+        """The rows of a prompt, 64 at a time (NewRun of kernels/chunks/new_rows.h)."""
+        held = self.kv.held()
+        runs = [(64 * i, 64, -1 if i == 0 else (i - 1) % len(held.pool), 0, 64 * i, i % len(held.windows)) for i in range(tokens // 64)]
+        runs = torch.tensor(runs, dtype=torch.int32, device="cuda")
+        return self.call(held.pool, held.windows, tokens, held.window_table.shape[1], (None, None, None, runs))
+
+
+def microseconds(calls, replays=20):
+    """Of a layer, the least of six times."""
+    side, graph, found = torch.cuda.Stream(), torch.cuda.CUDAGraph(), []
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        for run, given in calls:
+            run(*given)
+        side.synchronize()
+        with torch.cuda.graph(graph, stream=side):
+            for run, given in calls:
+                run(*given)
+    torch.cuda.synchronize()
+    for _ in range(6):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(replays):
+            graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        found.append(begin.elapsed_time(end))
+    return round(1e3 * min(found) / replays / len(calls), 2)
+
+
+@torch.no_grad()
+def main():
+    served_rows.LAYERS, shared = LAYERS, Shared()
+    bundle, phases = served_rows.bundle_of("mixed"), Phases(1e6 ** -(torch.arange(D // 2) / (D // 2)))
+    codes = [LayerCode(bundle, layer, phases, "cuda", shared) for layer in bundle.layers]
+    for rows in sys.argv[1:] or "60x460 60x760 60x2300 16x700 128 512 2048 8192".split():
+        sequences, _, tokens = rows.rpartition("x")
+        layers = [Layer(code, int(tokens)) for code in codes]
+        calls = [layer.step(int(sequences), int(tokens)) if sequences else layer.prompt(int(tokens)) for layer in layers]
+        print(json.dumps(dict(model=served_rows.NAME, rows=rows, us_a_layer=microseconds(calls), gpu=torch.cuda.get_device_name())), flush=True)
+
+
+if __name__ == "__main__":
+    main()
