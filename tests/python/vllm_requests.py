@@ -26,7 +26,8 @@ def compare(name, found, expected, limit, parting=None):
     """Answers: (tokens, log-probabilities) and perhaps {token: log-probability} of the most likely ones at each place. Compared until the
     texts part. Greedy texts may part where two tokens are level: the log-probabilities are at most `parting` apart there, and so are, if
     the most likely tokens are known, the two tokens. Where they are not known, the first token must be the same."""
-    parting = max(0.2, 2 * limit) if parting is None else parting
+    # tiny-qwen3 in BF16 differs from itself in FP32 by up to .24 in the distance of two tokens, after 2,100 random ones.
+    parting = max(0.35, 2 * limit) if parting is None else parting
     for i, (one, other) in enumerate(zip(found, expected, strict=True)):
         (tokens, values), (others, theirs) = one[:2], other[:2]
         same = next((k for k, (a, b) in enumerate(zip(tokens, others)) if a != b), min(len(tokens), len(others)))
