@@ -1,5 +1,5 @@
 """layer_pass.py [ROWS ...]: what an engine's pass costs in a layer on this GPU, without an engine: microseconds, as a mean over 12 layers that were
-recorded as one CUDA graph (the least of six times). Keys, values and queries are random, each sequence has its own pages and windows, and the layers
+recorded as one CUDA graph (the least of eight times). Keys, values and queries are random, each sequence has its own pages and windows, and the layers
 have the widths that oscar-fit chose (served_rows.py), without their mean before RoPE.
 
 ROWS: SEQUENCESxTOKENS for a decode step, or TOKENS for the rows of a prompt that enter the cache (60x460 60x760 60x2300 16x700 128 512 2048 8192).
@@ -11,6 +11,7 @@ import sys
 import torch
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(__file__).resolve().parents[1] / "python")]
+import graph_time  # noqa: E402
 import served_rows  # noqa: E402
 from oscar_kv.cache.layer_code import LayerCode  # noqa: E402
 from oscar_kv.cache.layer_pass import LayerPass  # noqa: E402
@@ -59,27 +60,11 @@ class Layer:
         return self.call(held.pool, held.windows, tokens, held.window_table.shape[1], (None, None, None, runs))
 
 
-def microseconds(calls, replays=20):
-    """Of a layer, the least of six times."""
-    side, graph, found = torch.cuda.Stream(), torch.cuda.CUDAGraph(), []
-    torch.cuda.synchronize()
-    with torch.cuda.stream(side):
+def microseconds(calls):
+    def pass_of_all():
         for run, given in calls:
             run(*given)
-        side.synchronize()
-        with torch.cuda.graph(graph, stream=side):
-            for run, given in calls:
-                run(*given)
-    torch.cuda.synchronize()
-    for _ in range(6):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        for _ in range(replays):
-            graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        found.append(begin.elapsed_time(end))
-    return round(1e3 * min(found) / replays / len(calls), 2)
+    return graph_time.microseconds(graph_time.recorded(pass_of_all), len(calls), 20)
 
 
 @torch.no_grad()

@@ -25,6 +25,9 @@ from oscar_kv.engines import self_check
 from oscar_kv.engines.check_rows import CheckRows, turned
 from oscar_kv.engines.rope import phases_of
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import graph_time  # noqa: E402
+
 BATCHES, LENGTHS, SLOTS, ROUNDS, LIMIT = (1, 2, 5, 8, 15, 16, 22, 23, 44, 67, 133), (330, 700, 7000, 32000), 133, 1000, 0.1
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 QUICK = bool(os.environ.get("QUICK"))
@@ -76,39 +79,19 @@ class Steps:
         return torch.stack([self_check._error(given[0], expected) for _, given, expected in self.calls])
 
 
-def microseconds(graph, layers, replays=50):
-    """Of a layer, the least of eight times."""
-    found = []
-    for _ in range(8):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        for _ in range(replays):
-            graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        found.append(begin.elapsed_time(end))
-    return round(1e3 * min(found) / replays / layers, 2)
-
-
 def replayed(caches, rows, tokens, size, rounds):
     """The largest error of `rounds` replays in each of two orders, looked at 20 times, and the time of a layer."""
     steps, found = Steps(caches, rows, tokens, size), []
     shuffled = list(range(len(caches)))
     random.Random(size).shuffle(shuffled)
     for order in (range(len(caches)), shuffled):
-        side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-        torch.cuda.synchronize()
-        with torch.cuda.stream(side):
-            steps.run(order)
-            side.synchronize()
-            with torch.cuda.graph(graph, stream=side):
-                steps.run(order)
+        graph = graph_time.recorded(lambda order=order: steps.run(order))
         for turn in range(rounds):
             graph.replay()
             if turn % max(1, rounds // 20) == 0:
                 found.append(steps.errors().amax())
         found.append(steps.errors().amax())
-    return {"error": round(float(torch.stack(found).amax()), 5), "us_a_layer": microseconds(graph, len(caches))}
+    return {"error": round(float(torch.stack(found).amax()), 5), "us_a_layer": graph_time.microseconds(graph, len(caches), 50)}
 
 
 @torch.no_grad()
