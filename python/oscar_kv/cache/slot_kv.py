@@ -44,6 +44,8 @@ class SlotTable:
         self._window_table = self._pages[slots:].repeat(slots, 1)
         self._lengths = torch.zeros(slots, dtype=torch.int32, device=device)
         self._table: torch.Tensor | None = None
+        self._named: list[int] = []  # slots of the last pass without chunks, and on the device
+        self._sent = self._windows_of = self._lengths  # the second: those that _window_table is for
         self._columns = 0  # of the engine's block tables, known from the first batch
 
     @property
@@ -93,7 +95,9 @@ class SlotTable:
         ends = [0, *itertools.accumulate(counts)]
         firsts, last = ends[:count], None if uniform else [max(0, end - 1) for end in ends[1:]]
         on_device, known, places = self._slots_of(slots, counts, last)
-        torch.index_select(self._pages, 0, on_device, out=self._window_table[:count])
+        if on_device is not self._windows_of:
+            torch.index_select(self._pages, 0, on_device, out=self._window_table[:count])
+            self._windows_of = on_device
         held = (slot_mapping[each - 1 : count * each : each] if places is None else slot_mapping[places]) >= 0
         if isinstance(slots, torch.Tensor) or not all(known):
             held &= on_device < self.slots
@@ -144,7 +148,9 @@ class SlotTable:
             named += [self.slots] * (len(counts) - len(named))
             known = [n < self.slots for n in named]
         if last is None:
-            return sent([named], device)[0], known, None
+            if named != self._named:
+                self._named, self._sent = named, sent([named], device)[0]
+            return self._sent, known, None
         on_device, places = sent([named, last], device)
         return on_device, known, places
 
