@@ -48,6 +48,21 @@ inline cudaLaunchAttribute early_start() {
   return attribute;
 }
 
+// As launch_with_memory(), but the caller has allowed the memory. early: with an early start.
+template <auto kernel, class... Arguments>
+cudaError_t launch_perhaps_early(bool early, int bytes, const dim3& grid, int threads, cudaStream_t stream,
+                                 const Arguments&... arguments) {
+  cudaLaunchAttribute attribute = early_start();
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = static_cast<std::size_t>(bytes);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = early ? 1 : 0;
+  return cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
 // As launch_kernel(), with an early start where the device has it.
 template <auto kernel, class... Arguments>
 cudaError_t launch_early(const dim3& grid, int threads, cudaStream_t stream, const Arguments&... arguments) {
@@ -55,14 +70,7 @@ cudaError_t launch_early(const dim3& grid, int threads, cudaStream_t stream, con
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
   if (error != cudaSuccess) return error;
-  cudaLaunchAttribute attribute = early_start();
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = major >= 9 ? 1 : 0;
-  return cudaLaunchKernelEx(&config, kernel, arguments...);
+  return launch_perhaps_early<kernel>(major >= 9, 0, grid, threads, stream, arguments...);
 }
 
 #ifdef __CUDACC__

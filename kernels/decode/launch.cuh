@@ -84,21 +84,12 @@ ClusterSplit cluster_split(const DecodeLaunch& a, int multiprocessors, Resident&
   return {};
 }
 
-// Launches a kernel other than the cluster kernel. early: early_start().
+// Launches a kernel other than the cluster kernel.
 template <auto kernel>
 cudaError_t launch_planned(const DecodeLaunch& a, const dim3& grid, int threads, const MemoryPlan& plan, bool early,
                            cudaStream_t stream) {
   const cudaError_t error = allow_shared_memory<kernel>(plan.bytes);
-  if (error != cudaSuccess) return error;
-  cudaLaunchAttribute attribute = early_start();
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = static_cast<std::size_t>(plan.bytes);
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = early ? 1 : 0;
-  return cudaLaunchKernelEx(&config, kernel, a);
+  return error != cudaSuccess ? error : launch_perhaps_early<kernel>(early, plan.bytes, grid, threads, stream, a);
 }
 
 // Launches the cluster kernel if every item can have resident clusters; `launched` tells whether it did.

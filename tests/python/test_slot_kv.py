@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from block_engine import SCALE, Engine, PrefixEngine, Request, families, requests  # noqa: E402
 from conftest import GOLDEN  # noqa: E402
-from oscar_kv.cache import chunk_pass  # noqa: E402
+from oscar_kv.cache import chunk_pass, slot_kv  # noqa: E402
 from oscar_kv.ops import load, operators  # noqa: E402
 from oscar_kv.format.bundle import load_bundle  # noqa: E402
 from oscar_kv.files.errors import InputError  # noqa: E402
@@ -126,6 +126,27 @@ def test_a_number_that_is_not_finite_is_noted_once(step):
             noted.append((request.done, engine.kv.bad[0].item() == operators.NO_FAULT, engine.kv.bad[1].item() % 2))
             engine.kv.bad.fill_(operators.NO_FAULT)
     assert noted == [(63 if step else 60, True, 1)]
+
+
+def test_steps_of_the_same_requests_send_their_slots_once(monkeypatch):
+    """Other slots, as many or fewer, and a pass with a chunk between two steps have the right windows."""
+    table, blocks, calls, send = SlotTable(4, 3, "cpu"), torch.arange(12, dtype=torch.int32).view(4, 3), [], slot_kv.sent
+    monkeypatch.setattr(slot_kv, "sent", lambda *given: (calls.append(1), send(*given))[1])
+
+    def windows(slots, counts, expected_calls):
+        calls.clear()
+        n = len(slots)
+        made = table.rows(slots, [60] * n, counts, torch.full((n,), 70, dtype=torch.int32), blocks[:n], torch.arange(sum(counts)))
+        assert made.window_table.tolist() == [[3 * s, 3 * s + 1, 3 * s + 2] for s in slots] and len(calls) == expected_calls
+        assert made.lengths.tolist() == [70] * n
+
+    windows([2, 0, 3], [1, 1, 1], 1)
+    windows([2, 0, 3], [1, 1, 1], 0)
+    windows([2, 0], [1, 1], 1)
+    windows([0, 2, 3], [1, 1, 1], 1)
+    windows([0, 2, 1], [1, 1, 9], 1)
+    windows([0, 2, 3], [1, 1, 1], 0)
+    windows([0, 2, 3], [1, 1, 1], 0)
 
 
 def test_the_last_layer_codes_for_all():
