@@ -36,6 +36,23 @@ def test_exact_test_of_pairs():
     assert grade.mcnemar(0, 0) == 1 and grade.mcnemar(3, 3) == 1 and grade.mcnemar(0, 6) == 2 / 64 and grade.mcnemar(5, 1) == pytest.approx(14 / 64)
 
 
+def test_a_tokenizer_from_gguf_merges(tmp_path):
+    """As transformers reads it: the first token of texts, merges, a run of spaces, bytes of what has no token."""
+    transformers = pytest.importorskip("transformers")
+    sys.path.insert(0, str(BENCH.parent))
+    import real_model_files
+    tokens = ["<pad>", "<eos>", "<bos>", "<unk>", "  ", *(f"<0x{n:02X}>" for n in range(256)), "a", "b", "\u2581", "ab", "\u2581ab", "abab"]
+    types_ = [3] * 4 + [4] + [6] * 256 + [1] * 6
+    fields = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": types_}
+    reader = types.SimpleNamespace(fields={name: types.SimpleNamespace(contents=lambda found=found: found) for name, found in fields.items()})
+    for name, content in zip(("tokenizer.json", "tokenizer_config.json"), real_model_files.tokenizer_of(reader)):
+        (tmp_path / name).write_text(json.dumps(content))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert tokenizer("ab abab a\n").input_ids == [2, *(tokens.index(t) for t in ("ab", "\u2581ab", "ab", "\u2581", "a", "<0x0A>"))]  # by rank
+    assert tokenizer.convert_ids_to_tokens(tokenizer("a  b<eos>").input_ids) == ["<bos>", "a", "\u2581\u2581", "b", "<eos>"]
+    assert tokenizer.decode(tokenizer("ab  ab\u00e9").input_ids, skip_special_tokens=True) == "ab  ab\u00e9"
+
+
 def test_texts_are_decoded_token_by_token(tmp_path):
     pytest.importorskip("vllm", reason="vllm is not installed (scripts/requirements-vllm.txt)")
     np = pytest.importorskip("numpy")
