@@ -47,6 +47,15 @@ def model_folder():
     return folder
 
 
+def head_folder():
+    """The configuration of an EAGLE-3 head for the model."""
+    folder = pathlib.Path(tempfile.mkdtemp())
+    changed = dict(architectures=["LlamaForCausalLMEagle3"], model_type="llama", num_hidden_layers=1, draft_vocab_size=CONFIG["vocab_size"],
+                   eagle_aux_hidden_state_layer_ids=[2, LAYERS // 2, LAYERS - 3])
+    (folder / "config.json").write_text(json.dumps(CONFIG | changed))
+    return folder
+
+
 def bundle_of(cache):
     sys.path.insert(0, str(TESTS))
     from random_bundles import random_bundle

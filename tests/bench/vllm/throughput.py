@@ -8,7 +8,8 @@ JOB: INPUT:OUTPUT:REQUESTS or INPUT:OUTPUT:fill (../served_rows.py).
 Environment: BATCHED (tokens of a step, default 8192, vLLM's own for this GPU), SLOTS (requests at a time, default the most asked for),
 MOST (of fill, default 256), LAYERS (default 36), EAGER_COMPILE=1 (no torch.compile, graphs of decode steps only, for machines whose torch is not vLLM's),
 PREFIX=1 (prefix caching on), SPEC=k (prompts repeat a phrase of 512 tokens, and k tokens of n-grams are proposed in every step; 0: none
-are), PROFILE=prompts or decode (a table of kernels at the end; decode: the first job with 2 and 66 tokens).
+are), HEAD=n (with SPEC: an EAGLE-3 head with made-up weights proposes in place of n-grams, and vLLM takes n tokens of a step, drawn at random),
+PROFILE=prompts or decode (a table of kernels at the end; decode: the first job with 2 and 66 tokens).
 
 BATCHED at least as long as a prompt keeps prompts whole; at 8192 longer ones come in chunks, and prompts that share a step with single
 tokens are cut as well: the second is what a server does all day."""
@@ -24,7 +25,7 @@ os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import torch  # noqa: E402
-from served_rows import WIDTHS, bundle_of, jobs_of, model_folder, most_requests, prompts_of, requests_of, row, times_prompts  # noqa: E402
+from served_rows import WIDTHS, bundle_of, head_folder, jobs_of, model_folder, most_requests, prompts_of, requests_of, row, times_prompts  # noqa: E402
 
 
 def keep_flash_attention_3():
@@ -62,8 +63,11 @@ def engine_of(cache, jobs):
                    enable_prefix_caching=bool(os.environ.get("PREFIX")), max_num_seqs=int(os.environ.get("SLOTS", 0)) or most_requests(jobs),
                    max_num_batched_tokens=int(os.environ.get("BATCHED", 8192)))
     if int(os.environ.get("SPEC") or 0):
-        options.update(disable_log_stats=False, speculative_config=dict(method="ngram", num_speculative_tokens=int(os.environ["SPEC"]),
-                                                                        prompt_lookup_min=2, prompt_lookup_max=4))
+        made = dict(method="ngram", prompt_lookup_min=2, prompt_lookup_max=4)
+        if os.environ.get("HEAD"):
+            made = dict(method="eagle3", model=str(head_folder()), rejection_sample_method="synthetic",
+                        synthetic_acceptance_length=float(os.environ["HEAD"]))
+        options.update(disable_log_stats=False, speculative_config=made | dict(num_speculative_tokens=int(os.environ["SPEC"])))
     if os.environ.get("EAGER_COMPILE"):
         options["compilation_config"] = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
     if cache in WIDTHS:
