@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ...cache.prefix_table import computed_tokens, kept_sinks
+from ...format.page_layout import PAGE_TOKENS
 from ...format.windows import sink_pages
 from .gauges import facts, ours
 from .serving import proposed_tokens
@@ -92,14 +93,12 @@ class Prefixes:
         **named: Any,
     ) -> Any:
         """None: vLLM tries again in the next step."""
+        has = request.num_computed_tokens
+        if has > 0 == num_new_computed_tokens and has % PAGE_TOKENS + num_new_tokens < PAGE_TOKENS:
+            # most calls, one for every request of every step: no block is complete after it that was not before
+            return original(request, num_new_tokens, num_new_computed_tokens, new_computed_blocks, *given, **named)
         name, hit = request.request_id, num_new_computed_tokens > 0
-        begins = request.num_computed_tokens == 0
-        if not hit and not begins:  # most calls: every request of every step
-            counts = [held.num_cached_block.get(name, 0) for held in self.groups.values()]
-            made = original(request, num_new_tokens, 0, new_computed_blocks, *given, **named)
-            for held, count in zip(self.groups.values(), counts):
-                self._wrote(held, name, count)
-            return made
+        begins = has == 0
         found = {i: new_computed_blocks.blocks[i] if hit else [] for i in self.groups}
         if any(block.block_id in self.written for blocks in found.values() for block in blocks):
             return None
@@ -112,18 +111,14 @@ class Prefixes:
         if made is None:
             return None
         for i, held in self.groups.items():
-            self._wrote(held, name, before[i])
+            cached = held.req_to_blocks[name][before[i] : held.num_cached_block.get(name, 0)]
+            self.written.update(block.block_id for block in cached)
         if begins:
             self.waited.pop(name, None)
         if begins and not hit:
             firsts = [block.block_id for held in self.groups.values() for block in held.req_to_blocks[name][:1]]
             self.sinks.begin(firsts, num_new_tokens >= self.sink)
         return made
-
-    def _wrote(self, held: Any, name: str, count: int) -> None:
-        """This step writes and offers the request's blocks from number `count` on."""
-        if (cached := held.num_cached_block.get(name, 0)) > count:
-            self.written.update(block.block_id for block in held.req_to_blocks[name][count:cached])
 
     def find_longest_cache_hit(self, original: Callable[..., Any], block_hashes: Any, max_cache_hit_length: int) -> Any:
         """max_cache_hit_length: vLLM's, which is one less than the request has tokens."""
