@@ -3,14 +3,16 @@ recorded as one CUDA graph (the least of eight times). Keys, values and queries 
 have the widths that oscar-fit chose (served_rows.py), without their mean before RoPE.
 
 ROWS: SEQUENCESxTOKENS for a decode step, or TOKENS for the rows of a prompt that enter the cache (60x460 60x760 60x2300 16x700 128 512 2048 8192).
-Environment: GEOMETRY=1.5b (Qwen2.5-Coder-1.5B's in place of Qwen3-8B's)."""
+Environment: GEOMETRY=1.5b (Qwen2.5-Coder-1.5B's in place of Qwen3-8B's), PROFILE=1 (kernels of a layer by their time)."""
 import json
+import os
 import pathlib
 import sys
 
 import torch
 
-sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(__file__).resolve().parents[1] / "python")]
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE / "vllm"), str(HERE.parent / "python")]
 import graph_time  # noqa: E402
 import served_rows  # noqa: E402
 from oscar_kv.cache.layer_code import LayerCode  # noqa: E402
@@ -18,6 +20,7 @@ from oscar_kv.cache.layer_pass import LayerPass  # noqa: E402
 from oscar_kv.cache.paged_kv import PagedKV, PageTable  # noqa: E402
 from oscar_kv.cache.shared import Shared  # noqa: E402
 from oscar_kv.cache.transform import Phases  # noqa: E402
+from traffic import profiled  # noqa: E402
 
 LAYERS, MOST, PAGES = 12, 8192, 128
 HEADS, D = served_rows.KV_HEADS, served_rows.HEAD_DIM
@@ -60,13 +63,6 @@ class Layer:
         return self.call(held.pool, held.windows, tokens, held.window_table.shape[1], (None, None, None, runs))
 
 
-def microseconds(calls):
-    def pass_of_all():
-        for run, given in calls:
-            run(*given)
-    return graph_time.microseconds(graph_time.recorded(pass_of_all), len(calls), 20)
-
-
 @torch.no_grad()
 def main():
     served_rows.LAYERS, shared = LAYERS, Shared()
@@ -76,7 +72,11 @@ def main():
         sequences, _, tokens = rows.rpartition("x")
         layers = [Layer(code, int(tokens)) for code in codes]
         calls = [layer.step(int(sequences), int(tokens)) if sequences else layer.prompt(int(tokens)) for layer in layers]
-        print(json.dumps(dict(model=served_rows.NAME, rows=rows, us_a_layer=microseconds(calls), gpu=torch.cuda.get_device_name())), flush=True)
+        graph = graph_time.recorded(lambda calls=calls: [run(*given) for run, given in calls])
+        found = graph_time.microseconds(graph, len(calls), 20)
+        print(json.dumps(dict(model=served_rows.NAME, rows=rows, us_a_layer=found, gpu=torch.cuda.get_device_name())), flush=True)
+        if os.environ.get("PROFILE"):
+            profiled(lambda graph=graph: [graph.replay() for _ in range(4)], 4 * len(calls))
 
 
 if __name__ == "__main__":
