@@ -10,9 +10,9 @@
 namespace oscar::kernels {
 namespace {
 
-template <int D, int kThreads>
+template <int D>
 struct Shared {
-  using Product = TileProduct<D, kThreads>;
+  using Product = TileProduct<D>;
   union {
     __nv_bfloat16 terms[2][kPageTokens * Product::kRow];
     float sum[kPageTokens * Product::kSumRow];
@@ -22,20 +22,20 @@ struct Shared {
 
 // Returns whether the low terms are all zero and were not written.
 template <int D, int kThreads>
-__device__ bool load_rows(const NewRowsParams& p, const NewRun& run, int head, Shared<D, kThreads>& s) {
+__device__ bool load_rows(const NewRowsParams& p, const NewRun& run, int head, Shared<D>& s) {
   const bool exact = p.side.rows_bfloat16 && p.side.mean == nullptr;
   if (exact && p.vectors) {
     constexpr int kVectors = D / 8;
-    for (int e = threadIdx.x; e < run.count * kVectors; e += Shared<D, kThreads>::Product::kThreads) {
+    for (int e = threadIdx.x; e < run.count * kVectors; e += kThreads) {
       const int r = e / kVectors, i = e % kVectors * 8;
       const std::int64_t index = (static_cast<std::int64_t>(run.first_row) + r) * p.row_stride + head * D + i;
-      *reinterpret_cast<uint4*>(s.terms[0] + r * Shared<D, kThreads>::Product::kRow + i) =
+      *reinterpret_cast<uint4*>(s.terms[0] + r * Shared<D>::Product::kRow + i) =
           *reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(p.side.rows) + index);
     }
     return true;
   }
-  for (int e = threadIdx.x; e < run.count * D; e += Shared<D, kThreads>::Product::kThreads) {
-    const int r = e / D, i = e % D, at = r * Shared<D, kThreads>::Product::kRow + i;
+  for (int e = threadIdx.x; e < run.count * D; e += kThreads) {
+    const int r = e / D, i = e % D, at = r * Shared<D>::Product::kRow + i;
     const std::int64_t index = (static_cast<std::int64_t>(run.first_row) + r) * p.row_stride + head * D + i;
     if (exact) {
       s.terms[0][at] = static_cast<const __nv_bfloat16*>(p.side.rows)[index];
@@ -53,12 +53,12 @@ __device__ bool load_rows(const NewRowsParams& p, const NewRun& run, int head, S
 
 // Rounds the rows, and writes them to their window page if there is one.
 template <int D, int kThreads>
-__device__ void round_rows(const NewRowsParams& p, const NewRun& run, int head, Shared<D, kThreads>& s) {
+__device__ void round_rows(const NewRowsParams& p, const NewRun& run, int head, Shared<D>& s) {
   std::uint8_t* page =
       p.windows + (static_cast<std::int64_t>(run.window_page) * p.side.kv_heads + head) * window_page_bytes(D);
-  for (int e = threadIdx.x; e < run.count * D; e += Shared<D, kThreads>::Product::kThreads) {
+  for (int e = threadIdx.x; e < run.count * D; e += kThreads) {
     const int r = e / D, i = e % D;
-    float& x = s.sum[r * Shared<D, kThreads>::Product::kSumRow + i];
+    float& x = s.sum[r * Shared<D>::Product::kSumRow + i];
     const __nv_bfloat16 rounded = __float2bfloat16_rn(x);
     x = __bfloat162float(rounded);
     if (run.window_page < 0) continue;
@@ -68,7 +68,7 @@ __device__ void round_rows(const NewRowsParams& p, const NewRun& run, int head, 
 }
 
 template <int D, int kThreads>
-__device__ __forceinline__ void write_run(const NewRowsParams& p, Shared<D, kThreads>& s) {
+__device__ __forceinline__ void write_run(const NewRowsParams& p, Shared<D>& s) {
   using Product = TileProduct<D, kThreads>;
   const NewRun run = p.runs[blockIdx.x];
   const int head = blockIdx.y, warp = static_cast<int>(threadIdx.x) / 32;
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kThreads, kThreads > 256 ? 1
                                                            : 3)
     new_rows_kernel(const __grid_constant__ NewRowsParams key, const __grid_constant__ NewRowsParams value) {
   extern __shared__ __align__(128) std::uint8_t memory[];
-  Shared<D, kThreads>& s = *reinterpret_cast<Shared<D, kThreads>*>(memory);
+  Shared<D>& s = *reinterpret_cast<Shared<D>*>(memory);
   if (blockIdx.z == 0) {
     write_run<D, kThreads>(key, s);
   } else {
@@ -108,11 +108,12 @@ __global__ void __launch_bounds__(kThreads, kThreads > 256 ? 1
 
 template <int D, int kThreads>
 cudaError_t launch(const NewRowsParams& key, const NewRowsParams& value, cudaStream_t stream) {
-  return launch_with<new_rows_kernel<D, kThreads>, Shared<D, kThreads>>(grid_of(key.run_count, key.side.kv_heads, 2),
-                                                                        kThreads, stream, key, value);
+  return launch_with<new_rows_kernel<D, kThreads>, Shared<D>>(grid_of(key.run_count, key.side.kv_heads, 2), kThreads,
+                                                              stream, key, value);
 }
 
-// A block lasts as long as its warps take for their tokens, one after the other. So few blocks have more warps.
+// A block lasts as long as its warps take for their tokens, one after the other. So few blocks, two on each
+// multiprocessor of an H200, have more warps.
 constexpr int kFewBlocks = 264;
 
 }  // namespace

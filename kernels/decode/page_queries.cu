@@ -13,7 +13,7 @@
 namespace oscar::kernels {
 namespace {
 
-constexpr int kWarps = 4, kThreads = 32 * kWarps, kBlocksPerSm = 2;
+constexpr int kWarps = 4, kThreads = 32 * kWarps, kBlocksPerSm = 2;  // with three, registers are spilled
 
 // cos and sin of a position for a lane's pairs: 16 s + 4 t + {0, 1, 2, 3}.
 template <int D>
@@ -106,7 +106,7 @@ __device__ __forceinline__ void project_rotated(float (&y)[2][4], const float4 (
 
 // Grid: (parts of the positions, groups of eight query heads, batch).
 template <int D>
-__global__ void __launch_bounds__(kThreads, D == 256 ? 2 : kBlocksPerSm)
+__global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     page_query_kernel(const __grid_constant__ PagedDecodeParams p, std::uint8_t* queries) {
   let_next_start();
   constexpr int kSteps = D / 16;

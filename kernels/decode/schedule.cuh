@@ -33,10 +33,7 @@ struct SequencePlan {
   // Groups of 64 tokens of the windows, from multiples of 64 on: those of the sink first. Tiles of a group share a page
   // query.
   __device__ int sink_groups() const { return (sink_tiles + kTilesPerPage - 1) / kTilesPerPage; }
-  __device__ int window_groups() const {
-    const int first = ring_position / kTileTokens % kTilesPerPage;
-    return sink_groups() + (ring_tiles == 0 ? 0 : (first + ring_tiles + kTilesPerPage - 1) / kTilesPerPage);
-  }
+  __device__ int window_groups() const { return window_tiles() == 0 ? 0 : group_of(window_tiles() - 1) + 1; }
   __device__ int group_position(int group) const {
     const int sinks = sink_groups();
     return group < sinks ? group * kPageTokens : (ring_position / kPageTokens + group - sinks) * kPageTokens;

@@ -1,5 +1,5 @@
-// Few runs of many tokens that leave BF16 windows, such as those that a chunk of a prompt pushes out: one block per
-// run. Its warps take the tokens in turn, straight from the windows.
+// Runs of tokens that leave BF16 windows: one block per run. Its warps take the tokens in turn, straight from the
+// windows. newest_tokens.cu serves steps, of which every sequence has one token.
 #pragma once
 
 #include "kernels/quantize/encode_row.cuh"

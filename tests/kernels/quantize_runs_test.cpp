@@ -1,5 +1,5 @@
-// Tokens that leave BF16 windows, quantized by a warp for each run, against the same rows by a block for each run: the
-// bytes of all pages. That kernel is compared with the CPU codec in quantize_pages_test.cpp.
+// Tokens that leave BF16 windows, quantized from there, against the same rows taken out before: the bytes of all pages.
+// Rows are compared with the CPU codec in quantize_pages_test.cpp.
 #include <gtest/gtest.h>
 
 #include <climits>
@@ -133,7 +133,7 @@ class ManyRuns {
   std::vector<float> clip_, sigma_;
 };
 
-TEST(QuantizeRuns, AWarpForEachRunWritesWhatABlockWrites) {
+TEST(QuantizeRuns, WindowsWriteWhatRowsWrite) {
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) GTEST_SKIP() << "no GPU";
   const std::uint8_t widths[4] = {4, 2, 0, 1};
