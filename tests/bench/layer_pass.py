@@ -12,7 +12,8 @@ import sys
 import torch
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE / "vllm"), str(HERE.parent / "python")]
+sys.path[:0] = [str(HERE), str(HERE / "vllm")]
+os.environ.setdefault("LAYERS", "12")
 import graph_time  # noqa: E402
 import served_rows  # noqa: E402
 from oscar_kv.cache.layer_code import LayerCode  # noqa: E402
@@ -22,7 +23,7 @@ from oscar_kv.cache.shared import Shared  # noqa: E402
 from oscar_kv.cache.transform import Phases  # noqa: E402
 from traffic import profiled  # noqa: E402
 
-LAYERS, MOST, PAGES = 12, 8192, 128
+MOST, PAGES = 8192, 128
 HEADS, D = served_rows.KV_HEADS, served_rows.HEAD_DIM
 GROUP = served_rows.CONFIG["num_attention_heads"] // HEADS
 
@@ -65,8 +66,7 @@ class Layer:
 
 @torch.no_grad()
 def main():
-    served_rows.LAYERS, shared = LAYERS, Shared()
-    bundle, phases = served_rows.bundle_of("mixed"), Phases(1e6 ** -(torch.arange(D // 2) / (D // 2)))
+    shared, bundle, phases = Shared(), served_rows.bundle_of("mixed"), Phases(1e6 ** -(torch.arange(D // 2) / (D // 2)))
     codes = [LayerCode(bundle, layer, phases, "cuda", shared) for layer in bundle.layers]
     for rows in sys.argv[1:] or "60x460 60x760 60x2300 16x700 128 512 2048 8192".split():
         sequences, _, tokens = rows.rpartition("x")

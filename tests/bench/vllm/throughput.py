@@ -28,6 +28,9 @@ import torch  # noqa: E402
 from served_rows import WIDTHS, bundle_of, head_folder, jobs_of, model_folder, most_requests, prompts_of, requests_of, row, times_prompts  # noqa: E402
 
 
+EAGER = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}  # no torch.compile, graphs of decode steps only
+
+
 def keep_flash_attention_3():
     """vLLM gives TurboQuant FlashAttention 2. Its wheel has those kernels only for compute capability 8.0, and on Hopper the driver translates
     them for minutes. Version 3 works as well, and is what the other caches have. The layers in BF16 plan their work in the kernel, because
@@ -46,6 +49,11 @@ def keep_flash_attention_3():
         self.aot_schedule = False
 
     EngineArgs.create_engine_config, FlashAttentionMetadataBuilder.__init__ = create_with_3, prepare_without_plan
+
+
+def eager_compile(default=""):
+    """Whether EAGER_COMPILE asks for no torch.compile."""
+    return bool(os.environ.get("EAGER_COMPILE", default))
 
 
 def ours(cache, model):
@@ -68,8 +76,8 @@ def engine_of(cache, jobs):
             made = dict(method="eagle3", model=str(head_folder()), rejection_sample_method="synthetic",
                         synthetic_acceptance_length=float(os.environ["HEAD"]))
         options.update(disable_log_stats=False, speculative_config=made | dict(num_speculative_tokens=int(os.environ["SPEC"])))
-    if os.environ.get("EAGER_COMPILE"):
-        options["compilation_config"] = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
+    if eager_compile():
+        options["compilation_config"] = EAGER
     if cache in WIDTHS:
         options.update(ours(cache, model))
     elif cache != "bf16":

@@ -3,7 +3,7 @@ tokens and OUT/2 to OUT*3/2 answers wait at once for SLOTS places (64 256:512:25
 Prints a line of JSON a row: tokens per second, and the median time of steps with and without prompts.
 
 MODEL: a checkpoint, a folder with its config.json alone, for made-up weights, or random: the model of throughput.py, or with GEOMETRY=1.5b Qwen2.5-Coder-1.5B's. CACHE: bf16, fp8, another name
-that vLLM knows, a bundle's folder, or with random one of throughput.py. Environment: PREFIX=1 (prefix caching on), COMPILE=1 (compilation and graphs as vLLM chooses),
+that vLLM knows, a bundle's folder, or with random one of throughput.py. Environment: PREFIX=1 (prefix caching on), EAGER_COMPILE= (compilation and graphs as vLLM chooses),
 MEMORY (bytes of the KV cache), PROFILE=1 (kernels of the last row, by time), TURNS=FOLDER:N:R
 (N processes share a card: they start together and measure one after another, R rounds; hosts differ by a factor of two from minute to minute)."""
 import fcntl
@@ -28,8 +28,8 @@ from served_rows import NAME, WIDTHS, model_folder  # noqa: E402
 def engine_of(model, cache, slots, tokens):
     options = dict(model=str(model), dtype="bfloat16", max_model_len=tokens, gpu_memory_utilization=0.88, max_num_seqs=slots,
                    enable_prefix_caching=bool(os.environ.get("PREFIX")), max_num_batched_tokens=8192)
-    if not os.environ.get("COMPILE"):
-        options["compilation_config"] = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}
+    if throughput.eager_compile("1"):
+        options["compilation_config"] = throughput.EAGER
     if os.environ.get("MEMORY"):
         options.update(kv_cache_memory_bytes=int(float(os.environ["MEMORY"])), gpu_memory_utilization=0.2)
     if not (model / "model.safetensors").exists():
@@ -153,7 +153,7 @@ def main():
     rows = [tuple(map(int, row.split(":"))) for row in sys.argv[4:] or ["256:512:256"]]
     llm = engine_of(model, cache, slots, max(2 * given + 2 * made + 64 for _, given, made in rows))
     traffic = Traffic(llm, json.loads((model / "config.json").read_text())["vocab_size"])
-    about = dict(model=NAME if random_weights else model.name, engine="vllm", cache=cache, prefix_caching=bool(os.environ.get("PREFIX")), compiled=bool(os.environ.get("COMPILE")),
+    about = dict(model=NAME if random_weights else model.name, engine="vllm", cache=cache, prefix_caching=bool(os.environ.get("PREFIX")), compiled=not throughput.eager_compile("1"),
                  slots=slots, gpu=torch.cuda.get_device_name())
     for number in Turns(os.environ.get("TURNS", "")):
         for row in rows:

@@ -94,7 +94,7 @@ class Prefixes:
     ) -> Any:
         """None: vLLM tries again in the next step."""
         has = request.num_computed_tokens
-        if has > 0 == num_new_computed_tokens and has % PAGE_TOKENS + num_new_tokens < PAGE_TOKENS:
+        if has > 0 and num_new_computed_tokens == 0 and has % PAGE_TOKENS + num_new_tokens < PAGE_TOKENS:
             # most calls, one for every request of every step: no block is complete after it that was not before
             return original(request, num_new_tokens, num_new_computed_tokens, new_computed_blocks, *given, **named)
         name, hit = request.request_id, num_new_computed_tokens > 0
