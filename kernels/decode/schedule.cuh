@@ -1,9 +1,9 @@
 // Division of a launch's work. Every (sequence, KV head) is an item of units in a fixed order: first BF16 tiles (two
-// units each, since they have twice the bytes), then code pages. If there are at most as many items as blocks, every
-// item is cut into equal parts, one for each of a whole number of blocks. Then no block pays the start and the merge of
-// two items. With more items than blocks, the units of all items form one line, cut into equal ranges. A block covers
-// the end of an item, complete items and the start of another. The last block to arrive merges the parts of an item in
-// block order, so the result does not depend on timing.
+// units each, since they have twice the bytes), then code pages. If the blocks then have about equal shares, every item
+// is cut into equal parts, one for each of a whole number of blocks. Then no block pays the start and the merge of two
+// items. Otherwise the units of all items form one line, cut into equal ranges. A block covers the end of an item,
+// complete items and the start of another. The last block to arrive merges the parts of an item in block order, so the
+// result does not depend on timing.
 #pragma once
 
 #include <cstdint>
@@ -145,12 +145,17 @@ struct BlockWork {
     if (empty) return;
     split = p.batch * p.kv_heads <= blocks;
     if (split) {
-      // Finds the smallest part for which all parts fit the grid, by small steps up from the lower bound.
+      // Finds the smallest part for which all parts fit the grid, by small steps up from the lower bound. A part that is
+      // much larger than the mean would leave most blocks waiting for a few.
       part_units = max(least, (total + blocks - 1) / blocks);
+      const int most = max(4 * least, 7 * total / (5 * blocks));
 #pragma unroll 1
-      while (walk_batch(p.batch, -1, at, [&](int b) { return parts_of(units(b)); }) * p.kv_heads > blocks) {
+      while (split && walk_batch(p.batch, -1, at, [&](int b) { return parts_of(units(b)); }) * p.kv_heads > blocks) {
         part_units += (part_units + 31) / 32;
+        split = part_units <= most;
       }
+    }
+    if (split) {
       const int target = static_cast<int>(blockIdx.x);
       empty = target >= walk_batch(p.batch, target, at, [&](int b) { return parts_of(units(b)) * p.kv_heads; });
     } else {

@@ -102,6 +102,20 @@ TEST_F(DecodeAttention, OneWorkspaceServesBatchesOfAnySize) {
   }
 }
 
+// 480 items, each of which has a small block on a device of 132 multiprocessors, and 136 items, which are too few for a
+// block each and too many for two; of equal and of different lengths.
+TEST_F(DecodeAttention, ManySequences) {
+  for (const int batch : {60, 17})
+    for (const int step : {0, 37})
+      for (const bool blocks : {false, true}) {
+        DecodeCase c{.batch = batch, .query_heads = 16, .kv_heads = 8, .head_dim = 128, .blocks = blocks};
+        if (blocks) c.key_widths = {4, 2, 1, 1}, c.value_widths = {2, 2, 1, 0};
+        for (int b = 0; b < batch; ++b) c.lengths.push_back(700 + step * (b * 7 % batch - batch / 4));
+        c.build();
+        EXPECT_LT(relative_error(c.run(), c.reference(), c), kLimit) << batch << " sequences, step " << step;
+      }
+}
+
 TEST_F(DecodeAttention, EveryGroupSize) {
   for (int group = 1; group <= 16; ++group) {
     for (const bool blocks : {false, true}) {
