@@ -175,10 +175,10 @@ cudaError_t launch_stream(DecodeLaunch a, const DeviceLimits& device, cudaStream
                                           a.page_queries != nullptr && device.major >= 9, stream);
 }
 
-// The code for 90a has no kernel with half the warps.
+// The code for 90a has no kernel whose blocks Hopper never needs.
 template <class C>
 cudaError_t launch_half(const DecodeLaunch& a, const DeviceLimits& device, cudaStream_t stream) {
-  if (kHopperCode && device.is_hopper()) return cudaErrorInvalidValue;
+  if (C::Half::kNotHopper && kHopperCode && device.is_hopper()) return cudaErrorInvalidValue;
   return launch_stream<typename C::Half>(a, device, stream);
 }
 
