@@ -51,7 +51,7 @@ struct AppendTokensParams {
   bool rows_bfloat16 = true;
 };
 
-// cudaErrorInvalidValue for a head_dim other than 64, 128 and 256. Allocates nothing, does not synchronize, may be
+// cudaErrorInvalidValue for a head_dim other than 64, 128, 256 and 512. Allocates nothing, does not synchronize, may be
 // captured into a graph. Equal inputs give equal bits.
 cudaError_t append_tokens(const AppendTokensParams& params, cudaStream_t stream);
 

@@ -34,15 +34,15 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(const __grid_constant__
     z[j] = __floats2bfloat162_rn(u.x * first + v.x * second, u.y * first + v.y * second);
   }
   *to = made;
-  __syncwarp();  // the lanes of a row and head have read its log-sum-exp: up to head size 256 they are in one warp
+  __syncthreads();  // the threads of a row and head, which are in one block, have read its log-sum-exp
   if (i == 0) p.lse[at] = total;
 }
 
 }  // namespace
 
 cudaError_t merge_outputs(const MergeOutputsParams& p, cudaStream_t stream) {
-  // Lanes of one row must share a warp.
-  if (p.head_dim < 8 || p.head_dim > 256 || (p.head_dim & (p.head_dim - 1)) != 0 || p.out_stride % 8 != 0) {
+  // Threads of one row must share a block.
+  if (p.head_dim < 8 || p.head_dim > 512 || (p.head_dim & (p.head_dim - 1)) != 0 || p.out_stride % 8 != 0) {
     return cudaErrorInvalidValue;
   }
   const std::int64_t threads = static_cast<std::int64_t>(p.rows) * p.heads * (p.head_dim / 8);

@@ -18,7 +18,7 @@ struct MergeOutputsParams {
   std::int32_t rows, heads, head_dim;
 };
 
-// cudaErrorInvalidValue if head_dim is not a power of two from 8 to 256. Allocates nothing, does not synchronize, may
+// cudaErrorInvalidValue if head_dim is not a power of two from 8 to 512. Allocates nothing, does not synchronize, may
 // be captured.
 cudaError_t merge_outputs(const MergeOutputsParams& params, cudaStream_t stream);
 

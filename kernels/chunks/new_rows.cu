@@ -14,8 +14,8 @@ template <int D>
 struct Shared {
   using Product = TileProduct<D>;
   union {
-    __nv_bfloat16 terms[2][kPageTokens * Product::kRow];
-    float sum[kPageTokens * Product::kSumRow];
+    __nv_bfloat16 terms[2][Product::kTokens * Product::kRow];
+    float sum[Product::kTokens * Product::kSumRow];
   };
   std::uint8_t codes[kPageTokens][D];
 };
@@ -67,27 +67,42 @@ __device__ void round_rows(const NewRowsParams& p, const NewRun& run, int head, 
   }
 }
 
+// The rows of a run that a product takes: into the windows, and as codes.
 template <int D, int kThreads>
-__device__ __forceinline__ void write_run(const NewRowsParams& p, Shared<D>& s) {
+__device__ __forceinline__ void write_rows(const NewRowsParams& p, const NewRun& run, int head, std::uint8_t* page,
+                                           Shared<D>& s) {
   using Product = TileProduct<D, kThreads>;
-  const NewRun run = p.runs[blockIdx.x];
-  const int head = blockIdx.y, warp = static_cast<int>(threadIdx.x) / 32;
-  if (run.count <= 0) return;
   const bool exact = load_rows<D, kThreads>(p, run, head, s);
   __syncthreads();
   const std::int64_t of = static_cast<std::int64_t>(p.matrix_heads == 1 ? 0 : head) * 2 * D * D;
   Product::multiply(s.terms[0], exact ? nullptr : s.terms[1], reinterpret_cast<const __nv_bfloat16*>(p.matrix) + of, 0,
                     run.count, s.sum);
   round_rows<D, kThreads>(p, run, head, s);
-  if (run.page < 0) return;
   __syncthreads();
-  std::uint8_t* page =
-      p.side.pages + (static_cast<std::int64_t>(run.page) * p.side.kv_heads + head) * p.side.page_bytes;
-  for (int r = warp; r < run.count; r += Product::kWarps) {
+  if (run.page < 0) return;
+  for (int r = static_cast<int>(threadIdx.x) / 32; r < run.count; r += Product::kWarps) {
     const int slot = run.first_slot + r;
     encode<D / 32>(p.side, head, run.first_position + r, slot, s.sum + r * Product::kSumRow, s.codes[slot], page);
   }
   __syncthreads();
+}
+
+template <int D, int kThreads>
+__device__ __forceinline__ void write_run(const NewRowsParams& p, Shared<D>& s) {
+  constexpr int kTokens = Shared<D>::Product::kTokens;
+  const NewRun run = p.runs[blockIdx.x];
+  const int head = blockIdx.y;
+  std::uint8_t* page =
+      p.side.pages + (static_cast<std::int64_t>(run.page) * p.side.kv_heads + head) * p.side.page_bytes;
+  if (run.count <= 0) return;
+#pragma unroll 1
+  for (int first = 0; first < (kTokens < kPageTokens ? run.count : 1); first += kTokens) {
+    NewRun part = run;
+    part.first_row += first, part.first_slot += first, part.first_position += first;
+    if (kTokens < kPageTokens) part.count = min(kTokens, run.count - first);
+    write_rows<D, kThreads>(p, part, head, page, s);
+  }
+  if (run.page < 0) return;
   write_codes<D>(p.side.layout, p.side.value_side, run.first_slot, run.count, s.codes, page);
 }
 
@@ -129,9 +144,9 @@ cudaError_t new_rows(const NewRowsParams& key, const NewRowsParams& value, cudaS
   }
   if (key.run_count == 0) return cudaSuccess;
   return for_fast_head_dim(key.side.layout.head_dim, [&]<int D>() {
-    constexpr int kWide = D == 64 ? 512 : 1024;
-    return 2 * key.run_count * key.side.kv_heads <= kFewBlocks ? launch<D, kWide>(key, value, stream)
-                                                               : launch<D, 256>(key, value, stream);
+    constexpr int kFew = D == 64 || D == 512 ? 512 : 1024, kMany = D == 512 ? 512 : 256;
+    return 2 * key.run_count * key.side.kv_heads <= kFewBlocks ? launch<D, kFew>(key, value, stream)
+                                                               : launch<D, kMany>(key, value, stream);
   });
 }
 

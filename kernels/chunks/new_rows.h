@@ -34,8 +34,9 @@ struct NewRowsParams {
   bool vectors;                          // side.rows and their stride are aligned to 16 bytes
 };
 
-// Keys and values of one layer, with the same runs. cudaErrorInvalidValue for a head_dim other than 64, 128 and 256, or
-// sides of different shapes. Allocates nothing, does not synchronize, may be captured. Equal inputs give equal bytes.
+// Keys and values of one layer, with the same runs. cudaErrorInvalidValue for a head_dim other than 64, 128, 256 and
+// 512, or sides of different shapes. Allocates nothing, does not synchronize, may be captured. Equal inputs give equal
+// bytes.
 cudaError_t new_rows(const NewRowsParams& key, const NewRowsParams& value, cudaStream_t stream);
 
 }  // namespace oscar::kernels

@@ -1,5 +1,5 @@
-// One block per (tile, KV head). Codes or window rows become BF16 rows in shared memory, and tensor cores bring them
-// out of the cache basis. The mean is added on output.
+// One block per (tile, KV head), or two for head size 512. Codes or window rows become BF16 rows in shared memory, and
+// tensor cores bring them out of the cache basis. The mean is added on output.
 #include "kernels/chunks/past_rows.h"
 #include "kernels/chunks/tile_product.cuh"
 #include "kernels/common/code_place.h"
@@ -16,11 +16,40 @@ template <int D>
 struct Shared {
   using Product = TileProduct<D>;
   union {
-    __nv_bfloat16 rows[kPageTokens * Product::kRow];
-    float sum[kPageTokens * Product::kSumRow];
+    __nv_bfloat16 rows[Product::kTokens * Product::kRow];
+    float sum[Product::kTokens * Product::kSumRow];
   };
   float scale[kMaxPlanes][kPageTokens], zero[kPageTokens];
 };
+
+// The tokens of a page that a block takes: all, or one half.
+template <int D>
+struct Part {
+  static constexpr int kTokens = TileProduct<D>::kTokens, kParts = kPageTokens / kTokens;
+
+  __device__ static int index() { return kParts == 1 ? 0 : static_cast<int>(blockIdx.z); }
+  __device__ static int first() { return kTokens * index(); }
+  // The part's tokens of a tile; their count is not positive if there are none.
+  __device__ static PastTile of(PastTile tile) {
+    if constexpr (kParts == 1) return tile;
+    const int begin = max(tile.slot, first()), end = min(tile.slot + tile.count, first() + kTokens);
+    const int skipped = begin - tile.slot;
+    tile.slot = begin, tile.count = end - begin, tile.out_row += skipped, tile.position += skipped;
+    if (static_cast<TileKind>(tile.kind) == TileKind::kNew) tile.page += skipped;
+    return tile;
+  }
+};
+
+// Whether the words of tokens 0 to 31 of a plane come before those of the others.
+constexpr bool halves_follow(const PlaneLayout& plane, bool value_side) {
+  const int words = plane.bytes() / 4;
+  for (int index = 0; index < words; index += 3) {
+    for (int f = 0; f < 32 / plane.width; ++f) {
+      if (code_at(plane, value_side, index, f).token / 32 != 2 * index / words) return false;
+    }
+  }
+  return true;
+}
 
 template <int D>
 __device__ void copy_new(const PastRowsParams& p, const PastTile& tile, int head) {
@@ -58,7 +87,10 @@ __device__ void read_plane(const PastRowsParams& p, const std::uint8_t* page, in
   const bool bands = p.layout.params == ParamKind::kScaleByte;
   const PlaneLayout& plane = p.layout.plane[b];
   const std::uint32_t* words = reinterpret_cast<const std::uint32_t*>(page + plane.offset);
-  for (int index = threadIdx.x; index < kPlane.bytes() / 4; index += Shared<D>::Product::kThreads) {
+  constexpr int kWords = kPlane.bytes() / 4 / Part<D>::kParts;
+  static_assert(Part<D>::kParts == 1 || (halves_follow(kPlane, false) && halves_follow(kPlane, true)));
+  const int begin = Part<D>::index() * kWords;
+  for (int index = begin + threadIdx.x; index < begin + kWords; index += Shared<D>::Product::kThreads) {
     const std::uint32_t word = words[index];
 #pragma unroll
     for (int f = 0; f < 32 / kWidth; ++f) {
@@ -66,7 +98,8 @@ __device__ void read_plane(const PastRowsParams& p, const std::uint8_t* page, in
       const float code = static_cast<float>(word >> (kWidth * f) & kOnes);
       const float value = bands ? ((2.0f * code - kMiddle) * 0.5f) * s.scale[b][at.token]
                                 : (code - s.zero[at.token]) * s.scale[0][at.token];
-      s.rows[at.token * Shared<D>::Product::kRow + plane.first_channel + at.channel] = __float2bfloat16_rn(value);
+      s.rows[(at.token - Part<D>::first()) * Shared<D>::Product::kRow + plane.first_channel + at.channel] =
+          __float2bfloat16_rn(value);
     }
   }
 }
@@ -77,7 +110,8 @@ __device__ void load_codes(const PastRowsParams& p, const PastTile& tile, int he
   load_scales<D>(p, page, head, s);
   const bool bands = p.layout.params == ParamKind::kScaleByte;
   if (bands && p.layout.planes < 4) {  // blocks of width 0 decode to zeros
-    for (int e = threadIdx.x; e < kPageTokens * Shared<D>::Product::kRow; e += Shared<D>::Product::kThreads) {
+    for (int e = threadIdx.x; e < Shared<D>::Product::kTokens * Shared<D>::Product::kRow;
+         e += Shared<D>::Product::kThreads) {
       s.rows[e] = __float2bfloat16_rn(0.0f);
     }
   }
@@ -92,7 +126,7 @@ __device__ void load_window(const PastRowsParams& p, const PastTile& tile, int h
       p.windows + (static_cast<std::int64_t>(tile.page) * p.kv_heads + head) * window_page_bytes(D);
   for (int e = threadIdx.x; e < tile.count * D; e += Shared<D>::Product::kThreads) {
     const int token = tile.slot + e / D, channel = e % D;
-    s.rows[token * Shared<D>::Product::kRow + channel] =
+    s.rows[(token - Part<D>::first()) * Shared<D>::Product::kRow + channel] =
         *reinterpret_cast<const __nv_bfloat16*>(page + window_offset(D, p.value_side, token, channel));
   }
 }
@@ -102,8 +136,8 @@ __global__ void __launch_bounds__(TileProduct<D>::kThreads) past_rows_kernel(con
   using Product = TileProduct<D>;
   extern __shared__ __align__(128) std::uint8_t memory[];
   Shared<D>& s = *reinterpret_cast<Shared<D>*>(memory);
-  const PastTile tile = p.tiles[blockIdx.x];
-  const int head = blockIdx.y;
+  const PastTile tile = Part<D>::of(p.tiles[blockIdx.x]);
+  const int head = blockIdx.y, first = tile.slot - Part<D>::first();  // row of the first token
   if (tile.count <= 0) return;
   const TileKind kind = static_cast<TileKind>(tile.kind);
   if (kind == TileKind::kNew) return copy_new<D>(p, tile, head);
@@ -114,11 +148,11 @@ __global__ void __launch_bounds__(TileProduct<D>::kThreads) past_rows_kernel(con
   }
   __syncthreads();
   const std::int64_t of = static_cast<std::int64_t>(p.matrix_heads == 1 ? 0 : head) * 2 * D * D;
-  Product::multiply(s.rows, nullptr, reinterpret_cast<const __nv_bfloat16*>(p.matrix) + of, tile.slot,
-                    tile.slot + tile.count, s.sum);
+  Product::multiply(s.rows, nullptr, reinterpret_cast<const __nv_bfloat16*>(p.matrix) + of, first, first + tile.count,
+                    s.sum);
   for (int e = threadIdx.x; e < tile.count * (D / 2); e += Product::kThreads) {
     const int r = e / (D / 2), i = e % (D / 2) * 2;
-    float2 x = *reinterpret_cast<const float2*>(s.sum + (tile.slot + r) * Product::kSumRow + i);
+    float2 x = *reinterpret_cast<const float2*>(s.sum + (first + r) * Product::kSumRow + i);
     if (p.mean != nullptr) {
       const float* phases =
           p.rope_phases == nullptr ? nullptr : p.rope_phases + (static_cast<std::int64_t>(tile.position) + r) * D;
@@ -139,8 +173,8 @@ cudaError_t past_rows(const PastRowsParams& p, cudaStream_t stream) {
   }
   if (p.tile_count == 0) return cudaSuccess;
   return for_fast_head_dim(p.layout.head_dim, [&]<int D>() {
-    return launch_with<past_rows_kernel<D>, Shared<D>>(grid_of(p.tile_count, p.kv_heads), TileProduct<D>::kThreads,
-                                                       stream, p);
+    return launch_with<past_rows_kernel<D>, Shared<D>>(grid_of(p.tile_count, p.kv_heads, Part<D>::kParts),
+                                                       TileProduct<D>::kThreads, stream, p);
   });
 }
 

@@ -42,8 +42,8 @@ struct PastRowsParams {
   bool value_side;
 };
 
-// cudaErrorInvalidValue for a head_dim other than 64, 128 and 256, and for quantization groups smaller than the head.
-// Allocates nothing, does not synchronize, may be captured. Equal inputs give equal bits.
+// cudaErrorInvalidValue for a head_dim other than 64, 128, 256 and 512, and for quantization groups smaller than the
+// head. Allocates nothing, does not synchronize, may be captured. Equal inputs give equal bits.
 cudaError_t past_rows(const PastRowsParams& params, cudaStream_t stream);
 
 }  // namespace oscar::kernels

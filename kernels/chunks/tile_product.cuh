@@ -1,5 +1,5 @@
-// The change of basis of up to 64 rows of one KV head by tensor cores: BF16 operands, FP32 sums. A matrix consists of
-// two BF16 terms, high and low, and rows may, too. The product then has the accuracy of FP32 operands to 2^-16.
+// The change of basis of up to kTokens rows of one KV head by tensor cores: BF16 operands, FP32 sums. A matrix consists
+// of two BF16 terms, high and low, and rows may, too. The product then has the accuracy of FP32 operands to 2^-16.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -12,15 +12,16 @@ namespace oscar::kernels {
 template <int D, int kThreads_ = 256>
 struct TileProduct {
   static constexpr int kThreads = kThreads_, kWarps = kThreads / 32;
+  static constexpr int kTokens = D > 256 ? kPageTokens / 2 : kPageTokens;  // as many as fit a block's memory
   static constexpr int kRow = D + 8;     // BF16 elements from row to row of x: no bank conflicts
   static constexpr int kSumRow = D + 4;  // floats from row to row of the product: no bank conflicts
   static constexpr int kColumns = D / 16;
   static constexpr int kHalves = kColumns < kWarps ? kWarps / kColumns : 1;  // warps that share a column of tiles
-  static constexpr int kRowTiles = kPageTokens / 16 / kHalves;
+  static constexpr int kRowTiles = kTokens / 16 / kHalves;
   static constexpr int kItems = kColumns * kHalves / kWarps;
 
-  // sum [64][kSumRow] = (high + low) [64][kRow] times matrix [2][D][D], for its rows [begin, end). low: null if rows
-  // are BF16. sum may overlap high and low. All threads call it after a barrier; it ends with one.
+  // sum [kTokens][kSumRow] = (high + low) [kTokens][kRow] times matrix [2][D][D], for its rows [begin, end). low: null
+  // if rows are BF16. sum may overlap high and low. All threads call it after a barrier; it ends with one.
   __device__ static void multiply(const __nv_bfloat16* high, const __nv_bfloat16* low, const __nv_bfloat16* matrix,
                                   int begin, int end, float* sum) {
     using namespace nvcuda;
@@ -66,7 +67,8 @@ struct TileProduct {
   }
 };
 static_assert(TileProduct<64>::kItems == 1 && TileProduct<64>::kRowTiles == 2 && TileProduct<128>::kItems == 1 &&
-              TileProduct<256>::kItems == 2 && TileProduct<256>::kRowTiles == 4);
+              TileProduct<256>::kItems == 2 && TileProduct<256>::kRowTiles == 4 && TileProduct<512>::kItems == 4 &&
+              TileProduct<512>::kRowTiles == 2);
 
 // Channel i of a mean before RoPE, with RoPE applied for a position with these phases [D] (half-split pairs). Returns
 // the mean itself if phases are null.

@@ -100,7 +100,7 @@ cudaError_t for_head_dim(int head_dim, const Launch& launch) {
 // For the head sizes that the fast kernels have.
 template <class Launch>
 cudaError_t for_fast_head_dim(int head_dim, const Launch& launch) {
-  return for_head_dim<64, 128, 256>(head_dim, launch);
+  return for_head_dim<64, 128, 256, 512>(head_dim, launch);
 }
 
 }  // namespace oscar::kernels

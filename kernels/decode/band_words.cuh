@@ -47,11 +47,22 @@ struct BandWords {
     }
   }
 
+  // Tiles of R / 8 words, keys or values.
+  __device__ __forceinline__ void load_tiles(SharedAddress plane, const LaneTile& at, int up) {
+    constexpr int V = R / 8;
+#pragma unroll
+    for (int m = 0; m < 2; ++m) {
+      if constexpr (R == 64) {  // two vectors of four words, each of all lanes
+        const SharedAddress tile = plane + at.word * 16 + at.tile * 512 + (up + m) * 1024;
+        BandWords<D / 2, W>::load_vector(w + m * V, tile), BandWords<D / 2, W>::load_vector(w + m * V + 4, tile + 512);
+      } else {
+        load_vector(w + m * V, plane + at.word * (4 * V) + (up + m) * (128 * V));
+      }
+    }
+  }
   __device__ __forceinline__ void load_keys(SharedAddress plane, const LaneTile& at, int up) {
     if constexpr (R >= 8) {
-      constexpr int V = R / 8;
-#pragma unroll
-      for (int m = 0; m < 2; ++m) load_vector(w + m * V, plane + at.word * (4 * V) + (up + m) * (128 * V));
+      load_tiles(plane, at, up);
     } else if constexpr (R == 4) {
       load_vector(w, plane + at.word * 2 + at.lane * 2 + up * 64);
     } else {
@@ -70,9 +81,7 @@ struct BandWords {
 
   __device__ __forceinline__ void load_values(SharedAddress plane, const LaneTile& at, int up) {
     if constexpr (R >= 16) {
-      constexpr int V = R / 8;
-#pragma unroll
-      for (int m = 0; m < 2; ++m) load_vector(w + m * V, plane + at.word * (4 * V) + (up + m) * (128 * V));
+      load_tiles(plane, at, up);
     } else if constexpr (R == 8) {
 #pragma unroll
       for (int b = 0; b < 2; ++b) load_vector(w + b, plane + at.word * 4 + (up + b) * 128);

@@ -14,27 +14,28 @@ namespace oscar::kernels {
 // kernel, two blocks of 8. With many registers: one block of 8, or of 12 for `blocks` with two head tiles, whose query
 // is in shared memory. kPositions: logits depend on the position of the key (phase_logits.cuh). It is a separate
 // kernel, because the branch and its registers would cost the others up to a fifth. kParts: for the parts kernel, which
-// has the cluster kernel's block size. kHalf: half the warps, for devices on which a block may have less shared memory.
-// kSmall: blocks of four warps, each of which takes one item.
+// has the cluster kernel's block size. kShare: 2, half the warps, for devices on which a block may have less shared
+// memory, and for wide pages of head size 512; 4, a quarter, for both. Where registers suffice, twice as many blocks
+// of half the warps are resident, each of which takes one item.
 template <int D_, int NT_, bool kBlocks, bool kPositions = false, bool kCluster = false, bool kParts = false,
-          bool kHalf = false, bool kSmall = false>
+          int kShare = 1>
 struct DecodeConfig {
   static constexpr int D = D_, NT = NT_, kHeads = 8 * NT_;
-  static constexpr bool kIsHalf = kHalf;
   using Cluster = DecodeConfig<D, NT, kBlocks, kPositions, true>;
   using Parts = DecodeConfig<D, NT, kBlocks, kPositions, true, true>;
-  using Half = DecodeConfig<D, NT, kBlocks, kPositions, false, false, true>;
-  using Small = DecodeConfig<D, NT, kBlocks, kPositions, false, false, false, true>;
+  using Half = DecodeConfig<D, NT, kBlocks, kPositions, false, false, 2 * kShare>;
   static constexpr bool kUniform = !kBlocks;
   using Codes = std::conditional_t<kBlocks, BandCodes<D, NT, kPositions>, UniformCodes<D, NT, kParts>>;
-  static constexpr bool kManyRegisters = NT == 2 || D == 256;  // 8 or 12 warps per multiprocessor, else 16
+  static constexpr bool kManyRegisters = NT == 2 || D >= 256;  // 8 or 12 warps per multiprocessor, else 16
   static constexpr bool kTwelve = kBlocks && NT == 2 && D == 128;
   // Shapes that do not fit 99 KiB. Uniform pages of one head tile are always small enough.
-  static constexpr bool kHasHalf = !kHalf && !kCluster && (kTwelve || (D == 256 && (kBlocks || NT == 2)));
-  static constexpr bool kHasSmall = !kManyRegisters && !kCluster && !kSmall;
-  static constexpr int kWarps = kSmall ? 4 : (kTwelve ? 12 : kCluster && !kManyRegisters ? 16 : 8) / (kHalf ? 2 : 1);
+  static constexpr bool kHasHalf =
+      !kCluster && (D == 512 ? kShare < 4 : kShare < 2 && (kTwelve || (D == 256 && (kBlocks || NT == 2))));
+  static constexpr bool kHasSmall = !kManyRegisters && !kCluster && kShare == 1;
+  static constexpr bool kNotHopper = kManyRegisters && kShare > (D == 512 ? 2 : 1);  // blocks of more warps fit Hopper
+  static constexpr int kWarps = (kTwelve ? 12 : kCluster && !kManyRegisters ? 16 : 8) / kShare;
   static constexpr int kThreads = 32 * kWarps;
-  static constexpr int kBlocksPerSm = kManyRegisters || kCluster ? 1 : 16 / kWarps;
+  static constexpr int kBlocksPerSm = kManyRegisters || kCluster ? 1 : 2 * kShare;
   static constexpr int kMaxSlots = 3;           // ring slots of a warp
   static constexpr int kMergeRow = D + 4 * NT;  // floats; the padding puts the heads of a store into different banks
   static constexpr int kMergeBytes = kWarps * kHeads * (kMergeRow + 2) * 4;

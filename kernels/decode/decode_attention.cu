@@ -19,10 +19,12 @@ namespace {
 template <class F, class R>
 R dispatch(int head_dim, int gqa_group, bool blocks, bool positions, F&& f, R otherwise) {
   if (gqa_group < 1 || gqa_group > 16) return otherwise;
-  const auto heads = [&]<int D, int NT>() {
+  const auto bands = [&]<int D, int NT>() {
     return positions ? f.template operator()<DecodeConfig<D, NT, true, true>>()
-           : blocks  ? f.template operator()<DecodeConfig<D, NT, true>>()
-                     : f.template operator()<DecodeConfig<D, NT, false>>();
+                     : f.template operator()<DecodeConfig<D, NT, true>>();
+  };
+  const auto heads = [&]<int D, int NT>() {
+    return blocks ? bands.template operator()<D, NT>() : f.template operator()<DecodeConfig<D, NT, false>>();
   };
   const bool two = gqa_group > 8;
   switch (head_dim) {
@@ -32,6 +34,8 @@ R dispatch(int head_dim, int gqa_group, bool blocks, bool positions, F&& f, R ot
       return two ? heads.template operator()<128, 2>() : heads.template operator()<128, 1>();
     case 256:
       return two ? heads.template operator()<256, 2>() : heads.template operator()<256, 1>();
+    case 512:
+      return two || !blocks ? otherwise : bands.template operator()<512, 1>();
     default:
       return otherwise;
   }
@@ -72,14 +76,14 @@ std::size_t exchange_bytes() {
 
 int decode_attention_blocks(int head_dim, int gqa_group) {
   return dispatch(
-      head_dim, gqa_group, false, false, [&]<class C>() { return decode_blocks<C>(); }, 0);
+      head_dim, gqa_group, true, false, [&]<class C>() { return decode_blocks<C>(); }, 0);
 }
 
 std::size_t decode_attention_workspace_bytes(int head_dim, int gqa_group, int batch, int kv_heads, int page_queries) {
   const std::size_t blocks = static_cast<std::size_t>(decode_attention_blocks(head_dim, gqa_group));
   const std::size_t items = static_cast<std::size_t>(batch) * static_cast<std::size_t>(kv_heads);
   return dispatch(
-      head_dim, gqa_group, false, false,
+      head_dim, gqa_group, true, false,
       [&]<class C>() {
         return exchange_bytes() + sizeof(int) * arrival_counters(batch * kv_heads) + 2 * blocks * sizeof(Partial<C>) +
                items * static_cast<std::size_t>(page_queries * gqa_group * kPageQueryBytes);

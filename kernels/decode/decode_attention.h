@@ -13,8 +13,8 @@
 namespace oscar::kernels {
 
 // Two kernels support every shape (decode/stream_kernel.cuh, decode/cluster_kernel.cuh); a third is for the fewest
-// items (decode/parts_kernel.cuh). The launch chooses. kHalfStream is kStream with half the warps per block, for
-// devices on which a block of kStream does not fit; there kStream chooses it, too.
+// items (decode/parts_kernel.cuh). The launch chooses. kHalfStream is kStream with half the warps per block, or a
+// quarter, where a block of kStream does not fit; there kStream chooses it, too.
 enum class DecodeKernel : std::int32_t { kAuto, kStream, kCluster, kParts, kHalfStream };
 
 // B sequences, Hq query heads, Hkv KV heads, g = Hq / Hkv, D head_dim. All pointers are device pointers.
@@ -74,14 +74,15 @@ int decode_attention_blocks(int head_dim, int gqa_group);
 std::size_t decode_attention_workspace_bytes(int head_dim, int gqa_group, int batch, int kv_heads,
                                              int page_queries = 0);
 
-// cudaErrorInvalidValue for a shape that is not built (head_dim other than 64, 128, 256, a GQA group above 16), for
-// widths other than 0, 1, 2 and 4, and for logits by position without their tables or with layout uniform. Also for
-// kernel = kCluster if the device or the batch allows no cluster for each item. Also for kParts if it allows no block,
-// or with more than 8 query heads per KV head or a head_dim of 256. Also for kHalfStream with a shape that never needs
-// it, and on Hopper if the build has code for 90a. cudaErrorInvalidConfiguration if no block fits the device's shared
-// memory; 99 KiB are enough for every shape. Slots of a page or window page without a token are read and weighted with
-// 0. They must hold finite numbers, so zero the memory of pages once. Allocates nothing, does not synchronize; may be
-// captured into a graph. Equal inputs give equal bits.
+// cudaErrorInvalidValue for a shape that is not built (head_dim other than 64, 128, 256 and 512, a GQA group above 16,
+// or for 512 a group above 8 or layout uniform), for widths other than 0, 1, 2 and 4, and for logits by position
+// without their tables or with layout uniform. Also for kernel = kCluster if the device or the batch allows no cluster
+// for each item. Also for kParts if it allows no block, or with more than 8 query heads per KV head or a head_dim above
+// 128. Also for kHalfStream with a shape that never needs it, and on Hopper if the build has code for 90a.
+// cudaErrorInvalidConfiguration if no block fits the device's shared memory; 99 KiB are enough for every shape. Slots
+// of a page or window page without a token are read and weighted with 0. They must hold finite numbers, so zero the
+// memory of pages once. Allocates nothing, does not synchronize; may be captured into a graph. Equal inputs give equal
+// bits.
 cudaError_t decode_attention(const PagedDecodeParams& params, cudaStream_t stream);
 
 }  // namespace oscar::kernels

@@ -36,7 +36,7 @@ struct DeviceLimits {
 template <class C>
 int decode_blocks() {
   DeviceLimits device;
-  constexpr int kMost = C::kHasSmall ? C::Small::kBlocksPerSm : C::kBlocksPerSm;
+  constexpr int kMost = C::kHasSmall ? C::Half::kBlocksPerSm : C::kBlocksPerSm;
   return DeviceLimits::get(device) == cudaSuccess ? device.multiprocessors * kMost : 0;
 }
 
@@ -179,7 +179,7 @@ bool fills_small_blocks(DecodeLaunch a, const DeviceLimits& device) {
 template <class C>
 cudaError_t launch_stream(DecodeLaunch a, const DeviceLimits& device, cudaStream_t stream) {
   if constexpr (C::kHasSmall)
-    if (fills_small_blocks<typename C::Small>(a, device)) return launch_stream<typename C::Small>(a, device, stream);
+    if (fills_small_blocks<typename C::Half>(a, device)) return launch_stream<typename C::Half>(a, device, stream);
   const MemoryPlan plan = plan_shared_memory<C, DecodeShared<C>>(a, device);
   if (!plan.fits()) {
     if constexpr (C::kHasHalf) return launch_half<C>(a, device, stream);
@@ -189,10 +189,10 @@ cudaError_t launch_stream(DecodeLaunch a, const DeviceLimits& device, cudaStream
                                           a.page_queries != nullptr && device.major >= 9, stream);
 }
 
-// The code for 90a has no kernel with half the warps.
+// The code for 90a has no kernel whose blocks Hopper never needs.
 template <class C>
 cudaError_t launch_half(const DecodeLaunch& a, const DeviceLimits& device, cudaStream_t stream) {
-  if (kHopperCode && device.is_hopper()) return cudaErrorInvalidValue;
+  if (C::Half::kNotHopper && kHopperCode && device.is_hopper()) return cudaErrorInvalidValue;
   return launch_stream<typename C::Half>(a, device, stream);
 }
 

@@ -39,15 +39,26 @@ __global__ void __launch_bounds__(kThreads) model_outputs_kernel(const __grid_co
   __syncthreads();
   float sum[kRows] = {};
   constexpr int kEach = kFour ? 4 : 1;
-#pragma unroll
-  for (int i = 0; i < kSteps; i += kEach) {
-    float weight[kEach];
-#pragma unroll
-    for (int k = 0; k < kEach; ++k) weight[k] = i + k < kAhead ? ahead[(i + k) % kAhead] : __ldg(matrix + (i + k) * D);
+  const auto add = [&](int i, const float(&weight)[kEach]) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r)
 #pragma unroll
       for (int k = 0; k < kEach; ++k) sum[r] += rows[r][part * kSteps + i + k] * weight[k];
+  };
+  constexpr int kUnrolled = kSteps <= 128 ? 128 : 8;  // turns of the second loop; code must stay small
+#pragma unroll
+  for (int i = 0; i < kAhead; i += kEach) {
+    float weight[kEach];
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) weight[k] = ahead[i + k];
+    add(i, weight);
+  }
+#pragma unroll kUnrolled
+  for (int i = kAhead; i < kSteps; i += kEach) {
+    float weight[kEach];
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) weight[k] = __ldg(matrix + (i + k) * D);
+    add(i, weight);
   }
 #pragma unroll
   for (int r = 0; r < kRows; ++r) sums[part][r][j] = sum[r];

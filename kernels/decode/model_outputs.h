@@ -19,7 +19,7 @@ struct ModelOutputsParams {
   std::int32_t batch, query_heads, kv_heads, head_dim, matrix_heads;  // matrix_heads: 1 or Hkv
 };
 
-// cudaErrorInvalidValue for a head_dim other than 64, 128 and 256. Allocates nothing, does not synchronize, may be
+// cudaErrorInvalidValue for a head_dim other than 64, 128, 256 and 512. Allocates nothing, does not synchronize, may be
 // captured. Equal inputs give equal bits.
 cudaError_t model_outputs(const ModelOutputsParams& params, cudaStream_t stream);
 

@@ -15,15 +15,27 @@ namespace {
 
 constexpr int kWarps = 4, kThreads = 32 * kWarps, kBlocksPerSm = 2;  // with three, registers are spilled
 
-// cos and sin of a position for a lane's pairs: 16 s + 4 t + {0, 1, 2, 3}.
+// cos and sin of a position for a lane's pairs: 16 s + 4 t + {0, 1, 2, 3}. They are read ahead if registers suffice.
+struct Phases {
+  float4 cosine, sine;
+};
 template <int D>
 struct PhaseRow {
-  float4 cosine[D / 32], sine[D / 32];
+  static constexpr bool kAhead = D <= 256;
+  const float4* from;
+  Phases held[kAhead ? D / 32 : 1];
 
   __device__ __forceinline__ void load(const float4* row) {
+    from = row;
+    if constexpr (kAhead) {
 #pragma unroll
-    for (int s = 0; s < D / 32; ++s) cosine[s] = __ldg(row + 4 * s), sine[s] = __ldg(row + 4 * s + D / 8);
+      for (int s = 0; s < D / 32; ++s) held[s] = read(s);
+    }
   }
+  __device__ __forceinline__ Phases of(int s) const { return kAhead ? held[kAhead ? s : 0] : read(s); }
+
+ private:
+  __device__ __forceinline__ Phases read(int s) const { return {__ldg(from + 4 * s), __ldg(from + 4 * s + D / 8)}; }
 };
 
 // Two FP32 numbers as two terms of FP16 pairs.
@@ -90,7 +102,8 @@ __device__ __forceinline__ void project_rotated(float (&y)[2][4], const float4 (
 #pragma unroll
   for (int s = 0; s < D / 32; ++s) {
     TwoTerms words[4];
-    apply_rope(words, u[s], w[s], c.cosine[s], c.sine[s]);
+    const Phases phases = c.of(s);
+    apply_rope(words, u[s], w[s], phases.cosine, phases.sine);
 #pragma unroll
     for (int i = 0; i < 2; ++i)
 #pragma unroll

@@ -38,7 +38,7 @@ __device__ __forceinline__ void write_item(const PagedDecodeParams& p, const Blo
 
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) stream_kernel(const __grid_constant__ DecodeLaunch a) {
-  if constexpr (C::kIsHalf && kCodeIsHopper) return;  // whose blocks always fit
+  if constexpr (C::kNotHopper && kCodeIsHopper) return;
   let_next_start();
   const PagedDecodeParams& p = a.p;
   extern __shared__ __align__(128) std::uint8_t pool[];

@@ -148,14 +148,20 @@ struct WarpWork {
   __device__ __forceinline__ void attend_window(const DecodeLaunch& a, const std::uint32_t* q, int position,
                                                 TokenRange range, float scale, float soft_cap, int lane,
                                                 const Landed& landed, const Release& release) {
-    QueryPairs<D, NT> query;
+    constexpr int kPart = D > 256 ? 128 : D;  // channels of the query that registers hold beside the outputs
+    QueryPairs<kPart, NT> query;
     query.load(q, D / 2, 0, a.gqa_group, lane);
-    float s[1][Head::kSize], w[1][Head::kSize];
+    float s[1][Head::kSize] = {}, w[1][Head::kSize];
     TokenScales<1, NT> scales;
 #pragma unroll
     for (int r = 0; r < Head::kRows; ++r) scales.key[0][r] = scale, scales.value[0][r] = 1.0f;
     const SharedAddress keys = landed();
-    score_window<D, NT>(s, query, keys, lane);
+    score_window(s, query, keys, lane);
+#pragma unroll
+    for (int first = kPart; first < D; first += kPart) {
+      query.load(q, D / 2, first / 2, a.gqa_group, lane);
+      score_window(s, query, keys + 32 * first, lane);
+    }
     float by_position[1][Head::kSize];
     if constexpr (Codes::kPositions) {
       position_logits<1>(a, by_position, keys + a.row_offset, position / kTileTokens % kTilesPerPage, lane);

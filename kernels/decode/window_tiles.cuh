@@ -9,16 +9,14 @@
 
 namespace oscar::kernels {
 
-// q: the item's heads in global memory, [gqa_group, D] BF16 as pairs.
-template <int D, int NT>
-__device__ __forceinline__ void score_window(float (&s)[1][4 * NT], const QueryPairs<D, NT>& q, SharedAddress keys,
+// Adds the scores of N channels. q: these channels of the item's heads; keys: of the tile, from these channels on.
+template <int N, int NT>
+__device__ __forceinline__ void score_window(float (&s)[1][4 * NT], const QueryPairs<N, NT>& q, SharedAddress keys,
                                              int lane) {
   using Head = HeadFragment<NT>;
-  float odd[Head::kSize];
+  float odd[Head::kSize] = {};
 #pragma unroll
-  for (int k = 0; k < Head::kSize; ++k) s[0][k] = odd[k] = 0.0f;
-#pragma unroll
-  for (int step = 0; step < D / 16; ++step) {
+  for (int step = 0; step < N / 16; ++step) {
     const uint4 a = load_shared_16(keys + (step * 32 + lane) * 16);
     Head::mma_bf16(step % 2 ? odd : s[0], a, q.pair[step]);
   }

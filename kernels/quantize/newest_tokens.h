@@ -38,8 +38,8 @@ struct NewestTokensParams {
   QuantizeEncoder encoder;  // kMinMax or kSearch
 };
 
-// cudaErrorInvalidValue for a head size other than 64, 128 and 256. Allocates nothing, does not synchronize, may be
-// captured. Two sequences may not share a page.
+// cudaErrorInvalidValue for a head size other than 64, 128, 256 and 512. Allocates nothing, does not synchronize, may
+// be captured. Two sequences may not share a page.
 cudaError_t newest_tokens(const NewestTokensParams& params, cudaStream_t stream);
 
 }  // namespace oscar::kernels

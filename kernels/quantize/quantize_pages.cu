@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kThreads) quantize_kernel(const __grid_constan
 template <int P>
 cudaError_t launch(const QuantizePagesParams& p, cudaStream_t stream) {
   if (has_window_runs(p)) {
-    return for_fast_head_dim(p.layout.head_dim, [&]<int D>() {
+    return for_head_dim<64, 128, 256>(p.layout.head_dim, [&]<int D>() {
       return launch_with<window_runs_kernel<D>, WindowRunShared<D>>(grid_of(p.run_count, p.kv_heads, p.layers),
                                                                     kWindowRunThreads, stream, p);
     });

@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kWindowRunThreads) window_runs_kernel(const __
   write_codes<D>(p.layout, p.value_side, run.first_slot, run.count, s.codes, page);
 }
 
-// Whether it serves these parameters: head sizes of for_fast_head_dim(), one quantization group.
+// Whether it serves these parameters: head sizes whose rows fit a block's memory, one quantization group.
 inline bool has_window_runs(const QuantizePagesParams& p) {
   const int d = p.layout.head_dim;
   return p.windows != nullptr && p.pages != nullptr && (d == 64 || d == 128 || d == 256) &&

@@ -87,9 +87,9 @@ std::optional<std::string> engine_unsupported(const ExportFormat& format, const 
            " in whole pages); fit with shorter " + "--windows";
   }
   const Json& query_heads = bundle.model.contains("query_heads") ? bundle.model["query_heads"] : Json();
-  const std::int64_t kv_heads = bundle.layers.empty() ? 0 : bundle.layers.front().kv_heads;
-  if (!query_heads.is_number_integer()) return std::nullopt;
-  const auto reason = group_limit(query_heads.get<std::int64_t>(), kv_heads);
+  if (!query_heads.is_number_integer() || bundle.layers.empty()) return std::nullopt;
+  const LayerTransform& layer = bundle.layers.front();
+  const auto reason = group_limit(query_heads.get<std::int64_t>(), layer.kv_heads, layer.head_dim);
   return reason ? std::optional("the model has " + *reason) : std::nullopt;
 }
 

@@ -1,7 +1,5 @@
 #include "export/engine_limits.h"
 
-#include <algorithm>
-
 namespace oscar {
 namespace {
 
@@ -18,6 +16,7 @@ bool has_chunks(const ModelConfig& m, std::int64_t layer) {
 }
 bool has_soft_cap(const ModelConfig& m, std::int64_t) { return m.logit_soft_cap > 0.0; }
 bool has_sink_logits(const ModelConfig& m, std::int64_t) { return m.sink_logits; }
+bool has_wide_heads(const ModelConfig& m, std::int64_t layer) { return m.head_dim_of(layer) > 256; }
 bool reads_another_cache(const ModelConfig& m, std::int64_t layer) { return m.reads_another(layer); }
 
 std::optional<std::string> bf16_reason(const PluginEngine& engine, const ModelConfig& model, std::int64_t layer) {
@@ -28,19 +27,16 @@ std::optional<std::string> bf16_reason(const PluginEngine& engine, const ModelCo
 }
 
 std::optional<std::string> head_limit(const PluginEngine& engine, std::int64_t head_dim) {
-  if (std::count(kEngineHeadSizes.begin(), kEngineHeadSizes.end(), head_dim) > 0) return std::nullopt;
-  std::string sizes;
-  for (std::size_t i = 0; i < kEngineHeadSizes.size(); ++i) {
-    sizes += (i == 0 ? "" : i + 1 < kEngineHeadSizes.size() ? ", " : " and ") + std::to_string(kEngineHeadSizes[i]);
-  }
-  return "head_dim " + std::to_string(head_dim) + "; the kernels that " + engine.name + " needs have " + sizes +
-         ". Format transformers serves it";
+  if (engine_most_group(head_dim) > 0) return std::nullopt;
+  return "head_dim " + std::to_string(head_dim) + "; the kernels that " + engine.name + " needs have " +
+         engine_head_sizes(" and ") + ". Format transformers serves it";
 }
 
-std::optional<std::string> group_limit(std::int64_t query_heads, std::int64_t kv_heads) {
-  if (kv_heads <= 0 || query_heads / kv_heads <= kEngineMostGroup) return std::nullopt;
+std::optional<std::string> group_limit(std::int64_t query_heads, std::int64_t kv_heads, std::int64_t head_dim) {
+  const std::int64_t most = engine_most_group(head_dim);
+  if (kv_heads <= 0 || query_heads / kv_heads <= most) return std::nullopt;
   return std::to_string(query_heads / kv_heads) + " query heads on a KV head, and the decode kernel at most " +
-         std::to_string(kEngineMostGroup) + kWayOut;
+         std::to_string(most) + kWayOut;
 }
 
 std::optional<std::string> unsupported_model(const PluginEngine& engine, const ModelConfig& model) {
@@ -63,7 +59,8 @@ std::optional<std::string> unsupported_model(const PluginEngine& engine, const M
            ": layer 0 has " + *bf16_reason(engine, model, 0) + ", which stays in BF16 there" + kWayOut;
   }
   if (const auto reason = head_limit(engine, model.head_dim)) return "the model has " + *reason;
-  if (const auto reason = group_limit(model.query_heads, model.kv_heads)) return "the model has " + *reason;
+  if (const auto reason = group_limit(model.query_heads, model.kv_heads, model.head_dim))
+    return "the model has " + *reason;
   return std::nullopt;
 }
 

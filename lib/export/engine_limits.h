@@ -49,9 +49,9 @@ std::optional<std::string> bf16_reason(const PluginEngine& engine, const ModelCo
 // BF16. Empty: the model can be served.
 std::optional<std::string> unsupported_model(const PluginEngine& engine, const ModelConfig& model);
 
-// "head_dim 96; the kernels that vLLM needs have 64, 128 and 256": the reason, or empty.
+// "head_dim 96; the kernels that vLLM needs have 64, 128, 256 and 512": the reason, or empty.
 std::optional<std::string> head_limit(const PluginEngine& engine, std::int64_t head_dim);
-std::optional<std::string> group_limit(std::int64_t query_heads, std::int64_t kv_heads);
+std::optional<std::string> group_limit(std::int64_t query_heads, std::int64_t kv_heads, std::int64_t head_dim);
 
 // Properties of layers, for the tables.
 bool has_linear_attention(const ModelConfig& model, std::int64_t layer);
@@ -59,6 +59,7 @@ bool has_sliding_window(const ModelConfig& model, std::int64_t layer);
 bool has_chunks(const ModelConfig& model, std::int64_t layer);
 bool has_soft_cap(const ModelConfig& model, std::int64_t layer);
 bool has_sink_logits(const ModelConfig& model, std::int64_t layer);
+bool has_wide_heads(const ModelConfig& model, std::int64_t layer);
 bool reads_another_cache(const ModelConfig& model, std::int64_t layer);
 
 }  // namespace oscar

@@ -11,10 +11,16 @@
 
 namespace oscar {
 
-inline constexpr std::array<std::int64_t, 3> kEngineHeadSizes = {64, 128, 256};
-inline constexpr std::int64_t kEngineMostGroup = 16;     // query heads per KV head
+struct HeadLimit {
+  std::int64_t head_dim, most_group;  // query heads per KV head
+};
+inline constexpr std::array<HeadLimit, 4> kEngineHeads = {{{64, 16}, {128, 16}, {256, 16}, {512, 8}}};
+inline constexpr std::int64_t kMostHeadScaleHead = 256;  // wider heads have no kernels for kHeadScaleLayout
 inline constexpr std::int64_t kEngineMostWindow = 2048;  // tokens of sink and ring, in complete pages
 inline constexpr std::int64_t kEngineRingSlack = 15;     // slots beyond the ring's tokens that the last tile may read
+
+std::string engine_head_sizes(const char* last);        // "64, 128, 256 and 512"; last: " and "
+std::int64_t engine_most_group(std::int64_t head_dim);  // 0: no kernel
 
 // Rows of the first have one FP16 scale and zero for each head, no groups. Keys centered before RoPE are of the second.
 inline constexpr Layout kHeadScaleLayout = Layout::kUniform, kRotatedMeanLayout = Layout::kBlocks;

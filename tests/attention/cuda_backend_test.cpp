@@ -52,14 +52,25 @@ class PagedBackendCuda : public BackendComparison {
   }
 };
 
+// With deviations of blocks, if its code has such.
+Scenario with_sigma(Scenario s) {
+  const std::vector<std::array<float, kBands>> sigma(static_cast<std::size_t>(s.model.kv_heads),
+                                                     {1.5f, 1.2f, 1.0f, 0.8f});
+  for (LayerCode& code : s.method.codes) {
+    if (code.key.layout == Layout::kBlocks) code.key_sigma = code.value_sigma = sigma;
+  }
+  return s;
+}
+
 constexpr double kQueryRounding = 6e-3;  // BF16 queries, FP16 weights
 
 TEST_F(PagedBackendCuda, SameBytesAndOutputsAsTheCpu) {
   std::uint64_t seed = 1;
-  for (const std::int64_t d : {64, 128, 256}) {
+  for (const std::int64_t d : {64, 128, 256, 512}) {
     for (const Basis basis : {Basis::kIdentity, Basis::kLayer, Basis::kHead, Basis::kCentered, Basis::kSkewed}) {
       for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-        const Scenario s = make_scenario(d, 2, 3, basis, {.sink = 64, .recent = 40, .flush = 1});
+        const RowCode code = d == 512 ? band_code(512, {4, 2, 1, 1}) : uniform_code(static_cast<int>(d));
+        const Scenario s = with_sigma(make_scenario(d, 2, 3, basis, {.sink = 64, .recent = 40, .flush = 1}, code));
         SCOPED_TRACE(testing::Message() << "d " << d << " basis " << static_cast<int>(basis));
         compare(s, make_call(s, {171, 1, 90}, seed += 10, dtype), kQueryRounding);
       }
@@ -100,15 +111,15 @@ TEST_F(PagedBackendCuda, BlocksOfAnyWidths) {
 // tile, several pages, a soft cap and a sliding window.
 TEST_F(PagedBackendCuda, KeysCenteredBeforeRope) {
   std::uint64_t seed = 12000;
-  for (const int d : {64, 128, 256}) {
-    for (const std::int64_t group : {2, 5, 12}) {
+  for (const int d : {64, 128, 256, 512}) {
+    for (const std::int64_t group : {2, 5, d == 512 ? 8 : 12}) {
       for (const double bias : {1.0, 30.0}) {
         Scenario s = rotated_scenario({.sink = group == 5 ? 20 : 64, .recent = 40, .flush = 1}, bias,
                                       band_code(d, {4, 4, 2, 1}), group);
         Call call = biased_call(s, {310, 1, 90}, seed += 10);
         call.input.q = call.input.q / bias;  // logits of a size that softmax does not saturate
         if (group == 5) call.input.soft_cap = 3.0;
-        if (group == 12) call.input.sliding_window = 130;
+        if (group > 5) call.input.sliding_window = 130;
         SCOPED_TRACE(testing::Message() << "d " << d << " group " << group << " bias " << bias);
         EXPECT_EQ(decode_note(s.method, s.model, gpu_), "");  // the fast kernel
         compare(s, call, kQueryRounding);
@@ -135,9 +146,11 @@ TEST_F(PagedBackendCuda, RotatedMeansInOneLayerAlone) {
 }
 
 TEST_F(PagedBackendCuda, EveryTokenInBf16) {
-  Scenario s = make_scenario(128, 2, 4, Basis::kIdentity, {64, 256, 1});
-  s.method.quantized = false;
-  compare(s, make_call(s, {333, 70}, 77, at::kFloat), kQueryRounding);
+  for (const std::int64_t d : {128, 512}) {
+    Scenario s = make_scenario(d, 2, 4, Basis::kIdentity, {64, 256, 1});
+    s.method.quantized = false;
+    compare(s, make_call(s, {333, 70}, 77, at::kFloat), kQueryRounding);
+  }
 }
 
 TEST_F(PagedBackendCuda, SlidingWindow) {
@@ -274,7 +287,7 @@ TEST(DecodeChoice, NamesWhatTheFastKernelIsNotBuiltFor) {
   s.method.codes.assign(2, {uniform_code(128, 0, ParamType::kBFloat16), uniform_code(128), {}, {}});
   reason(s, "does not read scales in BF16");
   reason(make_scenario(128, 2, 4, Basis::kIdentity, {64, 256, 3}), "not for 3");
-  reason(make_scenario(96, 2, 4, Basis::kIdentity, windows), "head sizes 64, 128 and 256, not for 96");
+  reason(make_scenario(96, 2, 4, Basis::kIdentity, windows), "head sizes 64, 128, 256 and 512, not for 96");
   reason(make_scenario(128, 2, 17, Basis::kIdentity, windows), "not for 17");
 }
 

@@ -32,7 +32,7 @@ void check(const CacheShape& shape, std::uint64_t seed) {
 
 TEST(DecodeAttention, EqualsDenseAttentionForEveryHeadSizeAndGroup) {
   std::uint64_t seed = 0;
-  for (const int d : {64, 80, 96, 128, 256}) {
+  for (const int d : {64, 80, 96, 128, 256, 512}) {
     for (int group = 1; group <= 16; ++group) {
       CacheShape shape{.batch = 2, .kv_heads = 2, .group = group, .head_dim = d, .body = 150};
       shape.key = uniform_code(d);

@@ -52,10 +52,17 @@ TEST(EngineLimits, NamesWhatAModelHas) {
   EXPECT_EQ(*bf16_reason(vllm_engine(), linear, 0), "linear attention");
   ModelConfig shared = model_of(2, 8, 4, 64);
   shared.shared.source = {0, 0};
-  EXPECT_NE(unsupported_model(vllm_engine(), shared)->find("the cache of another layer (layer 1"), std::string::npos);
-  EXPECT_EQ(
-      *unsupported_model(vllm_engine(), model_of(2, 8, 4, 96)),
-      "the model has head_dim 96; the kernels that vLLM needs have 64, 128 and 256. Format transformers serves it");
+  EXPECT_FALSE(unsupported_model(vllm_engine(), shared));
+  EXPECT_NE(unsupported_model(sglang_engine(), shared)->find("the cache of another layer (layer 1"), std::string::npos);
+  EXPECT_FALSE(unsupported_model(vllm_engine(), model_of(2, 16, 2, 512)));
+  EXPECT_NE(
+      unsupported_model(sglang_engine(), model_of(2, 16, 2, 512))->find("heads of more than 256 channels (layer 0"),
+      std::string::npos);
+  EXPECT_EQ(*unsupported_model(vllm_engine(), model_of(2, 18, 2, 512)),
+            "the model has 9 query heads on a KV head, and the decode kernel at most 8; format transformers serves it");
+  EXPECT_EQ(*unsupported_model(vllm_engine(), model_of(2, 8, 4, 96)),
+            "the model has head_dim 96; the kernels that vLLM needs have 64, 128, 256 and 512. Format transformers "
+            "serves it");
   EXPECT_EQ(
       *unsupported_model(sglang_engine(), gemma),
       "no layer of the model would have a 2-bit cache in SGLang 0.5.23: layer 0 has a sliding window, which stays "
@@ -70,14 +77,6 @@ TEST(EngineLimits, NamesWhatAModelHas) {
   EXPECT_EQ(
       *unsupported_model(vllm_engine(), model_of(2, 34, 2, 64)),
       "the model has 17 query heads on a KV head, and the decode kernel at most 16; format transformers serves it");
-}
-
-std::string head_sizes(const char* last) {
-  std::string text;
-  for (std::size_t i = 0; i < kEngineHeadSizes.size(); ++i) {
-    text += (i == 0 ? "" : i + 1 < kEngineHeadSizes.size() ? ", " : last) + std::to_string(kEngineHeadSizes[i]);
-  }
-  return text;
 }
 
 // Head, whether arguments of a layer, whether such layers stay in BF16.
@@ -103,9 +102,13 @@ std::string python_head(const std::string& what) {
 
 std::string kernels_table() {
   std::ostringstream out;
-  out << python_head("What the kernels serve, and the most that a manifest may name.")
-      << "HEAD_SIZES, MOST_GROUP, MOST_WINDOW = (" << head_sizes(", ") << "), " << kEngineMostGroup << ", "
-      << kEngineMostWindow << "  # group: query heads on a KV head\n"
+  out << python_head("What the kernels serve, and the most that a manifest may name.") << "HEAD_SIZES = {";
+  for (const HeadLimit& head : kEngineHeads) {
+    out << (head.head_dim == kEngineHeads.front().head_dim ? "" : ", ") << head.head_dim << ": " << head.most_group;
+  }
+  out << "}  # the most query heads on a KV head\n"
+      << "MOST_HEAD_SCALE, MOST_WINDOW = " << kMostHeadScaleHead << ", " << kEngineMostWindow
+      << "  # head size in layout HEAD_SCALE; tokens\n"
       << "RING_SLACK, MOST_FREQUENCY = " << kEngineRingSlack << ", " << kernels::kMostFrequency
       << "  # slots that the last tile may read beyond the ring; radians a token\n"
       << "HEAD_SCALE, ROTATED_MEAN = \"" << to_string(kHeadScaleLayout) << "\", \"" << to_string(kRotatedMeanLayout)
@@ -129,9 +132,12 @@ std::string engine_table(const PluginEngine& engine, const std::string& bf16, co
 }
 
 std::string docs_row() {
-  std::string text =
-      "| head sizes but " + head_sizes(" and ") + ", more than " + std::to_string(kEngineMostGroup) +
-      " query heads on a KV head, BF16 windows above 2,048 tokens | the kernels have none |\n| layers with ";
+  std::string text = "| head sizes but " + engine_head_sizes(" and ") + ", more than " +
+                     std::to_string(kEngineHeads.front().most_group) + " query heads on a KV head (" +
+                     std::to_string(kEngineHeads.back().most_group) + " with " +
+                     std::to_string(kEngineHeads.back().head_dim) +
+                     " channels, which also need layout `blocks`), BF16 windows above " +
+                     "2,048 tokens | the kernels have none |\n| layers with ";
   std::string bf16, refused;
   for (const LayerLimit& kind : vllm_engine().limits) {
     std::string& list = kind.in_bf16 ? bf16 : refused;

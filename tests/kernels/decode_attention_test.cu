@@ -39,11 +39,12 @@ TEST_F(DecodeAttention, BlocksOneSequence) {
   const std::array<std::uint8_t, 4> some[] = {{4, 2, 1, 1}, {4, 4, 2, 0}, {2, 2, 2, 2}, {1, 0, 4, 2},
                                               {4, 4, 4, 4}, {1, 1, 1, 1}, {0, 0, 0, 1}, {0, 0, 0, 0}};
   int i = 0;
-  for (int d : {64, 128, 256}) {
+  for (int d : {64, 128, 256, 512}) {
     for (const auto& key : some) {
       for (const DecodeKernel kernel : {DecodeKernel::kStream, DecodeKernel::kCluster, DecodeKernel::kParts}) {
         if (kernel != DecodeKernel::kStream && !has_clusters()) continue;
-        if (kernel == DecodeKernel::kParts && d == 256) continue;
+        if (kernel == DecodeKernel::kParts && d > 128) continue;
+        if (kernel == DecodeKernel::kCluster && d == 512 && key[2] == 4) continue;  // a block does not fit
         DecodeCase c{.batch = 1, .query_heads = 8, .kv_heads = 2, .head_dim = d, .lengths = {1003}};
         c.blocks = true, c.kernel = kernel, c.key_widths = key, c.value_widths = some[++i % 7], c.seed = i;
         EXPECT_LT(error_of(c), kLimit) << "d " << d << " widths " << ::testing::PrintToString(key) << " "
@@ -126,6 +127,40 @@ TEST_F(DecodeAttention, EveryGroupSize) {
   }
 }
 
+// Groups, lengths, windows and steps of many sequences at the widest head size.
+TEST_F(DecodeAttention, HeadsOf512Channels) {
+  for (int group = 1; group <= 8; ++group) {
+    DecodeCase c{.batch = 2, .query_heads = 2 * group, .kv_heads = 2, .head_dim = 512, .lengths = {700, 1333}};
+    c.seed = group, c.blocks = true, c.sliding_window = group == 3 ? 300 : 0, c.soft_cap = group == 5 ? 3.0f : 0.0f;
+    c.sinks = group == 6, c.flush = group == 7 ? 8 : 1, c.score_spread = group == 8 ? 5.0f : 1.0f;
+    EXPECT_LT(error_of(c), kLimit) << "group " << group;
+  }
+  for (int n : {1, 2, 63, 64, 65, 319, 320, 321, 384, 385, 5000}) {
+    DecodeCase c{.batch = 1, .query_heads = 8, .kv_heads = 1, .head_dim = 512, .lengths = {n}};
+    c.blocks = true;
+    EXPECT_LT(error_of(c), kLimit) << "n " << n;
+  }
+  DecodeCase many{.batch = 150, .query_heads = 16, .kv_heads = 2, .head_dim = 512};
+  for (int i = 0; i < many.batch; ++i) many.lengths.push_back(i * 37 % 900);
+  many.blocks = true;
+  EXPECT_LT(error_of(many), kLimit);
+}
+
+// Pages of wide codes, for which a block of eight warps has no room, and half of the warps by request.
+TEST_F(DecodeAttention, FewerWarpsForWidePages) {
+  for (const auto& widths : {std::array<std::uint8_t, 4>{4, 4, 4, 4}, {4, 2, 1, 1}}) {
+    for (const DecodeKernel kernel : {DecodeKernel::kAuto, DecodeKernel::kHalfStream}) {
+      for (const int sequences : {1, 3, 200}) {
+        DecodeCase c{.batch = sequences, .query_heads = 16, .kv_heads = 2, .head_dim = 512, .flush = 4};
+        for (int i = 0; i < sequences; ++i) c.lengths.push_back(5 + i * 37 % 1500);
+        c.blocks = true, c.kernel = kernel, c.key_widths = c.value_widths = widths;
+        EXPECT_LT(error_of(c), kLimit) << "width " << int{widths[3]} << " kernel " << static_cast<int>(kernel)
+                                       << " sequences " << sequences;
+      }
+    }
+  }
+}
+
 TEST_F(DecodeAttention, SharpSoftmaxAndLargeValues) {
   for (float spread : {0.1f, 4.0f, 12.0f}) {
     DecodeCase c{
@@ -180,7 +215,8 @@ TEST_F(DecodeAttention, RandomShapes) {
     c.batch = pick(1, 6);
     c.kv_heads = pick(1, 4);
     c.query_heads = c.kv_heads * pick(1, 16);
-    c.head_dim = std::array{64, 128, 256}[pick(0, 2)];
+    c.head_dim = std::array{64, 128, 256, 512}[pick(0, 3)];
+    if (c.head_dim == 512) c.query_heads = c.kv_heads * pick(1, 8);
     c.sink = 64 * pick(0, 2);
     c.flush = std::array{1, 8, 16}[pick(0, 2)];
     c.recent = pick(1, 300);
@@ -190,13 +226,14 @@ TEST_F(DecodeAttention, RandomShapes) {
     c.score_spread = std::array{0.2f, 1.0f, 5.0f}[pick(0, 2)];
     for (int b = 0; b < c.batch; ++b) c.lengths.push_back(pick(0, 4) == 0 ? pick(0, 70) : pick(0, 1200));
     c.seed = 1000 + i;
-    c.blocks = pick(0, 1) == 1;
+    c.blocks = pick(0, 1) == 1 || c.head_dim == 512;
     for (int b = 0; b < 4; ++b) {
       c.key_widths[b] = std::array<std::uint8_t, 4>{0, 1, 2, 4}[pick(0, 3)];
       c.value_widths[b] = std::array<std::uint8_t, 4>{0, 1, 2, 4}[pick(0, 3)];
     }
     c.kernel = has_clusters()
-                   ? std::array{DecodeKernel::kStream, DecodeKernel::kCluster, DecodeKernel::kAuto}[pick(0, 2)]
+                   ? std::array{DecodeKernel::kStream, c.head_dim == 512 ? DecodeKernel::kAuto : DecodeKernel::kCluster,
+                                DecodeKernel::kAuto}[pick(0, 2)]
                    : DecodeKernel::kAuto;
     const double error = error_of(c);
     ASSERT_LT(error, kLimit) << "shape " << i << ": batch " << c.batch << " heads " << c.query_heads << "/"
@@ -242,6 +279,13 @@ TEST_F(DecodeAttention, RefusesShapesThatAreNotBuilt) {
   p.query_heads = 17, p.kv_heads = 1, p.head_dim = 128, p.flush = 1, p.ring_pages = 5, p.sink_pages = 1, p.sink = 64,
   p.recent = 256;
   EXPECT_EQ(decode_attention(p, nullptr), cudaErrorInvalidValue);
+  p.query_heads = 9, p.head_dim = 512, p.blocks = true;  // 8 heads at most
+  const float one = 1.0f;
+  p.key_sigma = p.value_sigma = &one;
+  EXPECT_EQ(decode_attention(p, nullptr), cudaErrorInvalidValue);
+  p.query_heads = 8, p.blocks = false;  // no layout but blocks
+  EXPECT_EQ(decode_attention(p, nullptr), cudaErrorInvalidValue);
+  p.key_sigma = p.value_sigma = nullptr;
   p.query_heads = 4, p.head_dim = 96;
   EXPECT_EQ(decode_attention(p, nullptr), cudaErrorInvalidValue);
   p.head_dim = 128, p.blocks = true;

@@ -224,7 +224,7 @@ TEST(QuantizePages, BlocksLayout) {
   unsigned seed = 100;
   const std::array<std::uint8_t, 4> all[] = {{4, 2, 1, 1}, {4, 4, 2, 0}, {2, 1, 0, 0},
                                              {2, 2, 2, 2}, {0, 4, 0, 1}, {0, 0, 0, 0}};
-  for (const int d : {64, 96, 128, 256}) {
+  for (const int d : {64, 96, 128, 256, 512}) {
     for (const auto& widths : all) {
       for (const Encoder encoder : {Encoder::kMinMax, Encoder::kSearch}) {
         for (const Side side : {Side::kKey, Side::kValue}) {

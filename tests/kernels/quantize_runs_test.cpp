@@ -137,7 +137,7 @@ TEST(QuantizeRuns, WindowsWriteWhatRowsWrite) {
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) GTEST_SKIP() << "no GPU";
   const std::uint8_t widths[4] = {4, 2, 0, 1};
-  for (const int d : {64, 96, 128}) {
+  for (const int d : {64, 96, 128, 512}) {
     for (const bool blocks : {false, true}) {
       const SideLayout key = blocks ? band_side(d, widths, 0) : uniform_side(d, d % 64 == 0 ? d / 2 : d, false, 0);
       const SideLayout value = blocks ? band_side(d, widths, key.end()) : uniform_side(d, d, true, key.end());

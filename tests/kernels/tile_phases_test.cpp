@@ -78,7 +78,7 @@ Errors errors(int head_dim, const std::vector<float>& frequencies, double p0, un
 
 TEST(TilePhases, EveryHeadSizeAndBase) {
   unsigned seed = 0;
-  for (const int d : {64, 128, 256})
+  for (const int d : {64, 128, 256, 512})
     for (const double base : {1e4, 5e5, 1e6, 1e7})
       for (const int rotated : {d, d / 2})
         for (const double p0 : {0.0, 64.0, 5000.0, 131008.0}) {
@@ -91,7 +91,7 @@ TEST(TilePhases, EveryHeadSizeAndBase) {
 // A query of Qwen2.5-Coder-1.5B, whose keys have a mean of 354 before RoPE, has elements of u up to 30,000 and logits
 // of 12,000. In FP16 alone the sums overflowed: the output was not a number.
 TEST(TilePhases, LargeMeansOfKeys) {
-  for (const int d : {64, 128, 256})
+  for (const int d : {64, 128, 256, 512})
     for (const double p0 : {0.0, 640.0, 32000.0}) {
       const Errors e = errors(d, rope(d, 1e6, d), p0, 5, 30000.0);
       EXPECT_LT(e.logits, 1.0) << d << ' ' << p0;

@@ -170,17 +170,18 @@ def test_stored_rows_come_back():
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_merged_parts_are_the_whole(device):
+@pytest.mark.parametrize("d", [64, 512])
+def test_merged_parts_are_the_whole(d, device):
     torch.manual_seed(3)
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
-    logits, values = torch.randn(4, 7, 90), torch.randn(4, 90, 64)
+    logits, values = torch.randn(4, 7, 90), torch.randn(4, 90, d)
     parts = []
     for piece in (slice(0, 30), slice(30, 90)):
         parts += [(logits[..., piece].softmax(-1) @ values[:, piece]).transpose(0, 1).to(device, dtype), logits[..., piece].logsumexp(-1).to(device)]
     parts[3][2, 5] = -torch.inf  # saw nothing
     whole = (logits.softmax(-1) @ values).transpose(0, 1)
     whole[5, 2] = parts[0][5, 2].float().cpu()
-    wide = torch.zeros(7, 6, 64, dtype=dtype, device=device)
+    wide = torch.zeros(7, 6, d, dtype=dtype, device=device)
     out, lse = wide[:, :4], parts[1].clone()
     out.copy_(parts[0])
     operators.merge_outputs(out, lse, parts[2].contiguous(), parts[3])
@@ -199,7 +200,7 @@ def test_two_terms_are_a_matrix():
 
 def cases(seed=4):
     """The same filled caches on both devices, with a chunk of each request."""
-    for d, widths, rotated_mean in ((64, None, False), (128, None, False), (128, (4, 2, 1, 1), True), (256, (2, 1, 0, 1), True), (128, (1, 1, 2, 4), False)):
+    for d, widths, rotated_mean in ((512, (4, 2, 1, 1), False), (512, (2, 1, 0, 1), True), (64, None, False), (128, None, False), (128, (4, 2, 1, 1), True), (256, (2, 1, 0, 1), True), (128, (1, 1, 2, 4), False)):
         bundle = random_bundle(d=d, key=widths, value=widths, sink=100, recent=48, rotated_mean=rotated_mean)
         phases = Phases(10000.0 ** -(torch.arange(0, d, 2) / d))
         yield bundle, [LayerCode(bundle, bundle.layers[0], phases, device) for device in ("cpu", "cuda")]
@@ -248,9 +249,10 @@ def test_operators_on_cuda():
 
 @pytest.mark.skipif("cuda" not in DEVICES, reason=str(load.missing()))
 @pytest.mark.parametrize("causal", [True, False])
-def test_flash_attention_is_that_of_the_cpu(causal):
+@pytest.mark.parametrize("d", [128, 512])
+def test_flash_attention_is_that_of_the_cpu(d, causal):
     generator = torch.Generator().manual_seed(2)
-    query, key, value = (torch.randn(n, h, 128, generator=generator).bfloat16() for n, h in ((400, 8), (900, 2), (900, 2)))
+    query, key, value = (torch.randn(n, h, d, generator=generator).bfloat16() for n, h in ((400, 8), (900, 2), (900, 2)))
     one = chunk_plan.Pass(0, 400, [0, 150, 400], [0, 150, 900], causal=causal)
     one.longest, one.longest_key = 250, 750
     found = []

@@ -182,13 +182,15 @@ BLOCKS = dict(key=(4, 2, 1, 1), value=(4, 2, 1, 1))
 
 
 def test_what_kernels_serve():
-    for made in (code(), code(d=64), code(d=256, **BLOCKS), code(encoder="minmax", **BLOCKS)):
-        assert support.decode_unsupported(made, 4, 6) is None and support.step_unsupported(made) is None
+    for made in (code(), code(d=64), code(d=256, **BLOCKS), code(d=512, **BLOCKS), code(encoder="minmax", **BLOCKS)):
+        assert support.decode_unsupported(made, 8, 6) is None and support.step_unsupported(made) is None
     assert support.step_unsupported(code(rotated_mean=True, **BLOCKS)) is None
 
 
 @pytest.mark.parametrize("made,group,pages,sentence", [
-    (dict(d=32), 4, 6, "head sizes 64, 128, 256, not 32"), (dict(), 17, 6, "at most 16 query heads on a KV head, not 17"),
+    (dict(d=32), 4, 6, "head sizes 64, 128, 256, 512, not 32"), (dict(), 17, 6, "at most 16 query heads on a KV head of 128 channels, not 17"),
+    (dict(d=512, **BLOCKS), 9, 6, "at most 8 query heads on a KV head of 512 channels, not 9"),
+    (dict(d=512), 4, 6, "of layout uniform the kernels read heads of up to 256 channels, not 512"),
     (dict(value=(4, 2, 1, 1)), 4, 6, "one layout, not uniform keys and blocks values"),
     (dict(group=32), 4, 6, "one FP16 scale and zero for each head"), (dict(rotated_mean=True), 4, 6, "centered before RoPE"),
     (dict(), 4, 40, "windows of at most 2048 tokens")])
@@ -207,5 +209,5 @@ def test_what_rules_they_do_not_compute():
 
 
 def test_what_they_do_not_append():
-    assert "head sizes 64, 128, 256, not 96" in support.step_unsupported(code(d=96))
-    assert "head sizes up to 256 that 16 divides, not 24" in code_unsupported(code(d=24).key.code)
+    assert "head sizes 64, 128, 256, 512, not 96" in support.step_unsupported(code(d=96))
+    assert "head sizes up to 512 that 16 divides, not 24" in code_unsupported(code(d=24).key.code)

@@ -52,7 +52,7 @@ def config(layers=2, kv_heads=2, d=32, model=SAMPLES / "tiny-qwen3", **changed):
         model_config=types.SimpleNamespace(
             dtype=torch.bfloat16, model=str(model), revision=None, max_model_len=384, get_head_size=lambda: d,
             get_total_num_kv_heads=lambda: kv_heads, hf_text_config=types.SimpleNamespace(num_hidden_layers=layers), is_hybrid=False, is_moe=False,
-            is_mm_prefix_lm=False),
+            is_mm_prefix_lm=False, model_arch_config=[types.SimpleNamespace(head_size=d, total_num_kv_heads=kv_heads)] * 100),
         scheduler_config=types.SimpleNamespace(max_num_seqs=4, max_num_batched_tokens=8192, long_prefill_token_threshold=0, disable_hybrid_kv_cache_manager=False),
         attention_config=types.SimpleNamespace(hisparse_config=None, backend=AttentionBackendEnum["OSCAR"]),
         compilation_config=types.SimpleNamespace(static_forward_context={}),
@@ -99,7 +99,7 @@ def serve(monkeypatch):
     return make
 
 
-def attention_layer(index, heads=4, kv_heads=2, d=64):
+def attention_layer(index, heads=4, kv_heads=2, d=64, source=None):
     """vLLM's Attention without the parts that need a model."""
     from vllm.model_executor.layers.attention import Attention
     layer = Attention.__new__(Attention)
@@ -107,7 +107,8 @@ def attention_layer(index, heads=4, kv_heads=2, d=64):
     layer.layer_name, layer.attn_backend = f"model.layers.{index}.self_attn.attn", OscarBackend
     layer.num_kv_heads, layer.head_size, layer.head_size_v, layer.sliding_window = kv_heads, d, d, None
     layer.kv_cache_dtype, layer.kv_cache_torch_dtype, layer.attn_type = "oscar", torch.uint8, "decoder"
-    layer.impl = OscarImpl(heads, d, SCALE, kv_heads, kv_cache_dtype="oscar")
+    layer.impl = OscarImpl(heads, d, SCALE, kv_heads, kv_cache_dtype="oscar", kv_sharing_target_layer_name=source)
+    layer.kv_sharing_target_layer_name = source
     return layer
 
 
@@ -453,12 +454,73 @@ class VllmEngine(ThroughVllm, Engine):
     pass
 
 
+class WithReaders:
+    """Two more layers read the cache of `layer` (Gemma 4 E2B and E4B), with the queries that are compared; that layer has others. vLLM uses
+    the memory of its keys and values again before they run."""
+
+    def __init__(self, bundle, layer, made, layers, *arguments, **named):
+        made.compilation_config.static_forward_context.update({one.layer_name: one for one in layers})
+        self.readers = [attention_layer(i, source=layers[layer].layer_name) for i in (5, 6)]
+        made.compilation_config.static_forward_context.update({one.layer_name: one for one in self.readers})
+        super().__init__(bundle, layer, made, layers, *arguments, **named)
+        names = [one.layer_name for one in (*layers, *self.readers)]
+        self.builder = OscarMetadataBuilder(self.builder.kv_cache_spec, names, made, torch.device("cpu"))
+        assert self.builder.layers == [i for i in range(len(layers))]
+
+    def compute(self, slots, starts, counts, lengths, table, mapping, query, key, value):
+        metadata = self.builder.build(0, self.metadata(slots, counts, lengths, table, mapping))
+        self.layer.impl.forward(self.layer, 0.5 * query, key, value, self.blocks, metadata, torch.zeros_like(query))
+        key.fill_(7.0), value.fill_(7.0)
+        outputs = [torch.zeros_like(query) for _ in self.readers]
+        for reader, output in zip(self.readers, outputs):
+            reader.impl.forward(reader, query, None, None, self.blocks, metadata, output)
+        known = mapping >= 0
+        assert torch.equal(outputs[0][known], outputs[1][known])
+        return outputs[1]
+
+
+class SharedEngine(WithReaders, VllmEngine):
+    pass
+
+
 class VllmPrefixEngine(ThroughVllm, PrefixEngine):
     """As it is with prefix caching; the table is that of the metadata builder."""
 
     def __init__(self, *arguments, **named):
         super().__init__(*arguments, **named)
         self.table, self.kv = self.builder.table, self.layer.impl.cache(self.layer, torch.device("cpu"))
+
+
+class SharedPrefixEngine(WithReaders, VllmPrefixEngine):
+    pass
+
+
+@pytest.mark.parametrize("kind", [SharedEngine, SharedPrefixEngine])
+@pytest.mark.parametrize("proposed", [0, 3])
+def test_layers_that_read_the_cache_of_another(serve, kind, proposed):
+    bundle = exact_bundle(d=64, key=(4, 2, 1, 1), value=(4, 2, 1, 1), sink=64, recent=40)
+    made = serve(bundle, speculative_config=speculation(proposed) if proposed else None,
+                 cache_config__enable_prefix_caching=kind is SharedPrefixEngine)
+    engine = kind(bundle, 0, made, [attention_layer(0)], 27, 3, most_new=1 + proposed)
+    if kind is SharedPrefixEngine:
+        engine.table, engine.kv = engine.builder.table, engine.layer.impl.cache(engine.layer, torch.device("cpu"))
+    work = families(8, 330, 10)
+    for request in work if proposed else ():
+        request.prompt = max(1, request.total - 40)
+    engine.run(work)
+    assert engine.kinds >= {"decode", "mixed"} and engine.compared > 60 and (engine.rejected > 20 or not proposed)
+    assert engine.builder.serving.readers == {0: 2} and list(engine.builder.serving.caches()) == [0]
+    reader, rows = engine.readers[0], torch.zeros(1, 4, 64)
+    with pytest.raises(InputError, match="layer 0: a layer reads its cache before it has run"):
+        reader.impl.cache(reader, torch.device("cpu")).forward(engine.pool, None, rows, None, None, SCALE, rows)
+
+
+@pytest.mark.parametrize("heads,kv_heads", [(6, 2), (2, 1)])
+def test_readers_have_the_heads_of_the_layer_that_holds_the_cache(serve, heads, kv_heads):
+    made = serve(random_bundle(1, d=64))
+    made.compilation_config.static_forward_context["model.layers.0.self_attn.attn"] = attention_layer(0)
+    with pytest.raises(InputError, match="reads the cache of model.layers.0.self_attn.attn has heads of another size or number"):
+        attention_layer(1, heads, kv_heads, source="model.layers.0.self_attn.attn")
 
 
 @pytest.mark.parametrize("rotated", [False, True])

@@ -418,8 +418,48 @@ def test_a_layer_that_reads_another_cache(build):
     source = "model.layers.0.self_attn.attn"
     made, built = build(random_bundle(3, d=64), [{"logits_soft_cap": 5.0}, {"kv_sharing_target_layer_name": source}, {}])
     assert [isinstance(one.impl, OscarImpl) for one in built] == [False, False, True]
-    with pytest.raises(InputError, match="it has the cache of another layer"):
-        build(random_bundle(2, d=64), [{}, {"kv_sharing_target_layer_name": source}])
+    assert "layer 1 (reads the cache of model.layers.0.self_attn.attn)" in vllm_backend.serving_of(made).bf16_text()
+    with pytest.raises(InputError, match="it has a soft cap on logits"):
+        build(random_bundle(2, d=64), [{}, {"kv_sharing_target_layer_name": source, "logits_soft_cap": 5.0}])
+
+
+def test_gemma_4(build):
+    """Heads of 512 channels in layers that see everything and of 256 in the others, of which the last two read the caches of the first two:
+    vLLM's own view of the configuration, groups, and the builder of a group to which vLLM adds the readers."""
+    from transformers import Gemma4TextConfig
+    from vllm.transformers_utils.model_arch_config_convertor import MODEL_ARCH_CONFIG_CONVERTORS
+    from vllm.v1.worker.gpu.attn_utils import get_shared_kv_cache_layers
+    from vllm.v1.worker.utils import AttentionGroup, add_kv_sharing_layers_to_kv_cache_groups
+    name = "model.layers.{}.self_attn.attn".format
+    text = Gemma4TextConfig(
+        num_hidden_layers=4, hidden_size=64, intermediate_size=64, num_attention_heads=8, num_key_value_heads=1, head_dim=256, global_head_dim=512,
+        sliding_window=512, layer_types=["sliding_attention", "full_attention"] * 2, num_kv_shared_layers=2, hidden_size_per_layer_input=0)
+    arch = MODEL_ARCH_CONFIG_CONVERTORS["gemma4_text"](text, text).convert()
+    assert (arch[0].head_size, arch[1].head_size, arch[1].total_num_kv_heads) == (256, 512, 1)
+    bundle = random_bundle(1, kv_heads=1, d=512, key=(4, 2, 1, 1), value=(4, 2, 1, 1))
+    bundle = dataclasses.replace(bundle, layers=[dataclasses.replace(bundle.layers[0], layer=1)],
+                                 model={"left_out": [{"layer": i, "reason": "a window, or another's cache"} for i in (0, 2, 3)]})
+    sliding, full = {"per_layer_sliding_window": 512, "head_size": 256, "num_heads": 8}, {"num_heads": 8}
+    made, built = build(bundle, [sliding, full, sliding | {"kv_sharing_target_layer_name": name(0)}, full | {"kv_sharing_target_layer_name": name(1)}],
+                        model_config__model_arch_config=arch)
+    assert [isinstance(one.impl, OscarImpl) for one in built] == [False, True, False, True]
+    serving = vllm_backend.serving_of(made)
+    assert serving.readers == {1: 1}
+    assert serving.bf16_text() == f"layer 0 (it has a sliding window); layer 2 (reads the cache of {name(0)})"
+    found, groups, sizes, tensors = planned(made)
+    assert sorted(tensors) == [name(0), name(1)] and set(sizes) == {64} and len({g.kv_cache_spec.page_size_bytes for g in groups}) == 1
+    pages = serving.pages_of_block
+    assert tensors[name(1)].shape == (BLOCKS * pages, 1, 64, serving.cells[1]) and pages * serving.cells[1] >= 2 * 2 * 256
+    group = next(g for g in groups if isinstance(g.kv_cache_spec, FullAttentionSpec))
+    add_kv_sharing_layers_to_kv_cache_groups(get_shared_kv_cache_layers(made), groups)
+    assert group.layer_names == [name(1), name(3)]
+    attention = AttentionGroup(OscarBackend, group.layer_names, group.kv_cache_spec, 0)
+    attention.create_metadata_builders(made, torch.device("cpu"), 64)
+    assert attention.get_metadata_builder().layers == [1]
+    made.cache_config.kv_sharing_fast_prefill = True
+    made.compilation_config = types.SimpleNamespace(static_forward_context={})
+    with pytest.raises(InputError, match="leave --kv-sharing-fast-prefill out"):
+        serving_of(made)
 
 
 def test_states_of_linear_attention(build):

@@ -115,7 +115,8 @@ void CudaBackend::attend_step(const AttentionInput& input, const Step& step, con
   p.out_float = true;
   const RowCode &key_code = method_.code(input.layer, Side::kKey),
                 &value_code = method_.code(input.layer, Side::kValue);
-  p.blocks = key_code.layout == Layout::kBlocks;
+  // Without codes both layouts are the same, and only one has all head sizes.
+  p.blocks = key_code.layout == Layout::kBlocks || (!method_.quantized && p.head_dim > kMostHeadScaleHead);
   std::copy(key_code.widths.begin(), key_code.widths.end(), p.key_widths);
   std::copy(value_code.widths.begin(), value_code.widths.end(), p.value_widths);
   p.key_sigma = pointer<float>(l.key.sigma), p.value_sigma = pointer<float>(l.value.sigma);

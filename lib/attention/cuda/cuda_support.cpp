@@ -1,6 +1,4 @@
 // Which caches the CUDA kernels of this build support.
-#include <algorithm>
-
 #include "attention/paged_backend.h"
 #include "kernels/common/page_layout.h"
 #include "kernels/decode/tile_phases.h"
@@ -55,10 +53,9 @@ std::string mean_reason(const KvMethod& method, const ModelConfig& model) {
 
 std::string fast_kernel_fault(const KvMethod& method, const ModelConfig& model) {
   const std::int64_t d = model.head_dim, group = model.gqa_group();
-  if (std::ranges::count(kEngineHeadSizes, d) == 0) return built("head sizes 64, 128 and 256", number(d));
-  if (group < 1 || group > kEngineMostGroup) {
-    return built("1 to " + number(kEngineMostGroup) + " query heads on a KV head", number(group));
-  }
+  const std::int64_t most = engine_most_group(d);
+  if (most == 0) return built("head sizes " + engine_head_sizes(" and "), number(d));
+  if (group < 1 || group > most) return built("1 to " + number(most) + " query heads on a KV head", number(group));
   const std::string code = method.quantized ? code_reason(method, model) : "";
   return code.empty() ? mean_reason(method, model) : code;
 }

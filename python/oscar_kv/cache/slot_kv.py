@@ -200,6 +200,9 @@ class SlotKV:
         self.policy, layer = self.tiers.policy(), code.layer
         self._most = max(1, MOST_ITEMS // layer.kv_heads)  # rows of steps in a launch
         self._pass: LayerPass | None = None
+        self.readers = 0  # layers of the model that read this cache later in a pass, with queries of their own
+        self._lent: tuple[torch.Tensor, torch.Tensor] | None = None  # keys and values of the pass
+        self._awaited = 0  # of the readers in this pass
         self.room = chunk_pass.room(layer.kv_heads, layer.head_dim, slots * most_tokens)
         self.buffer = (
             code.shared.buffer(code.device, layer.kv_heads, layer.head_dim, self.room)
@@ -250,30 +253,48 @@ class SlotKV:
         pool: torch.Tensor,
         rows: Rows,
         query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
+        key: torch.Tensor | None,
+        value: torch.Tensor | None,
         scale: float,
         output: torch.Tensor,
         sinks: torch.Tensor | None = None,
     ) -> None:
         """New tokens attend and enter the cache. query [N, Hq, d], key and value [N, Hkv, d] of the model, after
-        RoPE. sinks: logits [Hq] or None (rule.Rule). Writes output [N, Hq, d]; rows of padding stay unchanged
-        or become meaningless.
+        RoPE; None: of a layer that reads this cache, whose keys and values are those of the layer that holds it. sinks:
+        logits [Hq] or None (rule.Rule). Writes output [N, Hq, d]; rows of padding stay unchanged or become meaningless.
 
         Tokens of rows.steps are appended, then attend to the three tiers. All chunks attend in one call to their stored
-        tokens and to their own unquantized tokens, then they are appended."""
+        tokens and to their own unquantized tokens, then they are appended; with readers, once the last of them has
+        attended. A reader writes the rows of steps again, with the same bytes."""
+        reads = key is None or value is None
+        key, value = self._shared(key, value)
         held = self._held(pool, rows)
         if rows.chunks:
             self._attend_chunks(held, rows, query, key, value, scale, output, sinks)
         if self._pass is None or not self._pass.of(pool, scale):
             self._pass = LayerPass(self.code, pool, self.windows, self.bad, self.space, scale)
         tables = None if sinks is not None else rows.tables(self.policy, self.room, self._most)
-        if tables is not None:
-            self._pass(output, query, key, value, tables)
-        else:
+        if tables is not None and self._awaited:
+            tables = (*tables[:3], None)
+        if tables is None:
             self._apart(self._pass, rows, query, key, value, output, sinks)
-        if rows.steps is not None:
+        elif tables[2] is not None or tables[3] is not None:
+            self._pass(output, query, key, value, tables)
+        if rows.steps is not None and not reads:
             self._flush(held, rows.steps.after, rows.flush)
+
+    def _shared(self, key: torch.Tensor | None, value: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of a pass: those given, kept for readers, or those that are kept."""
+        if key is None or value is None:
+            if self._lent is None:
+                raise InputError(f"layer {self.code.layer.layer}: a layer reads its cache before it has run")
+            key, value = self._lent
+            self._awaited -= 1
+        else:  # copies, because an engine uses the memory again before the readers run
+            self._awaited = self.readers
+            key, value = (key.clone(), value.clone()) if self.readers else (key, value)
+        self._lent = (key, value) if self._awaited else None
+        return key, value
 
     def _apart(
         self,
@@ -287,7 +308,7 @@ class SlotKV:
     ) -> None:
         """A pass in several calls: its tokens are in another order, or too many for a launch, or need the log-sum-exp
         for sinks."""
-        if rows.chunks:
+        if rows.chunks and self._awaited == 0:
             work = rows.work(self.policy, self.room)
             new = (key, value) if isinstance(work.tokens, slice) else (key[work.tokens], value[work.tokens])
             run(output, new[0], *new, (None, None, None, work.new))

@@ -26,8 +26,8 @@ std::int64_t decode_workspace_bytes(const Tensor& like, std::int64_t head_dim, s
 Tensor make_tile_phases(const Tensor& frequencies) {
   const std::int64_t d = frequencies.dim() == 1 ? 2 * frequencies.size(0) : 0;
   if (!frequencies.is_cpu() || frequencies.scalar_type() != ScalarType::Float || !frequencies.is_contiguous() ||
-      (d != 64 && d != 128 && d != 256)) {
-    throw std::runtime_error("oscar_kv::tile_phases: frequencies are no Float [32], [64] or [128] on the CPU");
+      (d != 64 && d != 128 && d != 256 && d != 512)) {
+    throw std::runtime_error("oscar_kv::tile_phases: frequencies are no Float [32], [64], [128] or [256] on the CPU");
   }
   const std::vector<std::int64_t> shape{oscar::kernels::tile_phases_count(static_cast<int>(d))};
   Tensor table = torch::stable::new_empty(frequencies, shape, ScalarType::Short);

@@ -73,10 +73,11 @@ class LayerCache(typing.Protocol):
         pool: torch.Tensor,
         rows: "Rows",
         query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
+        key: torch.Tensor | None,
+        value: torch.Tensor | None,
         scale: float,
         output: torch.Tensor,
         sinks: torch.Tensor | None = None,
     ) -> None:
-        """New tokens, after RoPE, attend and enter the cache. Writes output."""
+        """New tokens, after RoPE, attend and enter the cache. Writes output. Layers that read another's cache pass no
+        keys and values."""

@@ -57,8 +57,8 @@ def code_of(numbers: Sequence[int]) -> RowCode:
 
 def code_unsupported(code: RowCode) -> str | None:
     """Why kernels cannot read and write pages of this code, or None."""
-    if code.head_dim % 16 or code.head_dim > 256:
-        return f"kernels have head sizes up to 256 that 16 divides, not {code.head_dim}"
+    if code.head_dim % 16 or code.head_dim > 512:
+        return f"kernels have head sizes up to 512 that 16 divides, not {code.head_dim}"
     return None
 
 

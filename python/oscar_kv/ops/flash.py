@@ -1,5 +1,5 @@
 """Attention of sequences with consecutive rows, with its log-sum-exp. Uses the FlashAttention that an engine hands in,
-otherwise torch's. On the CPU, torch computes it in FP32."""
+otherwise torch's, which has no heads above 256 channels. For them and on the CPU, tiles of scores are computed."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -9,6 +9,7 @@ import torch
 from .merge import Parts
 
 QUERY_BLOCK, KEY_BLOCK = 256, 1024  # scores in memory at a time
+MOST_CHANNELS = 256  # of a head in torch's FlashAttention
 
 
 class Sequences(Protocol):
@@ -41,7 +42,7 @@ def _by_torch(
     return lse
 
 
-def _in_fp32(
+def _in_tiles(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -51,28 +52,33 @@ def _in_fp32(
     scale: float,
     out: torch.Tensor,
 ) -> torch.Tensor:
-    """Arguments are host lists; causal: queries are the last rows of the keys."""
+    """In FP32. Arguments are host lists; causal: queries are the last rows of the keys."""
     heads, kv_heads = query.shape[1], key.shape[1]
+    group = heads // kv_heads
     lse = query.new_empty(heads, query.shape[0], dtype=torch.float32)
     for begin, end, first, last in zip(ends, ends[1:], key_ends, key_ends[1:]):
-        k, v = (
-            x[first:last].float().transpose(0, 1).repeat_interleave(heads // kv_heads, dim=0).unsqueeze(0)
-            for x in (key, value)
-        )
         for at in range(begin, end, QUERY_BLOCK):
             until, parts = min(at + QUERY_BLOCK, end), Parts()
-            q = query[at:until].float().transpose(0, 1).unsqueeze(0)
-            seen = torch.arange(at, until, device=q.device)[:, None] - end + last - first if causal else None
-            for column in range(0, last - first, KEY_BLOCK):
-                logits = torch.matmul(q, k[:, :, column : column + KEY_BLOCK].transpose(-1, -2)) * scale
-                if seen is not None:
-                    logits.masked_fill_(
-                        torch.arange(column, column + logits.shape[-1], device=q.device) > seen, -torch.inf
-                    )
-                parts.add(logits, v[:, :, column : column + KEY_BLOCK])
+            q = (
+                query[at:until]
+                .float()
+                .unflatten(1, (kv_heads, group))
+                .permute(1, 2, 0, 3)
+                .reshape(1, kv_heads, -1, key.shape[2])
+            )
+            row = torch.arange(at, until, device=q.device).repeat(group)[:, None]
+            for column in range(first, last - (end - until if causal else 0), KEY_BLOCK):
+                k, v = (
+                    x[column : min(column + KEY_BLOCK, last)].float().transpose(0, 1).unsqueeze(0) for x in (key, value)
+                )
+                logits = torch.matmul(q, k.transpose(-1, -2)) * scale
+                if causal:
+                    place = torch.arange(column, column + logits.shape[-1], device=q.device)
+                    logits.masked_fill_(place - last > row - end, -torch.inf)
+                parts.add(logits, v)
             made, made_lse = parts.found()
-            out[at:until] = made[0].transpose(0, 1).to(out.dtype)
-            lse[:, at:until] = made_lse[0]
+            out[at:until] = made[0].unflatten(1, (group, -1)).permute(2, 0, 1, 3).flatten(1, 2).to(out.dtype)
+            lse[:, at:until] = made_lse[0].unflatten(1, (group, -1)).flatten(0, 1)
     return lse
 
 
@@ -88,9 +94,10 @@ def attention(
 ) -> torch.Tensor:
     """query [N, Hq, d], key and value [M, Hkv, d] of the sequences of plan; writes out [N, Hq, d].
     Returns the log-sum-exp [Hq, N] FP32. causal: the queries of a sequence are its last rows; otherwise they see
-    all rows. function: an engine's flash_attn_varlen_func; None: torch's."""
-    if not query.is_cuda or query.dtype != torch.bfloat16:
-        return _in_fp32(query, key, value, plan.ends, plan.key_ends, causal, scale, out)
+    all rows. function: an engine's flash_attn_varlen_func for this head size; None: torch's."""
+    wide = function is None and query.shape[2] > MOST_CHANNELS
+    if wide or not query.is_cuda or query.dtype != torch.bfloat16:
+        return _in_tiles(query, key, value, plan.ends, plan.key_ends, causal, scale, out)
     if function is None:
         return _by_torch(
             query,

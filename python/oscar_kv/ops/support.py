@@ -3,7 +3,7 @@
 from typing import Any, Protocol
 
 from ..format.codec import RowCodec
-from ..format.limits import HEAD_SCALE, HEAD_SIZES, MOST_FREQUENCY, MOST_GROUP, MOST_WINDOW, ROTATED_MEAN
+from ..format.limits import HEAD_SCALE, HEAD_SIZES, MOST_FREQUENCY, MOST_HEAD_SCALE, MOST_WINDOW, ROTATED_MEAN
 from ..format.page_layout import PAGE_TOKENS
 from .rule import Rule
 
@@ -23,8 +23,9 @@ def shape_unsupported(head_dim: int, group: int = 1) -> str | None:
     """Why no kernel serves heads of this size, or `group` query heads on a KV head, or None."""
     if head_dim not in HEAD_SIZES:
         return f"the kernels have head sizes {', '.join(map(str, HEAD_SIZES))}, not {head_dim}"
-    if group > MOST_GROUP:
-        return f"the kernels have at most {MOST_GROUP} query heads on a KV head, not {group}"
+    if group > HEAD_SIZES[head_dim]:
+        of = f"{HEAD_SIZES[head_dim]} query heads on a KV head"
+        return f"the kernels have at most {of} of {head_dim} channels, not {group}"
     return None
 
 
@@ -33,6 +34,8 @@ def layout_unsupported(layer_code: Layer) -> str | None:
     key, value = layer_code.key.code, layer_code.value.code
     if key.layout != value.layout:
         return f"the kernels read one layout, not {key.layout} keys and {value.layout} values"
+    if key.layout == HEAD_SCALE and key.head_dim > MOST_HEAD_SCALE:
+        return f"of layout {key.layout} the kernels read heads of up to {MOST_HEAD_SCALE} channels, not {key.head_dim}"
     if any(
         side.layout == HEAD_SCALE and (side.group != side.head_dim or side.params != "float16") for side in (key, value)
     ):

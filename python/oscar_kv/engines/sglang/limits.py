@@ -12,5 +12,6 @@ LAYERS = {
     "use_irope": "attention in chunks of the sequence",
     "sinks": "learned sink logits",
     "shared_layer": "the cache of another layer",
+    "head_dim": "heads of more than 256 channels",
     "pos_encoding_mode": "ALiBi",
 }

@@ -159,6 +159,7 @@ def attention_refusal(layer: Any) -> str | None:
         LAYERS,
         {
             "use_irope": layer.use_irope or None,
+            "head_dim": layer.head_dim > 256 or None,
             "pos_encoding_mode": layer.pos_encoding_mode.replace("NONE", "") or None,
         },
     )

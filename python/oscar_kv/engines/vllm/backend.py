@@ -37,6 +37,7 @@ from . import adapters, requests, states
 from .pages import Places
 from .serving import Serving, layer_refusal
 
+SHARED = ("num_heads", "num_kv_heads", "head_size", "scale")  # by a layer and the one whose cache it reads
 SERVING = "oscar_kv_serving"  # of the part of an engine's configuration that configurations derived from it share
 
 
@@ -61,6 +62,11 @@ def layer_index(name: str) -> int:
     from vllm.model_executor.models.utils import extract_layer_index
 
     return extract_layer_index(name)
+
+
+def source_of(layer: Any) -> str | None:
+    """The layer whose cache a layer of vLLM reads, None if it has one of its own."""
+    return getattr(layer, "kv_sharing_target_layer_name", None)
 
 
 class OscarBackend(AttentionBackend):
@@ -155,6 +161,8 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
     def __init__(self, kv_cache_spec: Any, layer_names: list[str], vllm_config: Any, device: torch.device) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         self.serving = serving_of(vllm_config)
+        context = vllm_config.compilation_config.static_forward_context
+        layer_names = [name for name in layer_names if source_of(context.get(name)) is None]
         self.serving.check(
             logging.getLogger("vllm.oscar_kv"),
             self.serving.tokens(kv_cache_spec.block_size),
@@ -335,20 +343,27 @@ class OscarImpl(AttentionImpl):
             sliding_window,
             logits_soft_cap,
             AttentionType(attn_type).value,
-            kv_sharing_target_layer_name,
             extra,
         )
         if reason is not None:
             raise InputError(f"a layer cannot be served with the 2-bit cache: {reason}")
-        self.sinks, self._index = extra.get("sinks"), -1
-        self.serving = serving_of(get_current_vllm_config())
+        self.sinks, self._index, config = extra.get("sinks"), -1, get_current_vllm_config()
+        self.serving, self.source = serving_of(config), kv_sharing_target_layer_name
+        if self.source is not None:
+            held = config.compilation_config.static_forward_context[self.source].impl
+            if any(getattr(held, name) != getattr(self, name) for name in SHARED):
+                raise InputError(
+                    f"a layer that reads the cache of {self.source} has heads of another size or number, or another "
+                    "scale, which oscar-kv does not serve; leave --kv-cache-dtype oscar out"
+                )
+            self.serving.readers[layer_index(self.source)] += 1
         self._cache: SlotKV | None = None
         self._pool: Any = None
         self._blocks: torch.Tensor | None = None
 
     def cache(self, layer: Any, device: torch.device) -> SlotKV:
         if self._cache is None:
-            self._index = layer_index(layer.layer_name)
+            self._index = layer_index(self.source or layer.layer_name)
             self._cache = self.serving.cache(self._index, self.num_heads // self.num_kv_heads, device)
         return self._cache
 
@@ -363,20 +378,22 @@ class OscarImpl(AttentionImpl):
         self,
         layer: Any,
         query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
+        key: torch.Tensor | None,
+        value: torch.Tensor | None,
         kv_cache: torch.Tensor,
         attn_metadata: OscarMetadata | None,
         output: torch.Tensor,
         output_scale: Any = None,
         output_block_scale: Any = None,
     ) -> torch.Tensor:
-        """query [N, Hq, d], key and value [N, Hkv, d]; writes output [N, Hq, d]."""
+        """query [N, Hq, d], key and value [N, Hkv, d], of which a layer that reads another's cache needs none; writes
+        output [N, Hq, d]."""
         if output_scale is not None or output_block_scale is not None:
             raise InputError("a quantized attention output was asked for, which the 2-bit cache does not write")
         cache = self.cache(layer, query.device)
         if attn_metadata is None:  # the profile run, which allocates and counts the windows of all layers
             return output.zero_()
         rows = attn_metadata.of(self.serving.places(self._index))
-        cache.forward(self.pool(kv_cache), rows, query, key, value, self.scale, output, self.sinks)
+        rows_of = (None, None) if self.source is not None else (key, value)
+        cache.forward(self.pool(kv_cache), rows, query, *rows_of, self.scale, output, self.sinks)
         return output

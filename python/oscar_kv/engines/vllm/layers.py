@@ -126,7 +126,7 @@ def bf16_reason(config: Any, given: inspect.BoundArguments) -> str | None:
         target = config.compilation_config.static_forward_context.get(source)
         if target is None or not isinstance(target.impl, OscarImpl):
             return serving.keep_in_bf16(index, f"reads the cache of {source}")
-        return None  # OscarImpl refuses it
+        return None  # it has no other; OscarImpl refuses what it cannot read
     reason = layer_refusal(
         of["num_heads"],
         kv_heads,
@@ -135,7 +135,6 @@ def bf16_reason(config: Any, given: inspect.BoundArguments) -> str | None:
         window,
         of["logits_soft_cap"],
         of["attn_type"],
-        None,
         extra,
     )
     if reason is None and of["head_size_v"] not in (None, of["head_size"]):

@@ -8,10 +8,6 @@ IN_BF16 = {
     "logits_soft_cap": "a soft cap on logits",
     "alibi_slopes": "ALiBi",
 }
-# A layer that is given one of these is refused.
-LAYERS = {
-    "kv_sharing_target_layer_name": "the cache of another layer",
-}
 # Facts of the model whose layers are refused.
 MODEL = {
     "attention_chunk_size": "attention in chunks of the sequence",

@@ -22,7 +22,7 @@ from ..names import BUNDLE_VARIABLE, existing_folder, folder_name, known_names
 from ..port import Settings
 from ..serving import EngineServing, is_set, layers_by_reason, plain_torch, unserved
 from . import metrics
-from .limits import IN_BF16, LAYERS, MODEL
+from .limits import IN_BF16, MODEL
 from .pages import Places, nominal_cell
 
 # Methods of speculation that are served; vLLM names all MTP heads mtp.
@@ -70,6 +70,10 @@ def refusals(config: Any) -> list[str]:
         (
             cache.kv_cache_dtype_skip_layers,
             "--kv-cache-dtype-skip-layers is given, but the bundle says which layers stay in BF16; leave it out",
+        ),
+        (
+            cache.kv_sharing_fast_prefill,
+            "layers that read another's cache would get a part of the tokens; leave --kv-sharing-fast-prefill out",
         ),
         (
             method not in (None, *SPECULATION),
@@ -142,7 +146,6 @@ def layer_refusal(
     sliding_window: Any,
     logits_soft_cap: float | None,
     attn_type: str,
-    sharing: str | None,
     extra: Mapping[str, Any],
 ) -> str | None:
     """Why a layer cannot have the 2-bit cache, or None. Takes the arguments of vLLM's AttentionImpl."""
@@ -150,13 +153,8 @@ def layer_refusal(
         return reason
     if attn_type != "decoder":
         return f"attention of the type {attn_type} has no 2-bit cache"
-    values = {
-        "alibi_slopes": alibi_slopes,
-        "sliding_window": sliding_window,
-        "logits_soft_cap": logits_soft_cap,
-        "kv_sharing_target_layer_name": sharing,
-    }
-    found = next((f"it has {words}" for name, words in (IN_BF16 | LAYERS).items() if is_set(values.get(name))), None)
+    values = {"alibi_slopes": alibi_slopes, "sliding_window": sliding_window, "logits_soft_cap": logits_soft_cap}
+    found = next((f"it has {words}" for name, words in IN_BF16.items() if is_set(values.get(name))), None)
     unknown = sorted(name for name, value in extra.items() if name != "sinks" and is_set(value))
     return found or (
         f"its attention has the argument '{unknown[0]}', which oscar-kv does not know" if unknown else None
@@ -184,16 +182,18 @@ def _plain(model: Any, folder: pathlib.Path) -> Any:
     return get_hf_text_config(get_config(str(folder), getattr(model, "trust_remote_code", False)))
 
 
-def flash_attention() -> Callable[..., Any] | None:
-    """vLLM's function, of version 3 on Hopper; None without one for this GPU."""
+def flash_attention(head_size: int) -> Callable[..., Any] | None:
+    """vLLM's function, of version 3 on Hopper; None without one for this GPU. Only version 4 has heads above 256."""
     try:
         from vllm.v1.attention.backends.fa_utils import get_flash_attn_version
         from vllm.vllm_flash_attn import flash_attn_varlen_func
 
-        version = get_flash_attn_version()
+        wide = head_size > 256
+        version = get_flash_attn_version(head_size=head_size) if wide else get_flash_attn_version()
     except (ImportError, AssertionError, AttributeError):
         return None
-    return functools.partial(flash_attn_varlen_func, fa_version=version) if version in (2, 3) else None
+    served = (4,) if wide else (2, 3)
+    return functools.partial(flash_attn_varlen_func, fa_version=version) if version in served else None
 
 
 class Serving(EngineServing):
@@ -208,12 +208,14 @@ class Serving(EngineServing):
         if reason := model_refusal(model.hf_text_config):
             raise InputError(f"the model cannot be served with the 2-bit cache: {reason}")
         self._config = config.cache_config
+        # of the bundle's layers: those of other kinds may have other heads (Gemma 4)
+        heads = model.model_arch_config[min(layer.layer for layer in bundle.layers)]
         super().__init__(
             bundle,
             Settings(
                 text=model.hf_text_config,
-                kv_heads=model.get_total_num_kv_heads(),
-                head_size=model.get_head_size(),
+                kv_heads=heads.total_num_kv_heads,
+                head_size=heads.head_size,
                 checkpoint=functools.partial(_checkpoint, config),
                 slots=config.scheduler_config.max_num_seqs,
                 most_tokens=model.max_model_len,
@@ -226,7 +228,7 @@ class Serving(EngineServing):
                 proposed=proposed_tokens(config),
                 rank=rank,
                 ranks=ranks,
-                flash=flash_attention() if torch.cuda.is_available() else None,
+                flash=flash_attention(heads.head_size) if torch.cuda.is_available() else None,
             ),
         )
         self.nominal_cell = nominal_cell(self.cells.values())
@@ -234,6 +236,7 @@ class Serving(EngineServing):
         self._in_bf16: dict[int, str] = {}  # reasons
         self.requests: collections.Counter[int] = collections.Counter()  # {slot: requests that have had it}
         self.plan: Any = None  # backend.Plan of the pass that is prepared
+        self.readers: collections.Counter[int] = collections.Counter()  # {layer: layers that read its cache}
 
     def keep_in_bf16(self, index: int, reason: str) -> str:
         """Notes that vLLM serves a layer in BF16; returns the reason."""
@@ -277,5 +280,5 @@ class Serving(EngineServing):
 
     def cache(self, index: int, group: int, device: torch.device) -> SlotKV:
         kv = super().cache(index, group, device)
-        kv.places_of = functools.partial(self.places, index)
+        kv.places_of, kv.readers = functools.partial(self.places, index), self.readers[index]
         return kv

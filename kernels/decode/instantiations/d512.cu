@@ -1,0 +1,3 @@
+#include "kernels/decode/instantiations/instantiate.cuh"
+
+OSCAR_INSTANTIATE_BLOCKS(512, 1)
