@@ -145,8 +145,8 @@ struct BlockWork {
     if (empty) return;
     split = p.batch * p.kv_heads <= blocks;
     if (split) {
-      // Finds the smallest part for which all parts fit the grid, by small steps up from the lower bound. A part that is
-      // much larger than the mean would leave most blocks waiting for a few.
+      // Finds the smallest part for which all parts fit the grid, by small steps up from the lower bound. A part that
+      // is much larger than the mean would leave most blocks waiting for a few.
       part_units = max(least, (total + blocks - 1) / blocks);
       const int most = max(4 * least, 7 * total / (5 * blocks));
 #pragma unroll 1

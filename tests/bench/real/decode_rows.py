@@ -101,7 +101,8 @@ def main():
     group = config["num_attention_heads"] // config["num_key_value_heads"]
     lengths, batches = ((330,), (1, 16, 23, 133)) if QUICK else (LENGTHS, BATCHES)
     shared, caches, room = Shared(), [], max(lengths) * 9 // 8 + 200  # tables of sequences have room to grow
-    phases = phases_of(AutoConfig.from_pretrained(sys.argv[3]), bundle.layers[0].head_dim)
+    rotated = any(layer.key.rotated_mean for layer in bundle.layers)
+    phases = phases_of(AutoConfig.from_pretrained(sys.argv[3]), bundle.layers[0].head_dim) if rotated else None
     for layer in bundle.layers[:3] if QUICK else bundle.layers:
         caches.append(SlotKV(LayerCode(bundle, layer, phases, DEVICE, shared), SLOTS, room, group))
     out, worst = open(sys.argv[4], "a") if len(sys.argv) > 4 else None, 0.0
