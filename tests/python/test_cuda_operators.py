@@ -478,8 +478,8 @@ def test_opcheck(layout):
         torch.library.opcheck(op, arguments)
 
 
-@pytest.mark.parametrize("model", ["tiny-qwen3", "tiny-llama"])
-@pytest.mark.parametrize("layout", ["uniform", "4211"])
+@pytest.mark.parametrize("model,layout", [*((m, one) for m in ("tiny-qwen3", "tiny-llama") for one in ("uniform", "4211")),
+                                          ("gemma4", "4211"), ("gemma4_shared", "4211")])
 def test_generate(model, layout):
     """attach() and generate() on the GPU: the tokens that the CPU generates, also for a left-padded batch. Kernels take queries
     in BF16, so a sequence may part where two tokens are level."""
@@ -487,11 +487,17 @@ def test_generate(model, layout):
     import oscar_kv
     from oscar_kv.hf.attach import geometry
     key, value = LAYOUTS[layout]
-    path, tokens, logits = pathlib.Path(SAMPLES / model), {}, {}
+    import gemma4_models
+    tokens, logits, gemma = {}, {}, getattr(gemma4_models, model, None)
     for device in ("cpu", "cuda"):
-        one = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).to(device).eval()
-        layers, kv_heads, d = geometry(one)
-        oscar_kv.attach(one, random_bundle(layers, kv_heads, d, key, value, sink=16, recent=48, centered=False))
+        if gemma is not None:
+            torch.manual_seed(1)
+            one = gemma4_models.soften(transformers.AutoModelForCausalLM.from_config(gemma())).to(device).eval()
+            bundle = gemma4_models.gemma4_bundle(gemma(), key=key, value=value, sink=16, recent=48)
+        else:
+            one = transformers.AutoModelForCausalLM.from_pretrained(pathlib.Path(SAMPLES / model), dtype=torch.float32).to(device).eval()
+            bundle = random_bundle(*geometry(one), key, value, sink=16, recent=48, centered=False)
+        oscar_kv.attach(one, bundle)
         ids = torch.randint(5, 250, (2, 150), generator=torch.Generator().manual_seed(3))
         mask = torch.ones_like(ids)
         mask[1, :20] = 0
