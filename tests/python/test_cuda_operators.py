@@ -421,6 +421,27 @@ def test_captured_steps_of_a_serving_engine(most_new, kind, layout, rotated_mean
     assert engine.replays >= 10 and len(engine.graphs) > 1 and engine.preempted > 1 and (engine.rejected > 10 or most_new == 1)
 
 
+@pytest.mark.parametrize("kind", [CapturedEngine, CapturedPrefixEngine])
+@pytest.mark.parametrize("most_new", [1, 4])
+def test_layers_that_share_a_cache(most_new, kind):
+    """A layer of wide heads, and another one that reads its cache with the queries that are compared, also in captured steps."""
+    bundle = random_bundle(d=512, kv_heads=1, key=(4, 2, 1, 1), value=(4, 2, 1, 1), sink=64, recent=40)
+    engine = kind(bundle, 0, seed=11, device="cuda", group=8, most_new=most_new)
+    engine.graphs, engine.replays, engine.kv.readers, forward = {}, 0, 1, engine.kv.forward
+    engine.tables = torch.zeros(engine.slots, engine.width, dtype=torch.int32, device="cuda")
+
+    def both(pool, rows, query, key, value, scale, output, sinks=None):
+        forward(pool, rows, 0.5 * query, key, value, scale, torch.empty_like(output), sinks)
+        forward(pool, rows, query, None, None, scale, output, sinks)
+
+    engine.kv.forward = both
+    work = requests(13, 330) if kind is CapturedEngine else families(5, 330)
+    for request in work if most_new > 1 else ():
+        request.prompt = max(1, request.total - 40)
+    engine.run(work)
+    assert engine.replays >= 10 and engine.preempted > 1 and (engine.rejected > 10 or most_new == 1)
+
+
 @pytest.mark.parametrize("d", [64, 128, 256, 512])
 def test_self_check_of_engines(d, tmp_path):
     """The kernels are far below its limit, with layers without bits and means of keys as large as those of real models, on made
