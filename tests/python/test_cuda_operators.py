@@ -421,6 +421,27 @@ def test_captured_steps_of_a_serving_engine(most_new, kind, layout, rotated_mean
     assert engine.replays >= 10 and len(engine.graphs) > 1 and engine.preempted > 1 and (engine.rejected > 10 or most_new == 1)
 
 
+@pytest.mark.parametrize("kind", [CapturedEngine, CapturedPrefixEngine])
+@pytest.mark.parametrize("most_new", [1, 4])
+def test_layers_that_share_a_cache(most_new, kind):
+    """A layer of wide heads, and another one that reads its cache with the queries that are compared, also in captured steps."""
+    bundle = random_bundle(d=512, kv_heads=1, key=(4, 2, 1, 1), value=(4, 2, 1, 1), sink=64, recent=40)
+    engine = kind(bundle, 0, seed=11, device="cuda", group=8, most_new=most_new)
+    engine.graphs, engine.replays, engine.kv.readers, forward = {}, 0, 1, engine.kv.forward
+    engine.tables = torch.zeros(engine.slots, engine.width, dtype=torch.int32, device="cuda")
+
+    def both(pool, rows, query, key, value, scale, output, sinks=None):
+        forward(pool, rows, 0.5 * query, key, value, scale, torch.empty_like(output), sinks)
+        forward(pool, rows, query, None, None, scale, output, sinks)
+
+    engine.kv.forward = both
+    work = requests(13, 330) if kind is CapturedEngine else families(5, 330)
+    for request in work if most_new > 1 else ():
+        request.prompt = max(1, request.total - 40)
+    engine.run(work)
+    assert engine.replays >= 10 and engine.preempted > 1 and (engine.rejected > 10 or most_new == 1)
+
+
 @pytest.mark.parametrize("d", [64, 128, 256, 512])
 def test_self_check_of_engines(d, tmp_path):
     """The kernels are far below its limit, with layers without bits and means of keys as large as those of real models, on made
@@ -478,8 +499,8 @@ def test_opcheck(layout):
         torch.library.opcheck(op, arguments)
 
 
-@pytest.mark.parametrize("model", ["tiny-qwen3", "tiny-llama"])
-@pytest.mark.parametrize("layout", ["uniform", "4211"])
+@pytest.mark.parametrize("model,layout", [*((m, one) for m in ("tiny-qwen3", "tiny-llama") for one in ("uniform", "4211")),
+                                          ("gemma4", "4211"), ("gemma4_shared", "4211")])
 def test_generate(model, layout):
     """attach() and generate() on the GPU: the tokens that the CPU generates, also for a left-padded batch. Kernels take queries
     in BF16, so a sequence may part where two tokens are level."""
@@ -487,11 +508,17 @@ def test_generate(model, layout):
     import oscar_kv
     from oscar_kv.hf.attach import geometry
     key, value = LAYOUTS[layout]
-    path, tokens, logits = pathlib.Path(SAMPLES / model), {}, {}
+    import gemma4_models
+    tokens, logits, gemma = {}, {}, getattr(gemma4_models, model, None)
     for device in ("cpu", "cuda"):
-        one = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).to(device).eval()
-        layers, kv_heads, d = geometry(one)
-        oscar_kv.attach(one, random_bundle(layers, kv_heads, d, key, value, sink=16, recent=48, centered=False))
+        if gemma is not None:
+            torch.manual_seed(1)
+            one = gemma4_models.soften(transformers.AutoModelForCausalLM.from_config(gemma())).to(device).eval()
+            bundle = gemma4_models.gemma4_bundle(gemma(), key=key, value=value, sink=16, recent=48)
+        else:
+            one = transformers.AutoModelForCausalLM.from_pretrained(pathlib.Path(SAMPLES / model), dtype=torch.float32).to(device).eval()
+            bundle = random_bundle(*geometry(one), key, value, sink=16, recent=48, centered=False)
+        oscar_kv.attach(one, bundle)
         ids = torch.randint(5, 250, (2, 150), generator=torch.Generator().manual_seed(3))
         mask = torch.ones_like(ids)
         mask[1, :20] = 0

@@ -213,7 +213,7 @@ def test_images_that_attend_to_one_another_are_refused(serve):
 
 
 @pytest.mark.parametrize("options,reason", [
-    ({"d": 80}, "not 80"), ({"heads": 34}, "not 17"), ({"v_head_dim": 32}, "no common page"), ({"sliding_window_size": 128}, "a sliding window"),
+    ({"d": 80}, "not 80"), ({"d": 512}, "heads of more than 256 channels"), ({"heads": 34}, "not 17"), ({"v_head_dim": 32}, "no common page"), ({"sliding_window_size": 128}, "a sliding window"),
     ({"logit_cap": 30.0}, "a soft cap on logits")])
 def test_layers_that_stay_in_bf16(serve, options, reason):
     bundle, other = two_sizes(), attention(1, **options)

@@ -21,10 +21,11 @@ except ImportError as error:
     pytest.skip(f"vLLM's kernels do not load: {error}", allow_module_level=True)
 
 import made_drafts  # noqa: E402
+from gemma4_models import coded, gemma4, gemma4_shared, soften  # noqa: E402
 from oscar_kv.engines.vllm import gauges  # noqa: E402
 from conftest import SAMPLES  # noqa: E402
 from transformers import (  # noqa: E402
-    AutoConfig, AutoModelForCausalLM, Exaone4Config, Gemma3TextConfig, Gemma4TextConfig, GptOssConfig, Qwen3_5TextConfig, Qwen3NextConfig)
+    AutoConfig, AutoModelForCausalLM, Exaone4Config, Gemma3TextConfig, GptOssConfig, Qwen3_5TextConfig, Qwen3NextConfig)
 from vllm_requests import compare, serving, set_environment  # noqa: E402
 
 NEW, LENGTHS = 48, (300, 900, 1500, 2100)
@@ -261,20 +262,6 @@ def gemma3():
                             architectures=["Gemma3ForCausalLM"])
 
 
-def gemma4(kinds=("sliding_attention", "full_attention") * 2, **changed):
-    """Heads of 512 channels in full-attention layers, whose keys are also values."""
-    return Gemma4TextConfig(**SMALL | {"num_hidden_layers": len(kinds)}, num_attention_heads=8, head_dim=256,
-                            global_head_dim=512, sliding_window=512, layer_types=list(kinds), vocab_size_per_layer_input=512,
-                            architectures=["Gemma4ForCausalLM"],
-                            **dict(num_key_value_heads=2, num_global_key_value_heads=1, attention_k_eq_v=True, hidden_size_per_layer_input=0) | changed)
-
-
-def gemma4_shared():
-    """The last layers read the caches of the second and third one, as in E2B and E4B."""
-    return gemma4(("sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention", "full_attention"),
-                  num_kv_shared_layers=3, num_key_value_heads=1, attention_k_eq_v=False, num_global_key_value_heads=None, hidden_size_per_layer_input=64)
-
-
 def exaone4():
     return Exaone4Config(**SMALL, num_attention_heads=8, num_key_value_heads=2, head_dim=128, sliding_window=512,
                          layer_types=["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"],
@@ -311,9 +298,7 @@ def save_model(text, folder):
             weight.data.fill_(1.0)  # one is added: fewer keys decide, so that texts depend on the cache
         elif linear and name.endswith(".self_attn.o_proj.weight"):
             weight.data.mul_(4)
-        elif text.model_type == "gemma4_text" and name.endswith(".self_attn.q_norm.weight"):
-            weight.data.fill_(0.05)  # logits have no other scale
-    model.save_pretrained(folder)
+    (soften(model) if text.model_type == "gemma4_text" else model).save_pretrained(folder)
 
 
 @pytest.mark.parametrize("config", [gemma3, gemma4, gemma4_shared, exaone4, gpt_oss, qwen3_next, qwen3_5])
@@ -326,8 +311,7 @@ def test_beside_bf16_layers(config, monkeypatch, tmp_path):
     if linear:
         others["gdn_prefill_backend"] = "triton"  # on Hopper, vLLM's own choice is in a package of its own (flashinfer)
     save_model(text, tmp_path / "model")
-    holding = text.num_hidden_layers - (getattr(text, "num_kv_shared_layers", None) or 0)
-    full = [i for i, kind in enumerate(text.layer_types[:holding]) if kind == "full_attention"]
+    full = coded(text)
     bundle = bundle_of("blocks", text, layers=len(full), numbers=full, left_out=[i for i in range(text.num_hidden_layers) if i not in full])
     with engine(monkeypatch, bundle, model=tmp_path / "model", ours=False, **others) as llm:
         bf16 = answers(llm, asked, together=False)

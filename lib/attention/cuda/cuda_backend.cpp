@@ -9,6 +9,7 @@
 #include "cache/row_pages.h"
 #include "kernels/common/fragment_pages.h"
 #include "kernels/decode/page_queries.h"
+#include "layout/kernel_limits.h"
 
 namespace oscar {
 namespace {

@@ -6,12 +6,12 @@ RELEASE = "0.5.23"
 IN_BF16 = {
     "sliding_window_size": "a sliding window",
     "logit_cap": "a soft cap on logits",
+    "head_dim": "heads of more than 256 channels",
 }
 # A layer that has one of these is refused.
 LAYERS = {
     "use_irope": "attention in chunks of the sequence",
     "sinks": "learned sink logits",
     "shared_layer": "the cache of another layer",
-    "head_dim": "heads of more than 256 channels",
     "pos_encoding_mode": "ALiBi",
 }

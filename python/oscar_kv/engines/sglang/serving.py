@@ -159,7 +159,6 @@ def attention_refusal(layer: Any) -> str | None:
         LAYERS,
         {
             "use_irope": layer.use_irope or None,
-            "head_dim": layer.head_dim > 256 or None,
             "pos_encoding_mode": layer.pos_encoding_mode.replace("NONE", "") or None,
         },
     )
@@ -174,6 +173,7 @@ def bf16_reason(layer: Any) -> str | None:
     values = {
         "sliding_window_size": layer.sliding_window_size if layer.sliding_window_size > 0 else None,
         "logit_cap": layer.logit_cap,
+        "head_dim": layer.head_dim > 256,
     }
     return next((f"it has {words}" for name, words in IN_BF16.items() if is_set(values[name])), None)
 
