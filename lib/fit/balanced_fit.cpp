@@ -55,7 +55,10 @@ MetricModel fit_metric(const Statistics& s, const FitOptions& o, std::vector<std
   MetricModel model;
   model.key_moments = fitted_moments(s, o, Side::kKey, blocks);
   model.key = fit_metric_side(s, o, Side::kKey, blocks, model.key_moments, warnings);
-  model.value = fit_metric_side(s, o, Side::kValue, blocks, fitted_moments(s, o, Side::kValue, blocks), warnings);
+  const bool latent = s.rope_dim > 0;  // the sides are then equal and take bits once
+  model.value = latent
+                    ? model.key
+                    : fit_metric_side(s, o, Side::kValue, blocks, fitted_moments(s, o, Side::kValue, blocks), warnings);
   if (!o.key_profiles.empty()) {
     for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
       set_widths(model.key[layer], o.key_profiles[layer]);
@@ -64,11 +67,11 @@ MetricModel fit_metric(const Statistics& s, const FitOptions& o, std::vector<std
   } else if (blocks) {
     std::vector<SideEnergy> key, value;
     for (const MetricSide& side : model.key) key.push_back(side.energy);
-    for (const MetricSide& side : model.value) value.push_back(side.energy);
+    for (std::size_t i = 0; i < model.value.size() && !latent; ++i) value.push_back(model.value[i].energy);
     const Allocation allocation = waterfill(key, value, static_cast<int>(s.head_dim), o.bits);
     for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
       set_widths(model.key[layer], allocation.key[layer]);
-      set_widths(model.value[layer], allocation.value[layer]);
+      set_widths(model.value[layer], (latent ? allocation.key : allocation.value)[layer]);
     }
   }
   return model;
