@@ -342,7 +342,8 @@ TEST(Bundle, LatentAttentionHasOnlyTheKeySideInItsFiles) {
   EXPECT_EQ(json["format_version"], 4);
   EXPECT_EQ(json["model"]["attention"], "latent");
   EXPECT_FALSE(json["layers"][0].contains("value"));
-  for (const TensorView& tensor : SafetensorsFile::open(temp / "b" / kRotationsName).tensors()) {
+  const SafetensorsFile file = SafetensorsFile::open(temp / "b" / kRotationsName);
+  for (const TensorView& tensor : file.tensors()) {
     EXPECT_EQ(tensor.name.find(".v."), std::string::npos) << tensor.name;
   }
   const Bundle read = load_bundle(temp / "b");

@@ -10,7 +10,7 @@ import shutil
 import torch
 import transformers
 
-HIDDEN, HEADS, LAYERS, NOPE, VALUE = 256, 8, 4, 32, 32
+HEADS, LAYERS, NOPE, VALUE = 8, 4, 32, 32
 LATENT_DECAY, KEY_DECAY, VALUE_DECAY = 0.6, 0.3, 0.3  # deviation of the i-th direction: i to the power of -decay
 LARGE_CHANNEL = 6.0  # of one channel in 32, times the others
 SHARPNESS = 3.0  # deviation of a head's attention logits over tokens
@@ -28,18 +28,24 @@ def with_spectrum(rows, columns, decay, generator):
     return torch.randn(rows, columns, generator=generator) * columns**-0.5 * spectrum @ orthogonal(columns, generator)
 
 
+def hidden_size(rank):
+    """More than the latent, so that each of its directions varies, as in models that others trained."""
+    return max(256, 3 * rank // 2)
+
+
 def fill_attention(attention, rank, rotated, generator):
     """Weights of one layer. Queries are scaled until logits of random tokens have the deviation SHARPNESS."""
-    down = torch.randn(rank + rotated, HIDDEN, generator=generator) * HIDDEN**-0.5
+    hidden = hidden_size(rank)
+    down = torch.randn(rank + rotated, hidden, generator=generator) * hidden**-0.5
     spectrum = torch.arange(1, rank + 1).float() ** -LATENT_DECAY
     down[:rank] = orthogonal(rank, generator) @ (spectrum[:, None] * down[:rank])
     norm = torch.exp(0.3 * torch.randn(rank, generator=generator))
     norm[torch.randperm(rank, generator=generator)[: rank // 32]] *= LARGE_CHANNEL
     keys = with_spectrum(HEADS * NOPE, rank, KEY_DECAY, generator).view(HEADS, NOPE, rank)
     values = with_spectrum(HEADS * VALUE, rank, VALUE_DECAY, generator).view(HEADS, VALUE, rank)
-    queries = torch.randn(HEADS, NOPE + rotated, HIDDEN, generator=generator) * HIDDEN**-0.5
+    queries = torch.randn(HEADS, NOPE + rotated, hidden, generator=generator) * hidden**-0.5
 
-    x = torch.randn(512, HIDDEN, generator=generator)
+    x = torch.randn(512, hidden, generator=generator)
     latent = torch.nn.functional.rms_norm(x @ down[:rank].T, (rank,)) * norm
     asked = torch.einsum("hqi,ti->htq", queries, x)
     of_keys = torch.cat([torch.einsum("hnr,tr->htn", keys, latent), (x @ down[rank:].T).expand(HEADS, -1, -1)], 2)
@@ -49,13 +55,14 @@ def fill_attention(attention, rank, rotated, generator):
     attention.kv_a_proj_with_mqa.weight.data.copy_(down)
     attention.kv_a_layernorm.weight.data.copy_(norm)
     attention.kv_b_proj.weight.data.copy_(torch.cat([keys, values], 1).reshape(-1, rank))
-    attention.q_proj.weight.data.copy_(queries.reshape(-1, HIDDEN))
+    attention.q_proj.weight.data.copy_(queries.reshape(-1, hidden))
 
 
 def make(directory, tokenizer, rank=128, rotated=32, seed=0):
     """Writes the checkpoint, of type deepseek_v3, with the tokenizer of the folder `tokenizer`."""
+    hidden = hidden_size(rank)
     config = transformers.AutoConfig.for_model(
-        "deepseek_v3", vocab_size=8192, hidden_size=HIDDEN, intermediate_size=2 * HIDDEN, moe_intermediate_size=32, num_hidden_layers=LAYERS,
+        "deepseek_v3", vocab_size=8192, hidden_size=hidden, intermediate_size=2 * hidden, moe_intermediate_size=32, num_hidden_layers=LAYERS,
         num_attention_heads=HEADS, num_key_value_heads=HEADS, first_k_dense_replace=LAYERS, n_routed_experts=8, n_group=1, topk_group=1,
         num_experts_per_tok=2, q_lora_rank=None, kv_lora_rank=rank, qk_rope_head_dim=rotated, qk_nope_head_dim=NOPE, v_head_dim=VALUE,
         max_position_embeddings=8192, tie_word_embeddings=False, bos_token_id=1, eos_token_id=2, pad_token_id=None,
@@ -66,7 +73,7 @@ def make(directory, tokenizer, rank=128, rotated=32, seed=0):
         if "norm" in name:
             parameter.data.fill_(1.0)
         else:
-            spread = 1.0 if "embed" in name else CONFIDENCE * HIDDEN**-0.5 if "lm_head" in name else parameter.shape[1] ** -0.5
+            spread = 1.0 if "embed" in name else CONFIDENCE * hidden**-0.5 if "lm_head" in name else parameter.shape[1] ** -0.5
             parameter.data.copy_(torch.randn(parameter.shape, generator=generator) * spread)
     for layer in model.model.layers:
         fill_attention(layer.self_attn, rank, rotated, generator)

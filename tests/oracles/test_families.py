@@ -288,7 +288,7 @@ def test_commands(case, tool, tmp_path, oscar_logits):
 @pytest.mark.parametrize("kind", ["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "kimi_k2"])
 def test_types_of_latent_attention_are_read(kind, tool, tmp_path):
     """By the name of the architecture and by the model type, with and without the other; another type is refused by its name."""
-    config = transformers.AutoConfig.for_model(kind.replace("kimi_k2", "deepseek_v3")).to_dict() | {"model_type": kind}
+    config = transformers.AutoConfig.for_model(kind.replace("kimi_k2", "deepseek_v3")).to_dict() | {"model_type": kind, "num_experts_per_tok": 2}
     name = transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind) or "DeepseekV3ForCausalLM"
     by_type = {key: value for key, value in config.items() if key != "architectures"}
     file = tmp_path / "config.json"
