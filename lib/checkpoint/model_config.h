@@ -24,6 +24,7 @@ struct RopeConfig {
   double beta_slow = 1.0;                  // yarn
   double attention_factor = 1.0;  // yarn, longrope: multiplies cos and sin; the parser sets absent values to their
                                   // defaults
+  double temperature = 1.0;       // yarn with mscale_all_dim: its square multiplies the softmax scale (DeepSeek)
   bool truncate = true;           // yarn: round the correction range to whole dimensions
   double partial = 1.0;           // share of a head's channels that RoPE rotates, the first ones; proportional: share
                                   // of its pairs

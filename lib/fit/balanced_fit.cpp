@@ -131,12 +131,13 @@ void note_layers_without_bits(const Statistics& s, const MetricModel& model, std
                      "--bits, or measure the curves (--model with --text)");
 }
 
-void describe(const MetricModel& model, std::int64_t head_dim, FitResult& result) {
+void describe(const MetricModel& model, const Statistics& s, FitResult& result) {
   double total = 0.0;
   for (std::size_t layer = 0; layer < result.layers.size(); ++layer) {
     LayerFit& out = result.layers[layer];
-    out.key_spectrum = spectrum(model.key[layer], head_dim);
-    out.value_spectrum = spectrum(model.value[layer], head_dim);
+    out.key_spectrum = spectrum(model.key[layer], s.head_dim);
+    out.value_spectrum = spectrum(model.value[layer], s.head_dim);
+    if (s.rope_dim > 0) out.value_spectrum.error = 0.0;  // latent attention: part of the keys'
     total += out.key_spectrum.error + out.value_spectrum.error;
   }
   for (LayerFit& layer : result.layers) {
@@ -157,7 +158,7 @@ void fit_balanced(const Statistics& s, const FitOptions& o, FitResult& result) {
     result.layers.emplace_back().transform = {static_cast<std::int64_t>(layer), s.head_dim, s.kv_heads,
                                               model.key[layer].transform, model.value[layer].transform};
   }
-  describe(model, s.head_dim, result);
+  describe(model, s, result);
 }
 
 }  // namespace oscar
