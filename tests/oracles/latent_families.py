@@ -2,6 +2,7 @@
 test_families.py runs it."""
 import json
 
+import jsonschema
 import pytest
 import torch
 from safetensors import safe_open
@@ -11,6 +12,11 @@ from conftest import DEVICE, SOURCE_DIR
 
 FAR, WINDOWS = (6, 20), "8,24"  # windows of the statistics, and of the bundles
 METHODS = {"oscar": [], "balanced": [], "waterfill": ["--bits", 2.25]}
+
+
+def of_schema(name, document):
+    jsonschema.validate(document, json.loads((SOURCE_DIR / "schemas" / f"{name}.schema.json").read_text()))
+    return document
 
 
 def relative(a, b):
@@ -63,11 +69,11 @@ def check(model, config, tensors, seen, statistics, tool, folder):
     check_moments(model, config, tensors, seen)
     rank, rope = config.kv_lora_rank, config.qk_rope_head_dim
     with safe_open(statistics, "pt") as file:
-        assert json.loads(file.metadata()["oscar"])["model"]["rope_dim"] == rope
+        assert of_schema("statistics", json.loads(file.metadata()["oscar"]))["model"]["rope_dim"] == rope
     for method, options in METHODS.items():
         bundle = folder / f"{method}-bundle"
         tool("oscar-fit", statistics, "-o", bundle, "--method", method, "--windows", WINDOWS, "-q", *options)
-        manifest = json.loads((bundle / "oscar_bundle.json").read_text())
+        manifest = of_schema("bundle", json.loads((bundle / "oscar_bundle.json").read_text()))
         facts = {key: manifest["model"][key] for key in ("attention", "latent_dim", "rope_dim")}
         assert facts == dict(attention="latent", latent_dim=rank, rope_dim=rope) and manifest["format_version"] == 4
         assert all(layer["head_dim"] == rank and layer["kv_heads"] == 1 and "value" not in layer for layer in manifest["layers"])
@@ -92,7 +98,7 @@ def fit_from_model(model, tool, folder):
          "--tokens", sum(lengths), "--seq-len", max(lengths), "--bits", 2.25, "--curve-context", 96, "--curve-sequences", 2, "-o", bundle)
     manifest = json.loads((bundle / "oscar_bundle.json").read_text())
     assert manifest["method"] == "waterfill" and manifest["provenance"]["options"]["allocate"] == "measured"
-    curves = json.loads((bundle / "curves.json").read_text())
+    curves = of_schema("curves", json.loads((bundle / "curves.json").read_text()))
     assert [(curve["layer"], curve["side"]) for curve in curves["curves"]] == [(layer, "key") for layer in range(4)]
     for curve in curves["curves"]:
         kl = [point["kl"] for point in curve["points"]]  # by ascending bits
@@ -113,7 +119,7 @@ def verify(model, bundles, config, tool, folder):
               "--bootstrap", 50]
     command = [*shared, "--methods", "bf16,naive2,hadamard2,fp8", *[x for bundle in bundles for x in ("--bundle", bundle)]]
     tool(*command, "--path", "both", "--device", "cpu", "--report", folder / "r.json", "--html", folder / "r.html")
-    report = json.loads((folder / "r.json").read_text())
+    report = of_schema("report", json.loads((folder / "r.json").read_text()))
     rows = {(m["id"], m["path"]): m for m in report["methods"]}
     print(config.model_type, {key: f"{m['kl']['mean']:.2e}" for key, m in rows.items()})
     rank, rope = config.kv_lora_rank, config.qk_rope_head_dim
