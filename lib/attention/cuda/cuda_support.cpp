@@ -52,6 +52,7 @@ std::string mean_reason(const KvMethod& method, const ModelConfig& model) {
 }  // namespace
 
 std::string fast_kernel_fault(const KvMethod& method, const ModelConfig& model) {
+  if (model.is_latent()) return "the fast kernel does not read the rows of latent attention";
   const std::int64_t d = model.head_dim, group = model.gqa_group();
   const std::int64_t most = engine_most_group(d);
   if (most == 0) return built("head sizes " + engine_head_sizes(" and "), number(d));
