@@ -16,6 +16,7 @@
 #include "bundle/manifest.h"
 #include "bundle/model_card.h"
 #include "checkpoint/safetensors.h"
+#include "transform/fixed_sides.h"
 
 namespace oscar {
 namespace {
@@ -41,6 +42,7 @@ void write_rotations(const Bundle& bundle, const fs::path& path) {
   };
   for (const LayerTransform& layer : bundle.layers) {
     for (const bool key : {true, false}) {
+      if (!key && bundle.latent()) continue;
       const SideTransform& side = key ? layer.key : layer.value;
       add(tensor_name(layer.layer, key, "forward"), side.forward);
       add(tensor_name(layer.layer, key, "inverse_or_query"), (key ? side.query_side : side.inverse));
@@ -58,7 +60,7 @@ void write_check_rows(const CheckRows& rows, const fs::path& path) {
   for (const CheckRows::Layer& layer : rows.layers) {
     const std::string prefix = "layers." + std::to_string(layer.layer) + ".";
     for (const auto& [name, tensor] : {std::pair("q", &layer.q), {"k", &layer.k}, {"v", &layer.v}}) {
-      views.push_back(view_of(prefix + name, *tensor));
+      if (tensor->defined()) views.push_back(view_of(prefix + name, *tensor));
     }
   }
   write_safetensors(path, std::move(views), {{"format", "oscar-self-check"}, {"format_version", "1"}});
@@ -124,6 +126,7 @@ void read_rotations(Manifest& manifest, const fs::path& path) {
       side.eigenvalues = optional(tensor_name(layer.layer, key, "eigenvalues"));
       side.sigma = optional(tensor_name(layer.layer, key, "sigma"));
     }
+    if (manifest.bundle.latent()) layer.value = as_value_side(layer.key);
   }
 }
 

@@ -16,8 +16,8 @@
 
 namespace oscar {
 
-// 2: group bit widths; 3: means of keys before RoPE. A bundle is written in the lowest version that can hold it.
-inline constexpr std::int64_t kBundleFormatVersion = 3;
+// 2: group bit widths; 3: means of keys before RoPE; 4: latent attention. A bundle is written in the lowest version that can hold it.
+inline constexpr std::int64_t kBundleFormatVersion = 4;
 inline constexpr const char* kManifestName = "oscar_bundle.json";
 inline constexpr const char* kRotationsName = "rotations.safetensors";
 inline constexpr const char* kCardName = "README.md";
@@ -30,7 +30,7 @@ struct CheckRows {
   struct Layer {
     std::int64_t layer = 0;
     at::Tensor q;     // [m, Hq, d] BF16, of the last m positions
-    at::Tensor k, v;  // [n, Hkv, d] BF16
+    at::Tensor k, v;  // [n, Hkv, d] BF16; with latent attention v is undefined
   };
   std::vector<std::int64_t> positions;  // [n] ascending, in their sequences
   std::vector<Layer> layers;            // empty: none
@@ -53,6 +53,10 @@ struct Bundle {
   CheckRows check_rows;                              // in their own file; load_bundle() leaves them empty
   Json probe;                                        // of kProbeName, likewise; null: none
   std::vector<AddedCheckpoint> checkpoints;          // that it may serve beside its own; save_bundle() leaves them out
+
+  // True for latent attention (MLA): keys and values of a layer are the same rows. Files hold the key side, and in
+  // memory the value side is as_value_side() of it. `rope_dim` of the model counts the BF16 channels beside a row.
+  bool latent() const { return model.contains("attention"); }
 };
 
 // Writes the directory atomically (built beside its target and renamed). UsageError if it exists and overwrite is
@@ -71,8 +75,8 @@ std::vector<std::string> check_bundle(const Bundle& bundle);
 // it.
 std::int64_t longest_distance(const Bundle& bundle);
 
-// Checks that the bundle belongs to this model: layers, KV heads, head size, and the fingerprint
-// if the bundle has one (Checkpoint::fingerprint): its own or that of an added checkpoint. A layer may be missing if
+// Checks that the bundle belongs to this model: layers, KV heads, head size, latent attention, and the fingerprint if
+// the bundle has one (Checkpoint::fingerprint): its own or that of an added checkpoint. A layer may be missing if
 // the bundle lists it as left out and its windows hold all tokens that a query of the layer sees. Empty if it belongs,
 // else one sentence per difference.
 std::vector<std::string> check_bundle_model(const Bundle& bundle, const ModelConfig& model,

@@ -111,7 +111,11 @@ void read_layers(const Json& json, const std::string& where, Manifest& manifest)
     layer.head_dim = json_int_within(entry, "head_dim", here, 1, kManifestHeadDim);
     layer.kv_heads = json_int_within(entry, "kv_heads", here, 1, kManifestHeads);
     read_side(json_object(entry, "key", here), here + ", key", layer, true, manifest);
-    read_side(json_object(entry, "value", here), here + ", value", layer, false, manifest);
+    if (!manifest.bundle.latent()) {
+      read_side(json_object(entry, "value", here), here + ", value", layer, false, manifest);
+    } else if (entry.contains("value")) {
+      throw InputError(here + ": has a value side, but with latent attention values are the keys");
+    }
     manifest.bundle.layers.push_back(std::move(layer));
   }
 }
@@ -191,6 +195,23 @@ void check_left_out(const Bundle& bundle, std::int64_t total, const std::string&
   }
 }
 
+// Checks what the manifest tells of latent attention, if it does.
+void check_latent(const Bundle& bundle, const std::string& where) {
+  if (!bundle.latent()) return;
+  if (const Json& kind = bundle.model["attention"]; kind != "latent") {
+    throw InputError(where + ": 'attention' is " + quote_name(kind.dump()) + ", expected \"latent\", or no such key");
+  }
+  const std::int64_t rank = json_int_within(bundle.model, "latent_dim", where, 1, kManifestHeadDim);
+  json_int_within(bundle.model, "rope_dim", where, 1, kManifestHeadDim);
+  for (const LayerTransform& layer : bundle.layers) {
+    if (layer.kv_heads == 1 && layer.head_dim == rank && !layer.key.rotated_mean) continue;
+    throw InputError(where + ": 'latent_dim' is " + std::to_string(rank) +
+                     ", expected layers with one KV head of this size and no rotated mean; found " +
+                     std::to_string(layer.kv_heads) + " of " + std::to_string(layer.head_dim) + " in layer " +
+                     std::to_string(layer.layer));
+  }
+}
+
 constexpr const char* kNumbers[] = {"code",   "files",  "format_version", "global_clip", "hadamard_block",
                                     "layers", "method", "scope",          "windows"};  // sorted
 
@@ -220,7 +241,7 @@ Json manifest_to_json(const Bundle& bundle, const std::map<std::string, BundleFi
   const std::string layout = layout_of(bundle);
   const bool rotated = std::any_of(bundle.layers.begin(), bundle.layers.end(),
                                    [](const LayerTransform& layer) { return layer.key.rotated_mean; });
-  json["format_version"] = rotated ? 3 : layout == "blocks" ? 2 : 1;
+  json["format_version"] = bundle.latent() ? 4 : rotated ? 3 : layout == "blocks" ? 2 : 1;
   json["method"] = bundle.method;
   json["scope"] = bundle.scope;
   Json model;
@@ -241,7 +262,7 @@ Json manifest_to_json(const Bundle& bundle, const std::map<std::string, BundleFi
     entry["head_dim"] = layer.head_dim;
     entry["kv_heads"] = layer.kv_heads;
     entry["key"] = side_to_json(layer.key);
-    entry["value"] = side_to_json(layer.value);
+    if (!bundle.latent()) entry["value"] = side_to_json(layer.value);
     layers.push_back(std::move(entry));
   }
   json["layers"] = std::move(layers);
@@ -266,7 +287,8 @@ Manifest manifest_from_json(const Json& json, const std::string& where) {
                      "oscar or waterfill");
   }
   if (json_member(json, "model").contains("latent")) {
-    throw InputError(where + ": is a bundle for latent attention, which " + kNoLatentAttention);
+    throw InputError(where + ": is an early bundle for latent attention, which also codes the channels with RoPE; "
+                     "fit the model again");
   }
   if (version > kBundleFormatVersion) {
     throw InputError(where + ": format_version " + std::to_string(version) + " is newer than the " +
@@ -299,6 +321,7 @@ Manifest manifest_from_json(const Json& json, const std::string& where) {
                      std::to_string(total) + " layers");
   }
   check_left_out(bundle, total, where + ", model");
+  check_latent(bundle, where + ", model");
   const Json& windows = json_object(json, "windows", where);
   bundle.windows.sink = json_int_within(windows, "sink", where + ", windows", 0, std::int64_t{1} << 32);
   bundle.windows.recent = json_int_within(windows, "recent", where + ", windows", 0, std::int64_t{1} << 32);

@@ -28,6 +28,13 @@ float scale_origin(std::uint8_t width) { return width == 4 ? 0.125f : (width == 
 
 }  // namespace
 
+SideTransform as_value_side(const SideTransform& key) {
+  SideTransform value = key;
+  if (key.query_side.defined()) value.inverse = key.query_side.transpose(1, 2).contiguous();
+  value.query_side = at::Tensor();
+  return value;
+}
+
 void set_block_widths(SideTransform& side, const Widths& widths, std::int64_t kv_heads) {
   side.widths.assign(widths.begin(), widths.end());
   at::Tensor sigma = at::empty({kv_heads, kBands}, at::kFloat);

@@ -14,6 +14,10 @@ namespace oscar {
 SideTransform identity_side(std::int64_t head_dim);
 SideTransform hadamard_side(std::int64_t head_dim);
 
+// The transform of values that are the rows of the keys (latent attention): x' = x forward for both, o = o'
+// query_side^T + mean.
+SideTransform as_value_side(const SideTransform& key);
+
 // Widths of the blocks of a side, with the deviations to which their scale bytes are relative.
 
 // Sets `widths` and `sigma` [Hkv, 4] of a transform with blocks of variance 1, the form that fits produce.

@@ -150,6 +150,58 @@ def with_nan(values):
     return values
 
 
+LATENT = {"attention": "latent", "latent_dim": 32, "rope_dim": 16}
+
+
+def make_latent(folder, facts):
+    """The key side of the first head of each layer, as a bundle of latent attention."""
+    from safetensors.torch import load_file, save_file
+
+    tensors = {name: x[:1].contiguous() for name, x in load_file(folder / ROTATIONS).items() if ".k." in name}
+    save_file(tensors, folder / ROTATIONS, {"format": "oscar-rotations", "format_version": "1"})
+    data = (folder / ROTATIONS).read_bytes()
+    document = json.loads((folder / MANIFEST).read_text())
+    document.update(format_version=4)
+    document["model"].update(facts)
+    document["files"] = {ROTATIONS: {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}}
+    for layer in document["layers"]:
+        del layer["value"]
+        layer["kv_heads"], layer["key"]["heads"] = 1, 1
+        layer["key"]["clip"] = layer["key"]["clip"][:1]
+    del document["numbers_sha256"]
+    (folder / MANIFEST).write_text(json.dumps(document))
+    return folder
+
+
+@pytest.fixture
+def latent(tmp_path):
+    return make_latent(shutil.copytree(GOLDEN / "bundle", tmp_path / "latent"), LATENT)
+
+
+def test_values_of_latent_attention_are_its_keys(latent):
+    bundle = load_bundle(latent, latent=True)
+    assert bundle.rope_dim == 16 and load_bundle(GOLDEN / "bundle").rope_dim == 0
+    for layer in bundle.layers:
+        x = torch.randn(5, layer.head_dim)
+        moved = x @ layer.value.forward[0]
+        assert torch.equal(moved, x @ layer.key.forward[0])
+        assert torch.allclose(moved @ layer.value.back(False)[0], x, atol=1e-4)
+        assert layer.value.widths == layer.key.widths and layer.value.clip == layer.key.clip
+    with pytest.raises(InputError, match="latent attention .MLA., which only oscar-verify runs"):
+        load_bundle(latent)
+
+
+@pytest.mark.parametrize("facts,what", [
+    ({"attention": "grouped"}, "'attention' is '\"grouped\"', expected \"latent\""), ({"attention": None}, "'attention' is 'null'"),
+    ({"rope_dim": 0}, "'rope_dim' is 0, expected 1 to"), ({"rope_dim": None}, "'rope_dim' is missing"),
+    ({"latent_dim": 64}, "'latent_dim' is 64, expected layers with one KV head of this size.*found 1 of 32 in layer 0"),
+    ({"latent_dim": "32"}, "'latent_dim' is")])
+def test_damaged_facts_of_latent_attention(facts, what, tmp_path):
+    bad = make_latent(shutil.copytree(GOLDEN / "bundle", tmp_path / "bad"), LATENT | facts)
+    with pytest.raises(InputError, match=what):
+        load_bundle(bad, latent=True)
+
+
 CASES = {
     "manifest missing": (lambda f: (f / MANIFEST).unlink(), "holds no oscar_bundle.json"),
     "manifest empty": (raw(MANIFEST, lambda d: b""), "not JSON"),
@@ -159,8 +211,9 @@ CASES = {
     "deep": (raw(MANIFEST, lambda d: b'{"a":' * 100000 + b"1" + b"}" * 100000), "nested deeper than 64 levels"),
     "not UTF-8": (raw(MANIFEST, lambda d: d.replace(b'"', b'"\xff', 1)), "not UTF-8"),
     "NaN in the manifest": (raw(MANIFEST, lambda d: d.replace(b"0.0", b"NaN", 1)), "NaN, which is no JSON"),
-    "newer": (put("format_version", 99), "newer than the 3"),
-    "latent": (put("model.latent", {"rank": 12, "rotated": 4}), "latent attention, which is not supported because no engine serves a 2-bit cache of it"),
+    "newer": (put("format_version", 99), "newer than the 4"),
+    "early latent": (put("model.latent", {"rank": 12, "rotated": 4}), "early bundle for latent attention"),
+    "latent with values": (edit_manifest(lambda m: m["model"].update(LATENT)), "layer 0: has a value side, but"),
     "codebooks": (put("code", {"layout": "codebook", "group": 0, "encoder": "minmax"}), "holds learned codebooks"),
     "version is text": (put("format_version", "1"), "'format_version' is '\"1\"'"),
     "no layers": (put("layers", []), "0 entries"),

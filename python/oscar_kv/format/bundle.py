@@ -14,7 +14,18 @@ from ..files.foreign_files import FileName, RegularFile, is_folder, is_present
 from ..files.safetensors_file import SafetensorsFile
 from ..files.strict_json import Fields, read_json
 from . import manifest as manifest_file
-from .manifest import CARD, NAME, ROTATIONS, Layer, Manifest, Side, left_out_layers, parse_manifest, tensor_name
+from .manifest import (
+    CARD,
+    NAME,
+    ROTATIONS,
+    Layer,
+    Manifest,
+    Side,
+    as_value_side,
+    left_out_layers,
+    parse_manifest,
+    tensor_name,
+)
 
 MOST_MANIFEST = 64 << 20
 FITTED = {"q_proj", "k_proj", "v_proj", "qkv_proj", "q_norm", "k_norm"}  # modules to whose outputs a bundle is fitted
@@ -48,6 +59,11 @@ class Bundle:
     longest_distance: int = 0  # longest key-query distance in the calibration, in tokens; 0: not recorded
     added: tuple[str, ...] = ()  # fingerprints of further checkpoints that it may serve
     first_head: int = 0  # of the model, after slice_heads()
+
+    @property
+    def rope_dim(self) -> int:
+        """Latent attention: BF16 channels of a token beside its row, which no code stores. 0: keys and values apart."""
+        return self.model["rope_dim"] if "attention" in self.model else 0
 
     def slice_heads(self, begin: int, end: int) -> "Bundle":
         """The bundle of one rank: KV heads [begin, end) of every layer."""
@@ -124,6 +140,8 @@ def _read_tensors(manifest: Manifest, rotations: RegularFile) -> None:
                         f"[{', '.join(map(str, shape))}]"
                     )
                 setattr(side, field, file.float32(name))
+        if "attention" in manifest.model:
+            layer.value = as_value_side(layer.key)
 
 
 def _side_faults(side: Side, key: bool, name: str, head_dim: int, group: int) -> list[str]:
@@ -187,12 +205,15 @@ def read_manifest(directory: pathlib.Path) -> Manifest:
     return parse_manifest(_read_document(directory), directory / NAME)
 
 
-def load_bundle(path: FileName) -> Bundle:
-    """Reads and checks a bundle: manifest, files, hashes, shapes, numbers. InputError at the first fault."""
+def load_bundle(path: FileName, latent: bool = False) -> Bundle:
+    """Reads and checks a bundle: manifest, files, hashes, shapes, numbers. InputError at the first fault, and for a
+    bundle of latent attention unless the caller serves it (`latent`)."""
     directory = pathlib.Path(path)
     path = directory / NAME
     document = _read_document(directory)
     manifest = parse_manifest(document, path)
+    if "attention" in manifest.model and not latent:
+        raise InputError(f"{path}: is a bundle for latent attention (MLA), which only oscar-verify runs")
     _read_tensors(manifest, _check_files(manifest, directory))
     faults = []
     for layer in manifest.layers:

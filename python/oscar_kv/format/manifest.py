@@ -20,7 +20,7 @@ NAME, ROTATIONS, CARD, HASHES = "oscar_bundle.json", "rotations.safetensors", "R
 CHECK, PROBE = "self_check.safetensors", "probe.json"  # for engines
 CHECKPOINTS = "checkpoints.json"  # that oscar-verify --add-checkpoint added
 DELETABLE = (HASHES, CHECK, PROBE)  # before a bundle is shared
-NEWEST_VERSION = 3
+NEWEST_VERSION = 4
 NUMBERS = ("code", "files", "format_version", "global_clip", "hadamard_block", "layers", "method", "scope", "windows")
 
 
@@ -59,7 +59,12 @@ class Layer:
     head_dim: int
     kv_heads: int
     key: Side
-    value: Side
+    value: Side  # latent attention: as_value_side() of the key
+
+
+def as_value_side(key: Side) -> Side:
+    """The transform of values that are the rows of the keys (latent attention)."""
+    return dataclasses.replace(key, inverse=None if key.inverse is None else key.inverse.transpose(1, 2).contiguous())
 
 
 def side_codec(layer: Layer, key: bool, encoder: str, group: int) -> RowCodec:
@@ -137,7 +142,7 @@ def _side(fields: Fields, key: bool, layer: int, d: int, kv_heads: int, tensors:
     return side
 
 
-def _layers(fields: Fields, tensors: dict[str, tuple[int, ...]]) -> list[Layer]:
+def _layers(fields: Fields, latent: bool, tensors: dict[str, tuple[int, ...]]) -> list[Layer]:
     entries = fields.items("layers")
     layers: list[Layer] = []
     if not 1 <= len(entries) <= MOST_LAYERS:
@@ -148,8 +153,11 @@ def _layers(fields: Fields, tensors: dict[str, tuple[int, ...]]) -> list[Layer]:
         if layers and layer <= layers[-1].layer:
             raise InputError(f"{here.where}: layers are not in ascending order")
         d, heads = here.integer("head_dim", 1, LARGEST_HEAD_DIM), here.integer("kv_heads", 1, MOST_HEADS)
-        sides = [_side(here.object(name), name == "key", layer, d, heads, tensors) for name in ("key", "value")]
-        layers.append(Layer(layer, d, heads, *sides))
+        key = _side(here.object("key"), True, layer, d, heads, tensors)
+        if latent and "value" in here.value:
+            raise InputError(f"{here.where}: has a value side, but with latent attention values are the keys")
+        value = as_value_side(key) if latent else _side(here.object("value"), False, layer, d, heads, tensors)
+        layers.append(Layer(layer, d, heads, key, value))
     return layers
 
 
@@ -173,6 +181,23 @@ def _check_left_out(model: Fields, present: set[int], total: int) -> None:
         if (layer in present) == (layer in found):
             where = "in 'layers' and in 'left_out'" if layer in found else "neither in 'layers' nor in 'left_out'"
             raise InputError(f"{model.where}: layer {layer} is {where}, expected it in one of them")
+
+
+def _check_latent(model: Fields, layers: list[Layer]) -> None:
+    """Checks what the manifest tells of latent attention."""
+    if model.value["attention"] != "latent":
+        raise InputError(
+            f"{model.where}: 'attention' is {quoted(json.dumps(model.value['attention']))}, expected \"latent\", or no "
+            "such key"
+        )
+    rank = model.integer("latent_dim", 1, LARGEST_HEAD_DIM)
+    model.integer("rope_dim", 1, LARGEST_HEAD_DIM)
+    for layer in layers:
+        if layer.kv_heads != 1 or layer.head_dim != rank or layer.key.rotated_mean:
+            raise InputError(
+                f"{model.where}: 'latent_dim' is {rank}, expected layers with one KV head of this size and no rotated "
+                f"mean; found {layer.kv_heads} of {layer.head_dim} in layer {layer.layer}"
+            )
 
 
 def _code(fields: Fields, layers: list[Layer]) -> tuple[str, int]:
@@ -237,8 +262,8 @@ def parse_manifest(document: dict[str, Any], where: FileName) -> Manifest:
     facts = document.get("model")
     if isinstance(facts, dict) and "latent" in facts:
         raise InputError(
-            f"{where}: is a bundle for latent attention, which is not supported because no engine serves "
-            "a 2-bit cache of it"
+            f"{where}: is an early bundle for latent attention, which also codes the channels with RoPE; fit the model "
+            "again"
         )
     if version > NEWEST_VERSION:
         raise InputError(
@@ -259,12 +284,14 @@ def parse_manifest(document: dict[str, Any], where: FileName) -> Manifest:
             "compare; make the file again with this release"
         )
     tensors: dict[str, tuple[int, ...]] = {}
-    layers = _layers(fields, tensors)
+    layers = _layers(fields, "attention" in model.value, tensors)
     encoder, group = _code(fields, layers)
     total = model.integer("layers", 1, MOST_LAYERS, default=MOST_LAYERS)
     if layers[-1].layer >= total:
         raise InputError(f"{where}: layer {layers[-1].layer} is beyond the model's {total} layers")
     _check_left_out(model, {layer.layer for layer in layers}, total)
+    if "attention" in model.value:
+        _check_latent(model, layers)
     windows = fields.object("windows")
     sink, recent = (windows.integer(name, 0, 1 << 32) for name in ("sink", "recent"))
     fields.integer("hadamard_block", 0, LARGEST_HEAD_DIM)
