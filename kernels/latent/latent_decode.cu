@@ -73,11 +73,13 @@ bool is_served(const LatentDecodeParams& p) {
          p.page_splits <= kLatentMostSplits && p.window_splits <= kLatentMostSplits;
 }
 
+int head_tiles(int heads) { return std::max(1, (heads + latent::kHeadTile - 1) / latent::kHeadTile); }
+
 // Windows are read half a page at a time, which takes a block as long as one or two pages of codes.
 Launch divided(const LatentDecodeParams& p, int resident) {
   Launch a{};
   a.p = p, a.page = latent_page(p.widths);
-  a.head_tiles = (p.heads + latent::kHeadTile - 1) / latent::kHeadTile;
+  a.head_tiles = head_tiles(p.heads);
   const int each = std::max(1, resident / std::max(1, p.batch * a.head_tiles));
   const int halves = 2 * (p.sink_pages + p.ring_pages);
   a.window_splits =
@@ -96,14 +98,14 @@ std::size_t rows_of(const Launch& a) {
 
 }  // namespace
 
-std::size_t latent_decode_workspace_bytes(const LatentDecodeParams& params) {
+std::size_t latent_decode_workspace_bytes(const LatentDecodeParams& p) {
   cudaError_t error = cudaSuccess;
-  const int resident = resident_blocks(error);
-  // A smaller batch has more parts for each sequence.
-  std::size_t most = 0;
-  LatentDecodeParams p = params;
-  for (p.batch = 1; p.batch <= params.batch; ++p.batch) most = std::max(most, rows_of(divided(p, resident)));
-  return most * (kLatentChannels * sizeof(float) + sizeof(float2));
+  const int resident = resident_blocks(error), tiles = head_tiles(p.heads);
+  // A sequence has resident / (batch tiles) parts, or one of pages and one of windows.
+  const std::size_t heads = static_cast<std::size_t>(p.heads);
+  std::size_t rows = heads * static_cast<std::size_t>(std::max(resident / tiles, 2 * p.batch));
+  if (p.page_splits > 0 || p.window_splits > 0) rows = std::max(rows, rows_of(divided(p, resident)));
+  return rows * (kLatentChannels * sizeof(float) + sizeof(float2));
 }
 
 cudaError_t latent_decode(const LatentDecodeParams& p, cudaStream_t stream) {

@@ -42,7 +42,8 @@ struct LatentDecodeParams {
 
 inline constexpr int kLatentMostSplits = 256;  // of pages and of windows, each
 
-// For launches on the current device with these fields, and with this many sequences or fewer. Reads no pointers.
+// For launches on the current device with these heads, these sequences or fewer, and these splits or any that the
+// launch chooses. Reads no other fields, but with splits of its own those of the windows.
 std::size_t latent_decode_workspace_bytes(const LatentDecodeParams& params);
 
 // cudaErrorInvalidValue for widths other than 0, 1, 2 and 4, no heads, a page_stride that is too small, and too many

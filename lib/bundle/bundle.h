@@ -16,7 +16,8 @@
 
 namespace oscar {
 
-// 2: group bit widths; 3: means of keys before RoPE; 4: latent attention. A bundle is written in the lowest version that can hold it.
+// 2: group bit widths; 3: means of keys before RoPE; 4: latent attention. A bundle is written in the lowest version
+// that can hold it.
 inline constexpr std::int64_t kBundleFormatVersion = 4;
 inline constexpr const char* kManifestName = "oscar_bundle.json";
 inline constexpr const char* kRotationsName = "rotations.safetensors";

@@ -287,7 +287,8 @@ Manifest manifest_from_json(const Json& json, const std::string& where) {
                      "oscar or waterfill");
   }
   if (json_member(json, "model").contains("latent")) {
-    throw InputError(where + ": is an early bundle for latent attention, which also codes the channels with RoPE; "
+    throw InputError(where +
+                     ": is an early bundle for latent attention, which also codes the channels with RoPE; "
                      "fit the model again");
   }
   if (version > kBundleFormatVersion) {
