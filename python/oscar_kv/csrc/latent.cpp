@@ -110,6 +110,17 @@ oscar::kernels::QuantizeEncoder encoder_of(bool search) {
 
 }  // namespace
 
+Tensor latent_rotate(const Tensor& rows, const std::optional<Tensor>& before, const Tensor& matrix,
+                     const std::optional<Tensor>& after) {
+  const Arguments arguments("latent_rotate", rows);
+  oscar::kernels::LatentRowsParams p = rotation(arguments, rows, before, matrix);
+  p.after = arguments.get<float>(after, "after", ScalarType::Float, {kLatentChannels});
+  const Tensor out = arguments.empty({rows.size(0), kLatentChannels}, ScalarType::BFloat16);
+  p.y = static_cast<std::uint16_t*>(out.data_ptr()), p.y_stride = kLatentChannels;
+  arguments.launched(oscar::kernels::latent_rows(p, arguments.stream()), "latent_rows");
+  return out;
+}
+
 void latent_append(const Tensor& windows, const Tensor& window_table, const Tensor& lengths, const Tensor& rows,
                    const Tensor& rope, const std::optional<Tensor>& mean, const Tensor& matrix, std::int64_t sink) {
   const Arguments arguments("latent_append", rows);
@@ -273,6 +284,7 @@ std::int64_t latent_workspace_bytes(const Tensor& like, std::int64_t batch, std:
 }
 
 STABLE_TORCH_LIBRARY_IMPL(oscar_kv, CUDA, m) {
+  m.impl("latent_rotate", TORCH_BOX(&latent_rotate));
   m.impl("latent_append", TORCH_BOX(&latent_append));
   m.impl("describe_latent", TORCH_BOX(&describe_latent));
   m.impl("latent_flush_layers", TORCH_BOX(&latent_flush_layers));

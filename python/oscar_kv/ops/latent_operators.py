@@ -16,6 +16,14 @@ def kernel_matrix(matrix: torch.Tensor) -> torch.Tensor:
     return matrix_operand(split_matrix(matrix[None])[0]) if matrix.is_cuda else matrix
 
 
+# Rows [N, 512] into the cache basis or out of it: (rows - before) matrix + after, BF16.
+latent_rotate = _declare(
+    "latent_rotate",
+    "(Tensor rows, Tensor? before, Tensor matrix, Tensor? after) -> Tensor",
+    lambda a: latent_reference.rotate(a.rows, a.before, a.matrix, a.after),
+    lambda a: a.rows.new_empty(a.rows.shape),
+)
+
 # Writes the newest row of each sequence into its window, (rows - mean) matrix; lengths [B] counts it.
 latent_append = _declare(
     "latent_append",
@@ -82,10 +90,7 @@ latent_decode = _declare(
 
 # Bytes that latent_decode needs on the device of `like` for batches up to this one.
 latent_workspace_bytes = _declare(
-    "latent_workspace_bytes",
-    "(Tensor like, int batch, int heads) -> int",
-    lambda a: 0,
-    lambda a: 0,
+    "latent_workspace_bytes", "(Tensor like, int batch, int heads) -> int", lambda a: 0, lambda a: 0
 )
 
 __all__ = [
@@ -98,5 +103,6 @@ __all__ = [
     "latent_flush_layers",
     "latent_new",
     "latent_past",
+    "latent_rotate",
     "latent_workspace_bytes",
 ]

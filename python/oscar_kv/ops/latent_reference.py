@@ -26,7 +26,9 @@ def _places(device: torch.device) -> torch.Tensor:
     return window_places().to(device)
 
 
-def rotate(x: torch.Tensor, before: torch.Tensor | None, matrix: torch.Tensor, after: torch.Tensor | None) -> torch.Tensor:
+def rotate(
+    x: torch.Tensor, before: torch.Tensor | None, matrix: torch.Tensor, after: torch.Tensor | None
+) -> torch.Tensor:
     """(x - before) matrix + after in FP32, rounded to BF16. matrix [512, 512]."""
     y = (x.float() if before is None else x.float() - before) @ matrix
     return (y if after is None else y + after).bfloat16()
@@ -41,7 +43,7 @@ def _window_at(a: StepView, sequence: torch.Tensor, position: torch.Tensor) -> t
 
 
 def _write_codes(a: StepView, page: torch.Tensor, slot: torch.Tensor, rows: torch.Tensor, rope: torch.Tensor) -> None:
-    """Encodes rows [N, 512] in the cache basis and writes them, with their RoPE parts, to token slot [N] of page [N]."""
+    """Encodes rows [N, 512] in the cache basis and writes them, with RoPE parts, to token slot [N] of page [N]."""
     finite = rows.isfinite().all(dim=-1)
     if not bool(finite.all()):
         a.bad[0] = min(int(a.bad[0]), int((~finite).nonzero()[0]))

@@ -52,6 +52,8 @@ class StepView:
     rope_query: torch.Tensor  # [B, Hq, 64] BF16
     matrix: torch.Tensor  # [512, 512]
     mean: torch.Tensor | None  # [512]
+    before: torch.Tensor | None  # [512]
+    after: torch.Tensor | None
     sigma: torch.Tensor  # [1, 4]
     clip: torch.Tensor  # [1]
     code: Sequence[int]
