@@ -6,7 +6,7 @@ import torch
 
 from oscar_kv.format.bundle import Bundle
 from oscar_kv.engines.serving import plain_torch
-from oscar_kv.format.manifest import Layer, Side
+from oscar_kv.format.manifest import Layer, Side, as_value_side
 
 
 def _rotation(heads, d, generator):
@@ -35,6 +35,15 @@ def random_bundle(layers=1, kv_heads=2, d=128, key=None, value=None, sink=64, re
                  for widths, rotated in ((_of(key, index), rotated_mean), (_of(value, index), False))]
         held.append(Layer(index, d, kv_heads, *sides))
     return Bundle(pathlib.Path("random"), "random", "layer", "", {}, sink, recent, encoder, group, held)
+
+
+def latent_bundle(layers=1, widths=(4, 2, 1, 1), rope=64, **options):
+    """A bundle for latent attention; widths: of all layers, or a list of one for each."""
+    bundle = random_bundle(layers, kv_heads=1, d=512, key=widths, value=widths, **options)
+    for layer in bundle.layers:
+        layer.value = as_value_side(layer.key)
+    bundle.model |= {"attention": "latent", "latent_dim": 512, "rope_dim": rope}
+    return bundle
 
 
 def asked_bundle(numbers=None, left_out=(), **asked):

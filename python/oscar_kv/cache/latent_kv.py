@@ -20,7 +20,7 @@ from .tiers import Held
 
 
 def latent_unsupported(rank: int, rope: int, uniform: bool) -> str | None:
-    """Why no kernel serves latents of `rank` channels beside `rope` after RoPE, or None. uniform: layout of the codes."""
+    """Why no kernel serves latents of `rank` channels beside `rope` after RoPE, or None. uniform: the codes' layout."""
     if (rank, rope) != (CHANNELS, ROPE_CHANNELS):
         return f"the kernels have latents of {CHANNELS} channels and {ROPE_CHANNELS} after RoPE, not {rank} and {rope}"
     return "the kernels have layout blocks for latents, not uniform; fit with --method waterfill" if uniform else None

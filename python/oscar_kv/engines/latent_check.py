@@ -104,7 +104,7 @@ def _error(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 @torch.no_grad()
-def errors_of(bundle: Bundle, kv: LatentKV, slots: int, tokens: int = TOKENS) -> list[tuple[str, float]]:
+def errors_of(bundle: Bundle, kv: LatentKV, slots: int, tokens: int) -> list[tuple[str, float]]:
     """[("16 sequences", error)] of one layer."""
     plain = LatentCode(bundle, kv.code.layer)
     rows = made_rows(plain, kv.group, tokens + 1)
@@ -126,7 +126,7 @@ def passed(serving: Serving, log: logging.Logger) -> str:
     begin, most = time.perf_counter(), 0.0
     for index, kv in sorted(serving.caches().items()):
         assert isinstance(kv, LatentKV)
-        for path, error in errors_of(serving.bundle, kv, serving.slots):
+        for path, error in errors_of(serving.bundle, kv, serving.slots, TOKENS):
             most = max(most, error)
             if not error <= LIMIT:
                 raise InputError(
