@@ -27,10 +27,10 @@ struct LatentDecodeParams {
   const std::int32_t* page_table;    // [B, max_pages]; entry i: page of the 64 tokens from sink + 64 i on
   const std::uint8_t* window_pages;  // [window pages, kLatentWindowBytes] of this layer; 16-byte aligned
   const std::int32_t* window_table;  // [B, sink_pages + ring_pages]: sink pages, then the ring of recent tokens
-  const std::int32_t* lengths;       // [B] tokens in the cache, including the current one; 0: the sequence is skipped
-  const float* sigma;                // [4] deviations of the bands
-  void* workspace;                   // latent_decode_workspace_bytes(...)
-  std::uint8_t widths[4];            // of the four bands: 0, 1, 2 or 4
+  const std::int32_t* lengths;  // [B] tokens in the cache, including the current one; 0: outputs are 0, lse -infinity
+  const float* sigma;           // [4] deviations of the bands
+  void* workspace;              // latent_decode_workspace_bytes(...)
+  std::uint8_t widths[4];       // of the four bands: 0, 1, 2 or 4
   std::int32_t batch, heads, max_pages;
   std::int32_t sink, recent;  // tokens [max(sink, length - recent), length) and those before sink are read in BF16
   std::int32_t sink_pages, ring_pages;  // ring_pages * 64 >= recent; token p is in ring slot p % (64 ring_pages)

@@ -13,19 +13,20 @@ __global__ void __launch_bounds__(32 * kMergeWarps) merge_parts_kernel(const __g
   wait_for_previous();
   __shared__ float4 sums[kMergeWarps][32];
   const int row = static_cast<int>(blockIdx.x), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  if (a.p.lengths[row / a.p.heads] == 0) return;
+  const bool used = a.p.lengths[row / a.p.heads] > 0;
+  const int splits = used ? a.splits() : 0;
   const float2* logs = a.part_logs + static_cast<std::int64_t>(row) * a.splits();
   float most = kNone, sum = 0.0f;
-  for (int i = lane; i < a.splits(); i += 32) most = fmaxf(most, logs[i].x);
+  for (int i = lane; i < splits; i += 32) most = fmaxf(most, logs[i].x);
 #pragma unroll
   for (int apart = 16; apart > 0; apart /= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, apart));
-  for (int i = lane; i < a.splits(); i += 32) sum += logs[i].y * exp2f(logs[i].x - most);
+  for (int i = lane; i < splits; i += 32) sum += logs[i].y * exp2f(logs[i].x - most);
 #pragma unroll
   for (int apart = 16; apart > 0; apart /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, apart);
 
   const int channel = static_cast<int>(blockIdx.y) * 128 + 4 * lane;
   float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  for (int i = warp; i < a.splits(); i += kMergeWarps) {
+  for (int i = warp; i < splits; i += kMergeWarps) {
     if (logs[i].x == kNone) continue;  // such parts have no sums
     const float weight = exp2f(logs[i].x - most);
     const std::int64_t part = static_cast<std::int64_t>(row) * a.splits() + i;
@@ -39,7 +40,7 @@ __global__ void __launch_bounds__(32 * kMergeWarps) merge_parts_kernel(const __g
     const float4 y = sums[w][lane];
     x.x += y.x, x.y += y.y, x.z += y.z, x.w += y.w;
   }
-  const float inverse = 1.0f / sum;
+  const float inverse = used ? 1.0f / sum : 0.0f;
   const std::int64_t to = static_cast<std::int64_t>(row) * kLatentChannels + channel;
   if (a.p.out_float) {
     *reinterpret_cast<float4*>(static_cast<float*>(a.p.out) + to) =
@@ -48,7 +49,8 @@ __global__ void __launch_bounds__(32 * kMergeWarps) merge_parts_kernel(const __g
     *reinterpret_cast<uint2*>(static_cast<std::uint16_t*>(a.p.out) + to) =
         make_uint2(pack_bf16(x.x * inverse, x.y * inverse), pack_bf16(x.z * inverse, x.w * inverse));
   }
-  if (a.p.lse != nullptr && blockIdx.y == 0 && lane == 0) a.p.lse[row] = (most + log2f(sum)) * 0.6931471805599453f;
+  if (a.p.lse != nullptr && blockIdx.y == 0 && lane == 0)
+    a.p.lse[row] = used ? (most + log2f(sum)) * 0.6931471805599453f : kNone;
 }
 
 }  // namespace oscar::kernels::latent

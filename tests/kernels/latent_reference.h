@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "kernels/latent/latent_decode.h"
@@ -53,11 +54,16 @@ inline std::vector<double> latent_row(const LatentDecodeParams& p, int sequence,
   return row;
 }
 
-// out [B, H, 512] and lse [B, H]; rows of sequences without tokens stay as they are.
+// out [B, H, 512] and lse [B, H].
 inline void latent_decode_reference(const LatentDecodeParams& p, std::vector<double>& out, std::vector<double>& lse) {
   for (int b = 0; b < p.batch; ++b) {
     const int n = p.lengths[b];
-    if (n == 0) continue;
+    if (n == 0) {
+      const std::size_t heads = static_cast<std::size_t>(p.heads), first = static_cast<std::size_t>(b) * heads;
+      std::fill_n(out.begin() + static_cast<std::ptrdiff_t>(first * kLatentChannels), heads * kLatentChannels, 0.0);
+      std::fill_n(lse.begin() + static_cast<std::ptrdiff_t>(first), heads, -std::numeric_limits<double>::infinity());
+      continue;
+    }
     std::vector<std::vector<double>> rows;
     for (int i = 0; i < n; ++i) rows.push_back(latent_row(p, b, i));
     for (int h = 0; h < p.heads; ++h) {

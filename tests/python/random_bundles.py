@@ -46,9 +46,9 @@ def latent_bundle(layers=1, widths=(4, 2, 1, 1), rope=64, **options):
     return bundle
 
 
-def asked_bundle(numbers=None, left_out=(), **asked):
-    """random_bundle(**asked) of a model's layers with these numbers; left_out: those in BF16."""
-    bundle = random_bundle(**asked)
+def asked_bundle(numbers=None, left_out=(), latent=False, **asked):
+    """random_bundle(**asked), or latent_bundle(**asked), of a model's layers with these numbers; left_out: those in BF16."""
+    bundle = (latent_bundle if latent else random_bundle)(**asked)
     for layer, number in zip(bundle.layers, numbers or range(len(bundle.layers))):
         layer.layer = number
     bundle.model["left_out"] = [{"layer": i, "reason": "a window"} for i in left_out]

@@ -91,13 +91,14 @@ def specs_of(layers, made):
 def allocated(specs, made, blocks):
     """vLLM's own way from specs to the memory of layers."""
     from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
-    from vllm.v1.kv_cache_interface import KVCacheGroupSpec, UniformTypeKVCacheSpecs
+    from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs
     from vllm.v1.worker.utils import allocate_kv_cache
     made.cache_config.kv_cache_layout = made.cache_config.num_gpu_blocks_override = None
     backend = latent_backend.OscarLatentBackend
     layout = resolve_kv_cache_layout(made, [[m.name for m in backend.supported_kv_cache_layouts()]], specs.values())
-    group = KVCacheGroupSpec(list(specs), UniformTypeKVCacheSpecs.from_specs(specs))
-    planned = vllm_planning.get_kv_cache_config_from_groups(made, [group], blocks * sum(s.page_size_bytes for s in specs.values()))
+    groups = vllm_planning.get_kv_cache_groups(made, specs)
+    assert [(group.layer_names, type(group.kv_cache_spec)) for group in groups] == [(list(specs), UniformTypeKVCacheSpecs)]
+    planned = vllm_planning.get_kv_cache_config_from_groups(made, groups, blocks * sum(s.page_size_bytes for s in specs.values()))
     assert planned.num_blocks == blocks
     return allocate_kv_cache(planned, torch.device("cpu"), layout, [64])
 

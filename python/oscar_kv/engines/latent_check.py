@@ -72,7 +72,7 @@ class Run:
         self.pool = torch.zeros((max(1, pages), code.pages.bytes), dtype=torch.uint8, device=device)
         self.table = torch.arange(len(self.pool), dtype=torch.int32, device=device)[None]
         self.windows = torch.arange(self.kv.window_pages, dtype=torch.int32, device=device)[None]
-        work = ChunkWork(self.kv.policy, [Chunk(0, 0, 0, count)], 1 << 40, self.table, self.windows)
+        work = ChunkWork(self.kv.policy, [Chunk(0, 0, 0, count)], 0, self.table, self.windows)
         assert work.new is not None
         self.kv.enter(self.pool, work.new, self.rows.latents[:count], self.rows.rope[:count])
 

@@ -79,7 +79,7 @@ latent_past = _declare(
 )
 
 # Softmax attention of each sequence's newest token over the three tiers: query [B, Hq, 512] in the cache basis and
-# rope_query [B, Hq, 64], BF16. Returns BF16 [B, Hq, 512] in the cache basis; any numbers for a sequence of length 0.
+# rope_query [B, Hq, 64], BF16. Returns BF16 [B, Hq, 512] in the cache basis; 0 for a sequence of length 0.
 latent_decode = _declare(
     "latent_decode",
     "(Tensor query, Tensor rope_query, Tensor pool, Tensor table, Tensor windows, Tensor window_table, Tensor lengths, "

@@ -27,8 +27,6 @@ from ..names import CACHE_DTYPE, VLLM_BACKEND
 from . import backend as adapter
 from .backend import OscarMetadata, OscarMetadataBuilder
 
-WHOLE = 1 << 40  # room in which no prompt is cut
-
 
 class OscarLatentBackend(MLACommonBackend):
     supported_dtypes = [torch.bfloat16]
@@ -157,7 +155,7 @@ class OscarLatentImpl(MLACommonImpl[OscarLatentMetadata]):
         if sum(chunk.count for chunk in rows.chunks) != len(q):
             raise InputError(f"vLLM has {len(q)} tokens of prompts, which are not those of the batch")
         cache = self.cache(q.device)
-        work = rows.work(cache.policy, WHOLE)
+        work = rows.work(cache.policy, 0)
         assert work.new is not None  # every prompt has new tokens
         if not isinstance(work.tokens, slice):
             latents, rope = latents[work.tokens], rope[work.tokens]

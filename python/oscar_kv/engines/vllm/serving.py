@@ -59,7 +59,13 @@ def proposed_tokens(config: Any) -> int:
 def latent_refusals(config: Any) -> list[tuple[bool, str]]:
     """Of models with latent attention: whether it applies, and the sentence."""
     latent = bool(getattr(config.model_config, "use_mla", False))
+    fp8 = bool(getattr(config.attention_config, "use_prefill_query_quantization", False))
     return [
+        (
+            latent and fp8,
+            "FP8 queries of prompts are asked for (use_prefill_query_quantization), and stored latents come back in "
+            "BF16; leave the option out",
+        ),
         (
             latent and not is_release(vllm_version(), RELEASE),
             f"the model has latent attention (MLA), which oscar-kv serves in vLLM {RELEASE} only; install "
