@@ -90,9 +90,9 @@ int run_export(Arguments& a) {
   const Bundle bundle = load_bundle(a.bundle);
   if (!a.report.empty()) a.options.report = read_json(a.report);
   const ExportFormat& format = written_format(a.format);
+  const ServedForm form = served_form(bundle, format.id);
   const std::optional<Checkpoint> model = open_model(a, bundle, format);
   a.options.model = model ? &*model : nullptr;
-  const ServedForm form = served_form(bundle, format.id);
   if (a.options.report) check_export_report(*a.options.report, a.report, form, bundle_hashes(a.bundle));
   warn_of_changes(form, a.options.report.has_value());
   if (a.common.dry_run) {

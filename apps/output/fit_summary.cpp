@@ -14,13 +14,26 @@ namespace {
 
 constexpr std::size_t kShown = 3;  // layers and sides
 
+// Numbers that a token caches in the layers of the bundle.
+double elements_of(const Bundle& bundle) {
+  double elements = 0.0;
+  for (const LayerTransform& layer : bundle.layers) {
+    elements += static_cast<double>((bundle.latent() ? 1 : 2) * layer.kv_heads * layer.head_dim + bundle.rope_dim());
+  }
+  return elements;
+}
+
+double cache_bits(const Bundle& bundle, std::int64_t context) {
+  const double bits = bits_with_windows(bundle_bits_per_element(bundle), bundle.windows, context);
+  return bits_with_beside(bits, bundle.layers.front().head_dim, bundle.rope_dim());  // beside one KV head
+}
+
 // Covers the layers in the bundle; layers left out do not change.
 std::string memory_line(const Bundle& bundle) {
-  const double code = bundle_bits_per_element(bundle);
   std::string text = "memory    ";
   for (const std::int64_t context : {2048, 8192, 32768, 131072}) {
-    const double bits = bits_with_windows(code, bundle.windows, context);
-    text += std::to_string(context / 1024) + "K " + formatted("%.1fx", 16.0 / bits) + (context < 131072 ? ", " : "");
+    text += std::to_string(context / 1024) + "K " + formatted("%.1fx", 16.0 / cache_bits(bundle, context)) +
+            (context < 131072 ? ", " : "");
   }
   return text + " smaller than BF16, windows of " + std::to_string(bundle.windows.sink) + "/" +
          std::to_string(bundle.windows.recent) + " included\n";
@@ -28,18 +41,14 @@ std::string memory_line(const Bundle& bundle) {
 
 // "cache     8K 5.6 MiB, ... a sequence; BF16 32.0 MiB, ...": of the layers in the bundle.
 std::string cache_line(const Bundle& bundle) {
-  double elements = 0.0;  // of a token
-  for (const LayerTransform& layer : bundle.layers) {
-    elements += 2.0 * static_cast<double>(layer.kv_heads * layer.head_dim);
-  }
+  const double elements = elements_of(bundle);
   std::string coded, plain;
   for (const std::int64_t context : {8192, 32768, 131072}) {
     const auto bytes = [&](double bits) {
       return format_bytes(static_cast<std::uint64_t>(elements * static_cast<double>(context) * bits / 8.0));
     };
     const std::string comma = coded.empty() ? "" : ", ";
-    coded += comma + std::to_string(context / 1024) + "K " +
-             bytes(bits_with_windows(bundle_bits_per_element(bundle), bundle.windows, context));
+    coded += comma + std::to_string(context / 1024) + "K " + bytes(cache_bits(bundle, context));
     plain += comma + bytes(16.0);
   }
   return "cache     " + coded + " a sequence; BF16 " + plain + "\n";

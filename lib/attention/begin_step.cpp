@@ -102,7 +102,8 @@ at::Tensor new_rows(const KvMethod& method, const AttentionInput& input, Side si
 }
 
 NewRows new_rows(const KvMethod& method, const AttentionInput& input) {
-  return {new_rows(method, input, Side::kKey), new_rows(method, input, Side::kValue)};
+  if (method.rope_dim > 0) return {new_rows(method, input, Side::kKey), {}, transformed_rows(input.k_rope, nullptr)};
+  return {new_rows(method, input, Side::kKey), new_rows(method, input, Side::kValue), {}};
 }
 
 at::Tensor kernel_rows(const at::Tensor& x, at::Device device) {
@@ -131,8 +132,9 @@ BegunStep begin_step(const KvMethod& method, const AttentionInput& input, at::De
   if (input.sinks.defined()) step.weight_sum = at::empty({step.q.size(0), step.q.size(1)}, step.q.options());
   if (rotation == Rotation::kQueries) return step;
   add_positions(step, method, input, model_q);
-  auto [keys, values] = new_rows(method, input);
-  step.keys = std::move(keys), step.values = std::move(values);
+  if (method.rope_dim > 0) step.positions = input.q_rope.to(device, at::kFloat).contiguous();
+  auto [keys, values, rope] = new_rows(method, input);
+  step.keys = std::move(keys), step.values = std::move(values), step.rope = std::move(rope);
   return step;
 }
 
@@ -142,20 +144,21 @@ at::Tensor model_outputs(const KvMethod& method, const AttentionInput& input, co
 }
 
 void append_batch(KvCache& cache, std::int64_t layer, const SequenceBatch& batch, const NewRows& rows) {
-  const RowBits keys(rows.keys), values(rows.values);
+  const RowBits keys(rows.keys), values(rows.values), rope(rows.rope);
   std::int64_t row = 0;
   std::vector<KvCache::NextRows> next;
   for (std::size_t s = 0; s < batch.lengths.size(); row += batch.lengths[s++]) {
-    if (batch.lengths[s] > 0) next.push_back({batch.ids[s], keys[row], values[row], batch.lengths[s]});
+    if (batch.lengths[s] > 0) next.push_back({batch.ids[s], keys[row], values[row], batch.lengths[s], rope[row]});
   }
   cache.append_rows(layer, next, in_threads(1));
 }
 
 void append_step(KvCache& cache, std::int64_t layer, const std::vector<StepToken>& tokens, const RowBits& keys,
-                 const RowBits& values) {
+                 const RowBits& values, const RowBits& rope) {
   constexpr std::int64_t kCheapParts = 8;  // parts of one token each: fewer are not worth waking a thread
   std::vector<KvCache::NextRows> next;
-  for (const StepToken& token : tokens) next.push_back({token.id, keys[token.row], values[token.row], 1});
+  for (const StepToken& token : tokens)
+    next.push_back({token.id, keys[token.row], values[token.row], 1, rope[token.row]});
   cache.append_rows(layer, next, in_threads(kCheapParts));
 }
 

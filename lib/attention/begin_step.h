@@ -22,9 +22,9 @@ at::Tensor transformed_rows(const at::Tensor& rows, const SideTransform* side, c
 
 // Keys or values of a call's new tokens in the form of the cache: transformed_rows() at their positions.
 at::Tensor new_rows(const KvMethod& method, const AttentionInput& input, Side side);
-// Keys and values.
+// Keys and values, and the BF16 channels [T, 1, R] beside the keys of latent attention, whose values are undefined.
 struct NewRows {
-  at::Tensor keys, values;
+  at::Tensor keys, values, rope;
 };
 NewRows new_rows(const KvMethod& method, const AttentionInput& input);
 
@@ -43,9 +43,11 @@ enum class Rotation : std::uint8_t {
 struct BegunStep {
   at::Tensor q;             // [T, Hq, d] FP32
   at::Tensor keys, values;  // [T, Hkv, d] BF16 on the CPU, or kernel_rows(); undefined for Rotation::kQueries
+  at::Tensor rope;          // NewRows::rope
   at::Tensor shift;         // [T, Hq] FP32, added to each logit; undefined if it has no effect, and for kInKernels
   // For keys with a rotated mean: the missing part of their logits as a query of the position phases, u(q) [T, Hq, d],
-  // and the phases [tokens, d] of all positions so far, on the CPU; only for kQueriesAndRows.
+  // and the phases [tokens, d] of all positions so far, on the CPU; only for kQueriesAndRows. For latent attention
+  // `positions` are its queries with RoPE, [T, Hq, R].
   at::Tensor positions, rope_phases;
   at::Tensor sinks;       // [Hq] FP32 sink logits of the model, or undefined
   at::Tensor output;      // output to fill: [T, Hq, d] FP32 in the basis of the values
@@ -89,20 +91,22 @@ void for_each_step(const SequenceBatch& batch, F&& step) {
 
 // BF16 rows of keys or values on the CPU as bits; operator[](i) is row i of [T, Hkv, d].
 struct RowBits {
-  explicit RowBits(const at::Tensor& rows)
-      : bits(reinterpret_cast<const std::uint16_t*>(rows.const_data_ptr<at::BFloat16>())),
-        width(rows.size(1) * rows.size(2)) {}
+  explicit RowBits(const at::Tensor& rows) {
+    if (!rows.defined()) return;
+    bits = reinterpret_cast<const std::uint16_t*>(rows.const_data_ptr<at::BFloat16>());
+    width = rows.size(1) * rows.size(2);
+  }
   const std::uint16_t* operator[](std::int64_t i) const { return bits + i * width; }
 
-  const std::uint16_t* bits;
-  std::int64_t width;
+  const std::uint16_t* bits = nullptr;  // null: undefined rows
+  std::int64_t width = 0;
 };
 
-// Appends all rows of k and v, [T, Hkv, d] BF16 on the CPU, contiguous, to a cache without attention. Several threads
+// Appends all rows, BF16 on the CPU, contiguous, to a cache without attention. Several threads
 // code the pages.
 void append_batch(KvCache& cache, std::int64_t layer, const SequenceBatch& batch, const NewRows& rows);
 // Appends the rows of one step, with several threads if there is enough to code.
 void append_step(KvCache& cache, std::int64_t layer, const std::vector<StepToken>& tokens, const RowBits& keys,
-                 const RowBits& values);
+                 const RowBits& values, const RowBits& rope);
 
 }  // namespace oscar

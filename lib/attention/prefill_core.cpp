@@ -92,6 +92,14 @@ void add_mean(CachedRows& keys, const at::Tensor& mean_rows) {
   }
 }
 
+void add_rope(CachedRows& keys, const at::Tensor& k_rope) {
+  if (!k_rope.defined()) return;
+  const at::Tensor rope = k_rope.to(at::kBFloat16).transpose(0, 1);
+  for (at::Tensor* rows : {&keys.plain, &keys.coded}) {
+    if (rows->defined()) *rows = with_rope(*rows, rope);
+  }
+}
+
 at::Tensor attend_cached(const AttentionInput& input, const at::Tensor& q, const CachedRows& keys,
                          const CachedRows& values, const at::Tensor& shift, const at::Tensor& weight_sum) {
   const std::int64_t tokens = q.size(0), heads = q.size(1), key_d = q.size(2), kv_heads = keys.plain.size(0);

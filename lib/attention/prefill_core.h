@@ -23,6 +23,10 @@ struct CachedRows {
 // Adds the rotated mean to keys that were centered by it: mean_rows() of basis.h, to plain and coded rows.
 void add_mean(CachedRows& keys, const at::Tensor& mean_rows);
 
+// Appends the channels with RoPE of latent attention to plain and coded rows, rounded to BF16. k_rope: [T, 1, R], or
+// undefined.
+void add_rope(CachedRows& keys, const at::Tensor& k_rope);
+
 // q: [T, Hq, d] FP32 in the basis of the keys (which may be wider than the values); returns [T, Hq, d] in the basis of
 // the values. `input` provides the layer's scale, sliding window, soft cap and sink logits. shift: [T, Hq] added to
 // each logit, or undefined. weight_sum: [T, Hq], filled with the sum of the softmax weights if there are sink logits.

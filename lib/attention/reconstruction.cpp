@@ -27,7 +27,8 @@ CachedRows decoded_rows(const KvMethod& method, std::int64_t layer, Side side, c
   const SideTransform* transform = method.transform(layer, side);
   const bool coded = method.quantized_at(layer), on_device = rows.is_cuda();
   const bool by_kernels = coded && method.paged();
-  if (on_device && by_kernels) return decoded_rows_on_device(method, layer, side, rows);
+  // The kernels are not built for the long rows of latent attention: the CPU makes them.
+  if (on_device && by_kernels && method.rope_dim == 0) return decoded_rows_on_device(method, layer, side, rows);
   at::Tensor stored;  // [T, Hkv, d] BF16
   if (on_device && !by_kernels && transform == nullptr) {
     stored = rows.to(at::kBFloat16);

@@ -27,18 +27,22 @@ at::Tensor SimulatedPrefillAttention::attend(const AttentionInput& input) {
     if (length == 0) continue;
     std::optional<Timeline::Phase> coding(std::in_place, timeline_, kCodingPhase);
     CachedRows keys = decoded_rows(method_, input.layer, Side::kKey, input.k.narrow(0, offset, length));
-    const CachedRows values = decoded_rows(method_, input.layer, Side::kValue, input.v.narrow(0, offset, length));
+    const CachedRows values = input.k_rope.defined()
+                                  ? keys
+                                  : decoded_rows(method_, input.layer, Side::kValue, input.v.narrow(0, offset, length));
     coding.reset();
     if (key != nullptr && key->rotated_mean) {
       add_mean(keys, mean_rows(*key, method_.rope_phases->rows(0, length).to(input.q.device())));
     }
     const auto part = [&](const at::Tensor& x) { return x.defined() ? x.narrow(0, offset, length) : x; };
+    add_rope(keys, part(input.k_rope));
+    const at::Tensor q = with_rope(part(step.q), part(input.q_rope));
     if (!step.shift.defined() && flash_prefill_runs(input, keys, values)) {
-      part(step.output).copy_(attend_flash(input, part(step.q), keys, values));
+      part(step.output).copy_(attend_flash(input, q, keys, values));
       offset += length;
       continue;
     }
-    part(step.output).copy_(attend_cached(input, part(step.q), keys, values, part(step.shift), part(step.weight_sum)));
+    part(step.output).copy_(attend_cached(input, q, keys, values, part(step.shift), part(step.weight_sum)));
     offset += length;
   }
   return model_outputs(method_, input, step);

@@ -56,8 +56,10 @@ struct Bundle {
   std::vector<AddedCheckpoint> checkpoints;          // that it may serve beside its own; save_bundle() leaves them out
 
   // True for latent attention (MLA): keys and values of a layer are the same rows. Files hold the key side, and in
-  // memory the value side is as_value_side() of it. `rope_dim` of the model counts the BF16 channels beside a row.
+  // memory the value side is as_value_side() of it.
   bool latent() const { return model.contains("attention"); }
+  // Then also the BF16 channels beside a row, which no code stores; else 0.
+  std::int64_t rope_dim() const { return latent() ? model.at("rope_dim").get<std::int64_t>() : 0; }
 };
 
 // Writes the directory atomically (built beside its target and renamed). UsageError if it exists and overwrite is

@@ -176,6 +176,13 @@ std::vector<std::string> check_bundle_model(const Bundle& bundle, const ModelCon
     if (heads_known && layer.kv_heads != model.kv_heads) differ("KV heads" + of, layer.kv_heads, model.kv_heads);
     if (!faults.empty()) break;
   }
+  if (faults.empty() && bundle.latent() != model.is_latent()) {
+    faults.push_back(model.is_latent() ? "the bundle is for keys and values apart, and the model has latent attention"
+                                       : "the bundle is for latent attention, which the model does not have");
+  }
+  if (faults.empty() && bundle.rope_dim() != model.latent.rope_dim) {
+    differ("rope_dim", bundle.rope_dim(), model.latent.rope_dim);
+  }
   if (faults.empty()) check_missing_layers(bundle, model, faults);
   if (!bundle.model_fingerprint.empty() && !serves_checkpoint(bundle, fingerprint)) {
     faults.push_back("the bundle was fitted on another model (fingerprint " + bundle.model_fingerprint + ", found " +

@@ -47,6 +47,7 @@ CurveAllocation as_chosen(const Curves& c, const std::vector<std::vector<Profile
   for (std::size_t p = 0; p < choice.size(); ++p) {
     const ProfilePoint& chosen = estimates[p][choice[p]];
     (c.curves[p].side == Side::kKey ? out.key : out.value).push_back(chosen.widths);
+    if (c.latent) out.value.push_back(chosen.widths);
     add_sequences(c.curves[p], chosen, static_cast<int>(c.head_dim), total);
   }
   const CurvePoint sum = curve_point({}, total);

@@ -118,6 +118,9 @@ EndToEndPoint read_end_to_end(const Json& json, const std::string& where, const 
   const auto layers = static_cast<std::size_t>(c.layers());
   point.key = read_profiles(json, "key", where, layers);
   point.value = read_profiles(json, "value", where, layers);
+  if (c.latent && point.key != point.value) {
+    throw InputError(where + ": the widths of keys and values differ, and the curves are of latent attention");
+  }
   std::vector<double> kl;
   for (const Json& value : json_array(json, "sequences", where)) kl.push_back(kl_value(value, where));
   if (static_cast<std::int64_t>(kl.size()) != c.sequences) {
@@ -210,16 +213,20 @@ Curves curves_from_json(const Json& json, const std::string& where) {
   c.dtype = json_string(json, "dtype", where);
   json_number(json, "rounding_kl", where);
   c.rounding_kl = kl_value(json.at("rounding_kl"), where);
-  for (const Json& entry : json_array(json, "curves", where)) {
+  const Json& curves = json_array(json, "curves", where);
+  c.latent =
+      std::none_of(curves.begin(), curves.end(), [](const Json& e) { return json_member(e, "side") == "value"; });
+  for (const Json& entry : curves) {
     SideCurve curve = read_curve(entry, where, c.sequences);
     const std::size_t place = c.curves.size();
-    if (curve.layer != static_cast<std::int64_t>(place / 2) ||
-        curve.side != (place % 2 == 0 ? Side::kKey : Side::kValue)) {
+    if (curve.layer != static_cast<std::int64_t>(place / c.sides()) ||
+        curve.side != (place % c.sides() == 0 ? Side::kKey : Side::kValue)) {
       throw InputError(where + ": the curves are not those of each layer's keys and values, in order");
     }
     c.curves.push_back(std::move(curve));
   }
-  if (c.curves.empty() || c.curves.size() % 2 != 0) throw InputError(where + ": 'curves' lacks the curve of a side");
+  if (c.curves.empty() || c.curves.size() % c.sides() != 0)
+    throw InputError(where + ": 'curves' lacks the curve of a side");
   if (json.contains("end_to_end")) {
     for (const Json& entry : json_array(json, "end_to_end", where))
       c.end_to_end.push_back(read_end_to_end(entry, where + ", end_to_end", c));
@@ -257,9 +264,11 @@ std::optional<Curves> load_curves(const fs::path& directory, const Bundle& bundl
   std::error_code ec;
   if (!fs::exists(path, ec)) return std::nullopt;
   Curves curves = curves_from_json(read_json(path, std::uint64_t{64} << 20), path.string());
-  if (curves.layers() != std::ssize(bundle.layers) || curves.head_dim != bundle.layers.front().head_dim) {
+  if (curves.latent != bundle.latent() || curves.layers() != std::ssize(bundle.layers) ||
+      curves.head_dim != bundle.layers.front().head_dim) {
     throw InputError(path.string() + ": has curves of " + std::to_string(curves.layers()) + " layers of head size " +
-                     std::to_string(curves.head_dim) + ", which are not the bundle's");
+                     std::to_string(curves.head_dim) + (curves.latent ? " of latent attention" : "") +
+                     ", which are not the bundle's");
   }
   return curves;
 }

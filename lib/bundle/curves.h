@@ -51,12 +51,16 @@ struct Curves {
   // stored in calibration_hashes.json of the bundle, not in curves.json; empty if none are kept.
   Json text_hashes = Json::object();
   std::int64_t head_dim = 0, sink = 0, recent = 0, context = 0, sequences = 0;
-  std::string dtype;              // of the activations: float32, bfloat16, or mixed (products in BF16, others FP32)
-  double rounding_kl = 0.0;       // KL caused only by the rounding of activations; 0 in FP32 and mixed
-  std::vector<SideCurve> curves;  // layer by layer, keys before values
+  std::string dtype;         // of the activations: float32, bfloat16, or mixed (products in BF16, others FP32)
+  double rounding_kl = 0.0;  // KL caused only by the rounding of activations; 0 in FP32 and mixed
+  // For latent attention: a layer has one curve, of its keys with the values that they are. The sides of points and of
+  // end-to-end measurements are equal.
+  bool latent = false;
+  std::vector<SideCurve> curves;          // layer by layer, keys before values
   std::vector<EndToEndPoint> end_to_end;  // by ascending budget
 
-  std::int64_t layers() const { return static_cast<std::int64_t>(curves.size() / 2); }
+  std::size_t sides() const { return latent ? 1 : 2; }  // curves per layer
+  std::int64_t layers() const { return static_cast<std::int64_t>(curves.size() / sides()); }
 };
 
 // "keys" or "values": the name of a curve's side in messages.

@@ -13,6 +13,7 @@
 #include "checkpoint/model_name.h"
 #include "layout/left_out.h"
 #include "registry/registry.h"
+#include "transform/fixed_sides.h"
 
 namespace oscar {
 namespace {
@@ -115,6 +116,8 @@ void read_layers(const Json& json, const std::string& where, Manifest& manifest)
       read_side(json_object(entry, "value", here), here + ", value", layer, false, manifest);
     } else if (entry.contains("value")) {
       throw InputError(here + ": has a value side, but with latent attention values are the keys");
+    } else {
+      layer.value = as_value_side(layer.key);
     }
     manifest.bundle.layers.push_back(std::move(layer));
   }

@@ -109,6 +109,10 @@ std::string card_head(const Bundle& bundle, const std::string& title) {
         std::to_string(bundle.layers.size()) + " layers, " + std::to_string(bundle.layers.front().kv_heads) +
             " KV heads, head size " + std::to_string(bundle.layers.front().head_dim));
   }
+  if (bundle.latent()) {
+    row(out, "latent attention",
+        "values are the keys; " + std::to_string(bundle.rope_dim()) + " channels in BF16 beside");
+  }
   const std::int64_t layers = bundle.model.value("layers", std::int64_t{0});
   row(out, "not in the bundle", markdown_text(left_out_text(read_left_out(bundle.model, layers, "the bundle"))));
   row(out, "method", bundle.method + ", one rotation for each " + (bundle.scope == "head" ? "KV head" : "layer"));

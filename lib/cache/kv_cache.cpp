@@ -47,8 +47,9 @@ struct KvCache::Rows {
 };
 
 struct KvCache::Sequence {
-  std::vector<std::int32_t> table;         // page ids
-  std::array<std::vector<Rows>, 2> sides;  // [layers]
+  std::vector<std::int32_t> table;               // page ids
+  std::array<std::vector<Rows>, 2> sides;        // [layers]
+  std::vector<std::vector<std::uint16_t>> rope;  // [layers], [tokens, R]
 };
 
 KvCache::KvCache(KvCacheSpec spec) : spec_(std::move(spec)) { pools_.resize(spec_.sides[0].pages.size()); }
@@ -63,9 +64,10 @@ void KvCache::append_rows(std::int64_t layer, const std::vector<NextRows>& rows,
       if (!slot) {
         slot = std::make_unique<Sequence>();
         for (auto& side : slot->sides) side.resize(spec_.sides[0].pages.size());
+        slot->rope.resize(spec_.sides[0].pages.size());
       }
       const std::array<std::uint16_t const*, 2> sources{next.keys, next.values};
-      for (std::size_t i = 0; i < 2; ++i) {
+      for (std::size_t i = 0; i < (spec_.rope_dim > 0 ? 1 : 2); ++i) {
         call(*slot, i == 0 ? Side::kKey : Side::kValue, NewRows{sources[i], next.count});
       }
     }
@@ -76,6 +78,12 @@ void KvCache::append_rows(std::int64_t layer, const std::vector<NextRows>& rows,
     for_each_part(std::ssize(parts), [&](std::int64_t i) { code(parts[as_index(i)], layer); });
   }
   each([&](Sequence& of, Side side, const NewRows& added) { keep(of, layer, side, added); });
+  for (const NextRows& next : rows) {
+    std::vector<std::uint16_t>& held = sequences_[next.sequence]->rope[as_index(layer)];
+    const std::size_t before = held.size(), added = as_index(next.count * spec_.rope_dim);
+    grow(held, before + added, as_index(16 * spec_.rope_dim), std::numeric_limits<std::size_t>::max());
+    std::copy_n(next.rope, added, held.begin() + static_cast<std::ptrdiff_t>(before));
+  }
 }
 
 // Allocates pages for tokens that leave the recent window, and lists the parts to code.
@@ -151,7 +159,12 @@ std::int64_t KvCache::tokens(std::int64_t layer, std::int64_t id) const {
   return found == sequences_.end() ? 0 : found->second->sides[0].at(as_index(layer)).tokens;
 }
 
-SideView KvCache::view(std::int64_t layer, std::int64_t id, Side side) const {
+const std::uint16_t* KvCache::rope(std::int64_t layer, std::int64_t id) const {
+  return sequences_.at(id)->rope.at(as_index(layer)).data();
+}
+
+SideView KvCache::view(std::int64_t layer, std::int64_t id, Side asked) const {
+  const Side side = spec_.rope_dim > 0 ? Side::kKey : asked;
   const CacheWindows& w = spec(side).windows;
   const Sequence& sequence = *sequences_.at(id);
   const Rows& rows = sequence.sides[at(side)].at(as_index(layer));
@@ -174,6 +187,7 @@ std::uint64_t KvCache::allocated_bytes() const {
     for (const auto& side : sequence->sides) {
       for (const Rows& rows : side) bytes += held_bytes(rows.sink) + held_bytes(rows.ring);
     }
+    for (const auto& rows : sequence->rope) bytes += held_bytes(rows);
   }
   return bytes;
 }

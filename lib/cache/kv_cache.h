@@ -25,6 +25,9 @@ struct SideSpec {
 struct KvCacheSpec {
   std::int64_t kv_heads = 0, head_dim = 0;
   std::array<SideSpec, 2> sides;  // keys, values: equal windows, and pages of equal bytes and tokens
+  // Latent attention: a token's key is its value, is kept once, and has this many BF16 channels beside it that are
+  // never coded. 0: keys and values apart.
+  std::int64_t rope_dim = 0;
 };
 
 // Windows of a cache with every token in BF16.
@@ -61,13 +64,15 @@ class KvCache {
     std::int64_t sequence;
     const std::uint16_t *keys, *values;  // [count, Hkv, d] BF16 bits
     std::int64_t count;
+    const std::uint16_t* rope = nullptr;  // [count, R] with latent attention, where `values` is not read
   };
   using ForEachPart = std::function<void(std::int64_t, const std::function<void(std::int64_t)>&)>;
   void append_rows(std::int64_t layer, const std::vector<NextRows>& rows, const ForEachPart& for_each_part);
   void release(std::int64_t sequence);  // frees its pages and windows; no effect for an unknown id
 
-  std::int64_t tokens(std::int64_t layer, std::int64_t sequence) const;       // 0 for an unknown id
-  SideView view(std::int64_t layer, std::int64_t sequence, Side side) const;  // the id must be known
+  std::int64_t tokens(std::int64_t layer, std::int64_t sequence) const;        // 0 for an unknown id
+  SideView view(std::int64_t layer, std::int64_t sequence, Side side) const;   // the id must be known
+  const std::uint16_t* rope(std::int64_t layer, std::int64_t sequence) const;  // [tokens, R] of latent attention
   std::int64_t pages_in_use() const;
   std::uint64_t allocated_bytes() const;  // memory held by pages and windows
 

@@ -26,7 +26,7 @@ const RowCode& KvMethod::code(std::int64_t layer, Side side) const {
 }
 
 RowCodec KvMethod::codec(std::int64_t layer, Side side, std::int64_t head) const {
-  RowCodec codec{.code = code(layer, side), .side = side};
+  RowCodec codec{.code = code(layer, side), .side = rope_dim > 0 ? Side::kValue : side};
   codec.encoder = side == Side::kKey ? key_encoder : value_encoder;
   const auto h = static_cast<std::size_t>(head);
   if (const SideTransform* t = transform(layer, side); t != nullptr && !t->clip.empty()) {
@@ -41,7 +41,8 @@ RowCodec KvMethod::codec(std::int64_t layer, Side side, std::int64_t head) const
 bool KvMethod::quantized_at(std::int64_t layer) const { return quantized && !left_out_at(layer); }
 
 PageLayout KvMethod::page(std::int64_t layer) const {
-  return page_layout(code(layer, Side::kKey), code(layer, Side::kValue));
+  const RowCode& key = code(layer, Side::kKey);
+  return rope_dim > 0 ? page_layout(key) : page_layout(key, code(layer, Side::kValue));
 }
 
 bool KvMethod::left_out_at(std::int64_t layer) const { return !places.empty() && places.at(index(layer)) == kLeftOut; }
@@ -56,7 +57,7 @@ double KvMethod::bits_per_element() const {
 }
 
 double KvMethod::token_bytes(const ModelConfig& model) const {
-  return bits_per_element() * static_cast<double>(2 * model.kv_heads * model.head_dim) / 8.0;
+  return bits_per_element() * static_cast<double>(model.coded_width()) / 8.0 + static_cast<double>(2 * rope_dim);
 }
 
 double KvMethod::bits_per_element_at(std::int64_t context) const {
@@ -67,12 +68,12 @@ double KvMethod::bits_per_element_at(std::int64_t context) const {
 std::uint64_t KvMethod::window_bytes(const ModelConfig& model, std::int64_t context) const {
   const std::int64_t tokens =
       quantized ? std::min(windows.sink + windows.recent + windows.flush - 1, context) : context;
-  return static_cast<std::uint64_t>(2 * 2 * model.kv_heads * model.head_dim * tokens);
+  return static_cast<std::uint64_t>(2 * model.coded_width() * tokens + 2 * rope_dim * context);
 }
 
 std::uint64_t allocated_bytes(const KvMethod& method, const ModelConfig& model, std::int64_t context) {
   std::uint64_t bytes = held_bytes(method, model, context);
-  const auto row = static_cast<std::uint64_t>(2 * 2 * model.kv_heads * model.head_dim);
+  const auto row = static_cast<std::uint64_t>(2 * model.cached_width());
   for (std::int64_t place = 0; place < model.kv_layers(); ++place) {
     if (!method.left_out_at(place)) continue;
     bytes += row * static_cast<std::uint64_t>(std::min(model.span(model.kv_layer(place)), context));

@@ -30,6 +30,10 @@ struct KvMethod {
   std::string id;         // "oscar"
   std::string source;     // paper or project that defines it
   bool quantized = true;  // false: bf16, every token stays in BF16
+  // Latent attention: a token caches one row, which is key and value, and this many BF16 channels beside it. It has the
+  // codes, encoders and clips of keys, but scales chosen as for values: unbiased ones had a larger loss. The value
+  // transform is as_value_side() of the keys'. 0: keys and values apart.
+  std::int64_t rope_dim = 0;
   CacheWindows windows;
   std::optional<CacheWindows> value_windows;                   // windows of values if they differ, as in some papers
   std::shared_ptr<const RowsCoder> coder = transform_coder();  // never null
@@ -64,12 +68,13 @@ struct KvMethod {
   // Bits per element of a quantized token, including parameters; mean over the layers that are not left out.
   double bits_per_element() const;
   // Bytes of a quantized token in one layer, all KV heads, by the same mean; 16 bits per element for a method without
-  // codes.
+  // codes. With the channels beside it.
   double token_bytes(const ModelConfig& model) const;
   // Bytes of the BF16 windows of one layer: at their capacity or for `context` tokens, whichever is less. All tokens if
-  // nothing is coded.
+  // nothing is coded. With the channels beside the rows of all tokens.
   std::uint64_t window_bytes(const ModelConfig& model, std::int64_t context) const;
-  // b + (16 - b) W / T with W = min(sink + recent + (flush - 1) / 2, T), mean of keys and values over the same layers.
+  // b + (16 - b) W / T with W = min(sink + recent + (flush - 1) / 2, T), mean of keys and values over the same layers,
+  // and of the channels beside them.
   // For methods of other papers: the bits that a sequence holds (MethodEngine).
   double bits_per_element_at(std::int64_t context) const;
 };

@@ -70,6 +70,7 @@ void refuse_method(const std::string& id, const Bundle* bundle) {
 KvMethod make_spec_method(const MethodSpec& description, const ModelConfig& model) {
   return {.id = description.id,
           .source = description.source,
+          .rope_dim = model.latent.rope_dim,
           .windows = description.key.windows,
           .value_windows = description.value.windows,
           .coder = spec_coder(description, model)};
@@ -97,6 +98,7 @@ KvMethod make_method(const std::string& id, const ModelConfig& model, const Bund
   KvMethod method{.id = id,
                   .source = row != nullptr ? row->source : "bundle",
                   .quantized = own || row->quantized,
+                  .rope_dim = model.latent.rope_dim,
                   .windows = windows};
   const int d = static_cast<int>(model.head_dim);
   if (from_bundle) {

@@ -44,7 +44,8 @@ class TransformCoder : public RowsCoder {
   }
   double bits_per_element(const KvMethod& method) const override;
   double bits_per_element_at(const KvMethod& method, std::int64_t context) const override {
-    return bits_with_windows(method.bits_per_element(), method.windows, context);
+    const double bits = bits_with_windows(method.bits_per_element(), method.windows, context);
+    return bits_with_beside(bits, method.codes.front().key.head_dim, method.rope_dim);  // beside one KV head
   }
   std::uint64_t held_bytes(const KvMethod& method, const ModelConfig& model, std::int64_t context) const override;
   at::Tensor code(const KvMethod& method, std::int64_t layer, Side side, const at::Tensor& rows) const override {
@@ -77,10 +78,14 @@ std::uint64_t TransformCoder::held_bytes(const KvMethod& method, const ModelConf
 }
 
 std::optional<KvCacheSpec> TransformCoder::pages(const KvMethod& method, const ModelConfig& model) const {
-  KvCacheSpec spec;
+  KvCacheSpec spec{.rope_dim = method.rope_dim};
   for (std::int64_t layer = 0; layer < model.kv_layers(); ++layer) {
     const PageLayout page = method.page(layer);
     for (const Side side : {Side::kKey, Side::kValue}) {
+      if (side == Side::kValue && method.rope_dim > 0) {
+        spec.sides[1].pages.push_back(spec.sides[0].pages.back());
+        continue;
+      }
       std::vector<RowCodec> codecs;
       for (std::int64_t head = 0; head < model.kv_heads; ++head) codecs.push_back(method.codec(layer, side, head));
       spec.sides[side == Side::kKey ? 0 : 1].pages.push_back(std::make_shared<RowPages>(page, side, std::move(codecs)));

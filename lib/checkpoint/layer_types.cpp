@@ -8,11 +8,11 @@
 namespace oscar {
 
 std::vector<bool> layers_of_type(const Json& config, const std::string& where, std::int64_t layers,
-                                 const std::string& type, const std::vector<std::string>& others) {
-  const auto types = config.find("layer_types");
+                                 const std::string& type, const std::vector<std::string>& others, const char* key) {
+  const auto types = config.find(key);
   if (types == config.end() || types->is_null()) return {};
   if (!types->is_array() || types->size() != static_cast<std::size_t>(layers)) {
-    throw InputError(where + ": 'layer_types' has " + std::to_string(types->is_array() ? types->size() : 0) +
+    throw InputError(where + ": '" + key + "' has " + std::to_string(types->is_array() ? types->size() : 0) +
                      " entries, expected one for each of " + std::to_string(layers) + " layers");
   }
   std::vector<bool> found;

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <set>
 #include <stdexcept>
-#include <string_view>
 
 #include "base/edit_distance.h"
 #include "base/errors.h"
@@ -40,15 +39,6 @@ bool has_text_model(const Json& config, const FamilyRow& row, const std::string&
   return json_string(*text, "model_type", where, row.named_inside ? "" : row.model_type) == row.model_type;
 }
 
-// Whether a model that no family reads has latent attention (MLA). Configurations may leave kv_lora_rank out.
-bool is_latent(const Json& config, const std::string& name) {
-  constexpr std::string_view kNames =
-      " DeepseekV2ForCausalLM deepseek_v2 DeepseekV3ForCausalLM deepseek_v3 kimi_k2 Glm4MoeLiteForCausalLM "
-      "glm4_moe_lite ";
-  return is_one_of(name, kNames) || config.contains("kv_lora_rank") ||
-         json_member(config, "text_config").contains("kv_lora_rank");
-}
-
 FoundFamily find_family(const Json& config, const std::string& where) {
   std::string name = json_string(config, "model_type", where, "");
   const std::string type = name;
@@ -64,18 +54,16 @@ FoundFamily find_family(const Json& config, const std::string& where) {
   const bool headless = name.ends_with("Model") && !type.empty();
   for (const FamilyRow* row : family_rows()) {
     const bool wrapped = row->wrapper != nullptr && (name == row->wrapper || name == row->wrapper_type);
-    const bool bare = headless && type == row->model_type;
-    if (!wrapped && !bare && name != row->architecture && name != row->model_type) continue;
+    const bool second = row->other_type != nullptr && type == row->other_type && !wrapped;
+    const bool bare = headless && (second || type == row->model_type);
+    const bool by_type = name == row->model_type || (second && name == type);
+    if (!wrapped && !bare && !by_type && name != row->architecture) continue;
     if (wrapped && !has_text_model(config, *row, where)) continue;
-    if (!type.empty() && type != (wrapped ? row->wrapper_type : row->model_type)) {
+    if (!type.empty() && !second && type != (wrapped ? row->wrapper_type : row->model_type)) {
       throw InputError(where + ": model_type " + quote_name(type) + " does not belong to the architecture " +
                        quote_name(name));
     }
     return {row, wrapped};
-  }
-  if (is_latent(config, name)) {
-    throw InputError(where + ": the architecture " + quote_name(name) + " has latent attention, which " +
-                     kNoLatentAttention);
   }
   for (const FamilyRow* row : family_rows()) {
     if (row->wrapper == nullptr || (name != row->wrapper && name != row->wrapper_type)) continue;
@@ -306,8 +294,8 @@ ModelConfig parse_model_config(const Json& whole, const std::string& where) {
   parse_special_tokens(config, family, where, &out);
   out.torch_dtype = json_string(config, "dtype", where, json_string(config, "torch_dtype", where, ""));
   if (row->read_config != nullptr) row->read_config(config, where, &out);
-  check_rotation(out.rope, out.head_dim, where);
-  check_rope_factors(out.rope, out.head_dim, where);
+  check_rotation(out.rope, out.rotary_width(), where);
+  check_rope_factors(out.rope, out.rotary_width(), where);
   out.max_position = served_positions(out.rope, !out.layer_rope.empty(), out.max_position);
   if (!out.layer_rope.empty()) check_rope_factors(out.local_rope, out.local_head_dim(), where);
   return out;

@@ -24,6 +24,7 @@ struct RopeConfig {
   double beta_slow = 1.0;                  // yarn
   double attention_factor = 1.0;  // yarn, longrope: multiplies cos and sin; the parser sets absent values to their
                                   // defaults
+  double temperature = 1.0;       // yarn with mscale_all_dim: its square multiplies the softmax scale (DeepSeek)
   bool truncate = true;           // yarn: round the correction range to whole dimensions
   double partial = 1.0;           // share of a head's channels that RoPE rotates, the first ones; proportional: share
                                   // of its pairs
@@ -58,14 +59,13 @@ struct ExpertConfig {
   std::int64_t per_token = 0;  // chosen for each token
   std::int64_t intermediate = 0;
   std::int64_t groups = 1, groups_chosen = 1;  // groups of equal size, in order; experts come from the best groups
+  std::int64_t best_of_group = 2;              // a group's score is the sum of this many of its best experts
   std::int64_t shared = 0;                     // intermediate size of the shared expert; 0: none
   bool normalized = true;                      // divide the weights of the chosen experts by their sum
   double least_sum = 0.0;                      // lower limit of that sum
   double scaling = 1.0;                        // multiplies the weights afterward
   double gate_gain = 1.702, gate_limit = 7.0;  // for the clamped gate (gpt-oss)
   std::vector<bool> layers;                    // [layers]; empty: none
-
-  static constexpr std::int64_t kBestOfGroup = 2;  // a group's score is the sum of this many of its best experts
 };
 
 // Layers with a fixed-size state instead of keys and values: gated delta nets (model/gated_delta_net.h).
@@ -85,6 +85,18 @@ struct LinearAttention {
 struct LocalAttention {
   std::int64_t kv_heads = 0, head_dim = 0;
   std::vector<bool> layers;  // [layers]; empty: all layers have equal heads
+};
+
+// Latent attention (MLA; DeepSeek-V2, arXiv:2405.04434, section 2.1). A token caches its normed latent and the RoPE
+// channels that all heads share. With W_UK absorbed into the queries this is attention with one KV head, whose key and
+// value are the latent (kv_heads is 1, head_dim the latent's size); the RoPE channels only add to the logits.
+struct LatentAttention {
+  std::int64_t rope_dim = 0;    // key channels with RoPE, beside the latent; 0: no latent attention
+  std::int64_t query_rank = 0;  // latent size of the queries; 0: one projection
+  std::int64_t nope_dim = 0;    // query channels per head that multiply the latent
+  std::int64_t value_dim = 0;   // per head, before W_O
+
+  std::int64_t query_dim() const { return nope_dim + rope_dim; }
 };
 
 // The last layers of a model may have no keys and values of their own and share an earlier layer's (Gemma 4 E2B, E4B).
@@ -127,6 +139,7 @@ struct ModelConfig {
   LinearAttention linear;
   LocalAttention local;
   SharedCaches shared;
+  LatentAttention latent;
   std::int64_t layer_input = 0;  // width of each layer's token embedding; 0: layers have none
   WeightConfig weights;          // how the weights are quantized
   bool text_tower = false;       // the text model inside a multimodal wrapper
@@ -142,6 +155,12 @@ struct ModelConfig {
   }
 
   std::int64_t gqa_group() const { return query_heads / kv_heads; }  // query heads per KV head
+
+  bool is_latent() const { return latent.rope_dim > 0; }
+  std::int64_t rotary_width() const { return is_latent() ? latent.rope_dim : head_dim; }  // head width that RoPE uses
+  // Numbers that a token caches in a layer: those that methods code, and all.
+  std::int64_t coded_width() const { return (is_latent() ? 1 : 2) * kv_heads * head_dim; }
+  std::int64_t cached_width() const { return coded_width() + latent.rope_dim; }
 
   bool is_local(std::int64_t layer) const {  // listed in LocalAttention::layers
     return !local.layers.empty() && local.layers.at(static_cast<std::size_t>(layer));
@@ -176,9 +195,6 @@ struct ModelConfig {
 // family. InputError for a missing key, a contradiction (query heads not a multiple of KV heads), or an unsupported
 // architecture. The message lists the supported ones.
 ModelConfig parse_model_config(const Json& config, const std::string& where);
-
-// Why models, statistics and bundles of latent attention (MLA) are refused, after "latent attention, which ".
-inline constexpr const char* kNoLatentAttention = "is not supported because no engine serves a 2-bit cache of it";
 
 // InputError for a model whose rows between layers contain more than the hidden state (ModelConfig::state_width()).
 void refuse_carried_rows(const ModelConfig& config, const std::string& what);

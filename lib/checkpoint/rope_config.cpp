@@ -56,10 +56,11 @@ void parse_yarn(const Json& rope, std::int64_t max_position, const std::string& 
   out->truncate = json_bool(rope, "truncate", where, true);
   const double mscale = json_number(rope, "mscale", where, 0.0);
   const double mscale_all_dim = json_number(rope, "mscale_all_dim", where, 0.0);
+  out->temperature = yarn_temperature(out->factor, mscale_all_dim);
   if (given(rope, "attention_factor")) {
     out->attention_factor = json_number(rope, "attention_factor", where);
   } else if (mscale != 0.0 && mscale_all_dim != 0.0) {
-    out->attention_factor = yarn_temperature(out->factor, mscale) / yarn_temperature(out->factor, mscale_all_dim);
+    out->attention_factor = yarn_temperature(out->factor, mscale) / out->temperature;
   } else {
     out->attention_factor = yarn_temperature(out->factor, 1.0);
   }

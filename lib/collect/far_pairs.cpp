@@ -123,7 +123,8 @@ void FarPairAccumulator::add_sequence(const AttentionInput& input, const at::Ten
   }
   values.center = values.u.mean(2, true);
   if (device_far_pairs_built(input)) return add_sequence_on_device(input, output, rows, values, offset, length);
-  const at::Tensor k = input.k.narrow(0, offset, length).to(at::kFloat).transpose(0, 1).contiguous();  // [Hkv, T, d]
+  const AttentionInput own = with_tokens(input, offset, length);
+  const at::Tensor k = with_rope(own.k, own.k_rope).to(at::kFloat).transpose(0, 1).contiguous();  // [Hkv, T, d]
   const at::Tensor u = with_norms(values.u.sub_(values.center)).view({query_heads_, length, d + kNormColumns});
   const std::int64_t step = pairs_.query_step(length, device_);
   const std::int64_t scores = device_.is_cuda() ? kGpuScoreElements : kScoreElements;
@@ -138,7 +139,8 @@ void FarPairAccumulator::add_sequence(const AttentionInput& input, const at::Ten
     const std::int64_t begin = input.first_key(first), columns = reach - begin;
     const std::int64_t from = std::max(pairs_.sink, begin), far = reach - pairs_.recent - from;
     if (far <= 0) continue;
-    const at::Tensor q = by_group(at.of(input.q), kv_heads_);  // [Hkv, g C, d]
+    const at::Tensor q_rope = input.q_rope.defined() ? at.of(input.q_rope) : at::Tensor();
+    const at::Tensor q = by_group(with_rope(at.of(input.q), q_rope), kv_heads_);  // [Hkv, g C, d]
     at::Tensor p = at::empty({kv_heads_, gqa_group * count, columns}, q.options());
     p.baddbmm_(q, k.narrow(1, begin, columns).transpose(1, 2), /*beta=*/0, /*alpha=*/input.scale);
     p = weights_of(p.view({kv_heads_, gqa_group, count, columns}), input, at, begin);

@@ -76,6 +76,7 @@ Statistics statistics_header(const Checkpoint& checkpoint, const std::string& fi
   s.rope_reach = rope_reach(config);
   s.attention_scale = attention_scale(config);
   s.max_position = config.max_position;
+  s.rope_dim = config.latent.rope_dim;
 
   Json geometry = Json::array();
   for (std::int64_t i = 0; i < config.layers; ++i) {

@@ -142,6 +142,7 @@ class CurveRun {
     const ModelConfig& model = decoder.config();
     choice_.most = static_cast<std::size_t>(request.profiles);
     curves_.head_dim = model.head_dim;
+    curves_.latent = model.is_latent();
     curves_.sink = request.windows.sink;
     curves_.recent = request.windows.recent;
     curves_.context = std::ssize(request.sequences.front());
@@ -149,6 +150,7 @@ class CurveRun {
     curves_.dtype = decoder.options().dtype_name();
     for (std::size_t layer = 0; layer < predictions.key.size(); ++layer) {
       for (const Side side : {Side::kKey, Side::kValue}) {
+        if (side == Side::kValue && curves_.latent) break;
         const std::vector<double>& predicted = (side == Side::kKey ? predictions.key : predictions.value)[layer];
         sides_.push_back({predicted, {}});
         curves_.curves.push_back({static_cast<std::int64_t>(layer), side, {}, predicted});
@@ -378,8 +380,9 @@ std::uint64_t most_curve_passes(const ModelConfig& model, std::int64_t sequences
   const std::int64_t layers = model.layers;
   // (L (L + 1))/2 layers for each of two sides, or that once and the coded layer of the others; two end-to-end passes
   // per budget.
-  const std::int64_t sides =
+  const std::int64_t both =
       one ? layers * (layers + 1) + 2 * (profiles - 1) * layers : profiles * layers * (layers + 1);
+  const std::int64_t sides = model.is_latent() ? both / 2 : both;
   return static_cast<std::uint64_t>(sequences * (layers + sides + 2 * layers * budgets));
 }
 

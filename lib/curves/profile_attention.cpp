@@ -89,9 +89,9 @@ CachedRows exact_rows(const at::Tensor& rows) {
 }
 
 at::Tensor ExactCacheAttention::attend(const AttentionInput& input) {
-  AttentionInput exact = input;
-  exact.k = rounded(input.k);
-  exact.v = rounded(input.v);
+  AttentionInput exact = with_rope(input);
+  exact.k = rounded(exact.k);
+  exact.v = rounded(exact.v);
   if (fused_prefill_runs(input)) return attend_fused_batch(exact);
   if (!input.asked.defined()) return full_.attend(exact);
   return full_.attend(with_all_queries(exact)).index_select(0, input.asked.to(input.q.device()));
@@ -121,10 +121,10 @@ at::Tensor ProfileAttention::attend(const AttentionInput& input) {
   }
   if (!copies_of_one) throw std::invalid_argument("ProfileAttention needs a copy of one sequence for each profile");
   const std::int64_t tokens = batch.lengths[0];
-  AttentionInput one = input;  // the copies are equal up to here
-  one.q = input.q.narrow(0, 0, input.q.size(0) / copies());
-  one.k = input.k.narrow(0, 0, tokens);
-  one.v = input.v.narrow(0, 0, tokens);
+  AttentionInput one = with_tokens(input, 0, tokens);  // the copies are equal up to here
+  for (at::Tensor* q : {&one.q, &one.q_rope}) {
+    if (q->defined()) *q = q->narrow(0, 0, q->size(0) / copies());
+  }
   one.asked = asked_of_one(input, copies(), tokens);
   const bool all = one.asked.defined() && !fused_prefill_runs(input);
   if (all) one = with_all_queries(one);
@@ -136,7 +136,9 @@ at::Tensor ProfileAttention::attend_keys(const AttentionInput& input) const {
   const std::int64_t kv_heads = input.k.size(1), queries = input.q.size(0);
   const SideTransform* key = methods_[0].transform(input.layer, Side::kKey);
   const bool rotated = key != nullptr && key->rotated_mean;
-  const at::Tensor q = rotate_queries(input.q, key, kv_heads);
+  const at::Tensor q = with_rope(rotate_queries(input.q, key, kv_heads), input.q_rope);
+  const bool latent = input.k_rope.defined();  // values are the keys, coded like them
+  const SideTransform* value = latent ? methods_[0].transform(input.layer, Side::kValue) : nullptr;
   at::Tensor shift;
   if (input.soft_cap > 0.0 || input.sinks.defined()) shift = logit_shift(input.q, key, kv_heads, input.scale);
   const WidthRows rows = width_rows(methods_, input.layer, Side::kKey, input.k);
@@ -151,9 +153,11 @@ at::Tensor ProfileAttention::attend_keys(const AttentionInput& input) const {
     CachedRows keys{rows.plain, {}, rows.windows};
     if (i < profiles_.size()) keys.coded = profile_rows(rows, profiles_[i]);
     if (rotated) add_mean(keys, mean);
-    out.narrow(0, p * queries, queries)
-        .copy_(fused_prefill_runs(input) ? attend_fused(input, q, input.asked, keys, values)
-                                         : attend_cached(input, q, keys, values, shift, weight_sum));
+    const CachedRows own = latent ? keys : values;
+    add_rope(keys, input.k_rope);
+    const at::Tensor coded = fused_prefill_runs(input) ? attend_fused(input, q, input.asked, keys, own)
+                                                       : attend_cached(input, q, keys, own, shift, weight_sum);
+    out.narrow(0, p * queries, queries).copy_(restore_outputs(coded, value, kv_heads, {}));
   }
   return out;
 }

@@ -19,6 +19,7 @@ SequenceBatch shared_start_batch(std::int64_t start, std::int64_t tokens, std::i
 }
 
 at::Tensor SharedStartAttention::attend(const AttentionInput& input) {
+  if (input.k_rope.defined()) return attend(with_rope(input));
   const SequenceBatch& batch = *input.batch;
   const std::int64_t copies = std::ssize(batch.lengths) - 1;
   if (copies < 1 || !input.asked.defined() || !fused_prefill_runs(input)) {

@@ -11,6 +11,10 @@ ServedForm form_of(const ExportFormat& format, const Bundle& bundle) {
 }
 
 std::optional<std::string> unsupported(const ExportFormat& format, const Bundle& bundle) {
+  if (bundle.latent()) {
+    return "the bundle is for latent attention (MLA), which format " + format.id +
+           " does not carry: evaluate it with oscar-verify";
+  }
   return format.unsupported != nullptr ? format.unsupported(format, bundle) : std::nullopt;
 }
 
@@ -32,7 +36,7 @@ ServedForm lossless_form(const Bundle& bundle) {
     ServedForm form = form_of(format, bundle);
     if (form.changes.empty()) return form;
   }
-  return {kSimulatedForm, bundle, {}};  // no format carries layers that share another layer's cache
+  return {kSimulatedForm, bundle, {}};  // latent attention, or layers that share another layer's cache
 }
 
 std::string changes_text(const ServedForm& form) {

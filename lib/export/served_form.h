@@ -7,8 +7,8 @@
 //   transformers  the bundle unchanged: clip ratios per layer and head, its encoder and layout
 //   absorbed      the bundle unchanged, its value transform inside the weights of a checkpoint
 //
-// waterfill in a model with linear-attention layers has no target format. Only the evaluator computes with it, as
-// kSimulatedForm.
+// Latent attention has no target format, nor has waterfill in a model with linear-attention layers. Only the evaluator
+// computes with them, as kSimulatedForm.
 #pragma once
 
 #include <string>
@@ -31,7 +31,7 @@ struct ServedForm {
 ServedForm served_form(const Bundle& bundle, const std::string& format);
 
 // The first of export_formats() (export_format.h) that carries the bundle without loss. transformers carries every
-// bundle, except for models with layers that share another layer's cache.
+// bundle, except for models with latent attention or layers that share another layer's cache.
 ServedForm lossless_form(const Bundle& bundle);
 
 // "one pair of clip ratios ...; encoder minmax ..."

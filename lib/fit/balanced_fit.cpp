@@ -55,7 +55,10 @@ MetricModel fit_metric(const Statistics& s, const FitOptions& o, std::vector<std
   MetricModel model;
   model.key_moments = fitted_moments(s, o, Side::kKey, blocks);
   model.key = fit_metric_side(s, o, Side::kKey, blocks, model.key_moments, warnings);
-  model.value = fit_metric_side(s, o, Side::kValue, blocks, fitted_moments(s, o, Side::kValue, blocks), warnings);
+  const bool latent = s.rope_dim > 0;  // the sides are then equal and take bits once
+  model.value = latent
+                    ? model.key
+                    : fit_metric_side(s, o, Side::kValue, blocks, fitted_moments(s, o, Side::kValue, blocks), warnings);
   if (!o.key_profiles.empty()) {
     for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
       set_widths(model.key[layer], o.key_profiles[layer]);
@@ -64,11 +67,11 @@ MetricModel fit_metric(const Statistics& s, const FitOptions& o, std::vector<std
   } else if (blocks) {
     std::vector<SideEnergy> key, value;
     for (const MetricSide& side : model.key) key.push_back(side.energy);
-    for (const MetricSide& side : model.value) value.push_back(side.energy);
+    for (std::size_t i = 0; i < model.value.size() && !latent; ++i) value.push_back(model.value[i].energy);
     const Allocation allocation = waterfill(key, value, static_cast<int>(s.head_dim), o.bits);
     for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
       set_widths(model.key[layer], allocation.key[layer]);
-      set_widths(model.value[layer], allocation.value[layer]);
+      set_widths(model.value[layer], (latent ? allocation.key : allocation.value)[layer]);
     }
   }
   return model;
@@ -128,12 +131,13 @@ void note_layers_without_bits(const Statistics& s, const MetricModel& model, std
                      "--bits, or measure the curves (--model with --text)");
 }
 
-void describe(const MetricModel& model, std::int64_t head_dim, FitResult& result) {
+void describe(const MetricModel& model, const Statistics& s, FitResult& result) {
   double total = 0.0;
   for (std::size_t layer = 0; layer < result.layers.size(); ++layer) {
     LayerFit& out = result.layers[layer];
-    out.key_spectrum = spectrum(model.key[layer], head_dim);
-    out.value_spectrum = spectrum(model.value[layer], head_dim);
+    out.key_spectrum = spectrum(model.key[layer], s.head_dim);
+    out.value_spectrum = spectrum(model.value[layer], s.head_dim);
+    if (s.rope_dim > 0) out.value_spectrum.error = 0.0;  // latent attention: part of the keys'
     total += out.key_spectrum.error + out.value_spectrum.error;
   }
   for (LayerFit& layer : result.layers) {
@@ -154,7 +158,7 @@ void fit_balanced(const Statistics& s, const FitOptions& o, FitResult& result) {
     result.layers.emplace_back().transform = {static_cast<std::int64_t>(layer), s.head_dim, s.kv_heads,
                                               model.key[layer].transform, model.value[layer].transform};
   }
-  describe(model, s.head_dim, result);
+  describe(model, s, result);
 }
 
 }  // namespace oscar

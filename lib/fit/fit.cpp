@@ -10,9 +10,11 @@
 #include "fit/fit_phases.h"
 #include "fit/fit_rows.h"
 #include "fit/for_each_head.h"
+#include "fit/latent_fit.h"
 #include "fit/layer_fits.h"
 #include "fit/predict.h"
 #include "registry/registry.h"
+#include "transform/fixed_sides.h"
 
 namespace oscar {
 namespace {
@@ -24,6 +26,7 @@ void check_options(const Statistics& s, const FitOptions& o) {
     throw InputError("head_dim " + std::to_string(s.head_dim) + " is beyond the codec's " +
                      std::to_string(kMaxHeadDim));
   }
+  check_latent_options(s, o);
   if (o.quant_group < 0 || (o.quant_group > 0 && s.head_dim % o.quant_group != 0)) {
     throw UsageError("group " + std::to_string(o.quant_group) + " does not divide head_dim " +
                      std::to_string(s.head_dim));
@@ -105,6 +108,7 @@ void search_clips(const Statistics& s, const FitOptions& o, const std::vector<La
         "windows");
   }
   for (const Side side : {Side::kKey, Side::kValue}) {
+    if (side == Side::kValue && s.rope_dim > 0) break;  // the same rows
     std::vector<SideTransform> transforms;
     for (LayerFit& layer : result.layers) transforms.push_back(side_of(layer, side));
     const ClipChoice choice = search_clip(s, transforms, rows, costs[static_cast<std::size_t>(side)],
@@ -129,6 +133,12 @@ void choose_clips(const Statistics& s, const FitOptions& o, const std::vector<La
                               " sampled rows beyond the sink window, too few for a clip search (at least " +
                               std::to_string(2 * kFewestRows) + "): no clip is set; pass --clip K,V to set one");
   }
+}
+
+// Latent attention: values are stored as their keys are.
+void share_with_values(FitResult& result) {
+  for (LayerFit& layer : result.layers) layer.transform.value = as_value_side(layer.transform.key);
+  result.global_value_clip = result.global_key_clip;
 }
 
 // Predictions of all layers, heads in parallel.
@@ -185,11 +195,14 @@ FitResult numbered(FitResult result, const Statistics& s) {
 
 }  // namespace
 
-FitResult fit(const Statistics& s, const FitOptions& o) {
+FitResult fit(const Statistics& given, const FitOptions& o) {
   const MethodRow& method = fitted_method(o.method);
   const Timeline::Phase fitting(o.timeline, phase::kTransforms);
-  check_moments(s);
-  check_options(s, o);
+  check_moments(given);
+  check_options(given, o);
+  const bool latent = given.rope_dim > 0;
+  const Statistics summed = latent ? summed_statistics(given, o) : Statistics();
+  const Statistics& s = latent ? summed : given;
   const RowCode code = uniform_code(static_cast<int>(s.head_dim), static_cast<int>(o.quant_group));
   FitResult result;
   result.metric = used_metric(s, o.metric);
@@ -205,13 +218,14 @@ FitResult fit(const Statistics& s, const FitOptions& o) {
   for_each_layer(rows.size(), [&](std::size_t layer) { rows[layer] = split_rows(s, layer, o.sink, o.max_rows); });
   result.fit_rows = rows.front().fit.tokens();
   result.held_out_rows = rows.front().held_out.tokens();
-  if (result.held_out_rows == 0) {
-    choose_clips(s, o, rows, {}, code, result);  // no search without rows
-    return numbered(std::move(result), s);
-  }
-  const Costs costs = {side_costs(s, Side::kKey, o.metric), side_costs(s, Side::kValue, o.metric)};
+  const bool held_out = result.held_out_rows > 0;
+  const auto costs_of = [&](const Statistics& from) {
+    return Costs{side_costs(from, Side::kKey, o.metric), side_costs(from, Side::kValue, o.metric)};
+  };
+  const Costs costs = held_out ? costs_of(s) : Costs();  // no search without rows
   choose_clips(s, o, rows, costs, code, result);
-  predict(s, o, rows, costs, code, result);
+  if (latent) share_with_values(result);
+  if (held_out) predict(given, o, rows, latent ? costs_of(given) : costs, code, result);  // each side in its own metric
   return numbered(std::move(result), s);
 }
 

@@ -74,8 +74,8 @@ CheckRows check_rows_of(const Statistics& s) {
   };
   for (std::size_t i = 0; i < s.layers.size(); ++i) {
     const LayerMoments& layer = s.layers[i];
-    rows.layers.push_back(
-        {s.number(i), picked(layer.rows_q, newest), picked(layer.rows_k, all), picked(layer.rows_v, all)});
+    rows.layers.push_back({s.number(i), picked(layer.rows_q, newest), picked(layer.rows_k, all),
+                           s.rope_dim > 0 ? at::Tensor() : picked(layer.rows_v, all)});
   }
   return rows;
 }

@@ -119,6 +119,11 @@ Bundle bundle_from_fit(const Statistics& s, const FitOptions& o, const FitResult
                   {"layers", s.model_layers()}, {"query_heads", s.query_heads},
                   {"kv_heads", s.kv_heads},     {"head_dim", s.head_dim},
                   {"hidden", s.hidden}};
+  if (s.rope_dim > 0) {
+    bundle.model["attention"] = "latent";
+    bundle.model["latent_dim"] = s.head_dim;
+    bundle.model["rope_dim"] = s.rope_dim;
+  }
   if (!s.left_out.empty()) bundle.model["left_out"] = left_out_json(s.left_out);
   const Json facts = s.metadata.is_object() ? s.metadata.value("model", Json::object()) : Json::object();
   const std::string revision = json_string(facts, "revision", source.statistics_name, "");

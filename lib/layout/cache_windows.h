@@ -22,6 +22,7 @@ struct CacheWindows {
   // The sink does not help, since it leaves the span at some point. The same holds for a query that sees its chunk of
   // `span` tokens. 0: full attention.
   bool hold(std::int64_t span) const { return span > 0 && span <= recent; }
+  bool operator==(const CacheWindows&) const = default;
 };
 
 // Bits per element at a context of T tokens, with b bits for a coded token and 16 in the windows. Blocks of `flush`
@@ -31,6 +32,12 @@ inline double bits_with_windows(double coded_bits, const CacheWindows& windows, 
   const double plain =
       static_cast<double>(windows.sink + windows.recent) + 0.5 * static_cast<double>(windows.flush - 1);
   return coded_bits + (16.0 - coded_bits) * std::min(plain, tokens) / tokens;
+}
+
+// The mean with channels beside the coded ones, which stay in BF16 (latent attention): of `coded` and `beside`
+// channels.
+inline double bits_with_beside(double bits, std::int64_t coded, std::int64_t beside) {
+  return (bits * static_cast<double>(coded) + 16.0 * static_cast<double>(beside)) / static_cast<double>(coded + beside);
 }
 
 }  // namespace oscar

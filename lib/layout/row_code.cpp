@@ -103,6 +103,14 @@ PageLayout page_layout(const RowCode& key, const RowCode& value) {
   return layout;
 }
 
+PageLayout page_layout(const RowCode& key) {
+  PageLayout layout;
+  layout.key = side_layout(key, 0);
+  layout.value.head_dim = key.head_dim;
+  layout.value.param_offset = layout.key.end();
+  return layout;
+}
+
 std::vector<ScaleRun> scale_runs(const SideLayout& side) {
   std::vector<ScaleRun> runs;
   for (int i = 0; i < side.quant_groups; ++i) {

@@ -48,6 +48,7 @@ std::string settings_text(const RowCode& code);  // text for people: "groups of 
 
 // A page of such rows. InputError as validate().
 PageLayout page_layout(const RowCode& key, const RowCode& value);
+PageLayout page_layout(const RowCode& key);  // of keys only
 
 // The channels that parameter `i` of a token scales, and the plane of their codes; one entry for each of
 // side.quant_groups.

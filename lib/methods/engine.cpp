@@ -40,11 +40,19 @@ at::Tensor multiplied(const at::Tensor& rows, const at::Tensor& m) {
 }  // namespace
 
 void require_fit(const MethodSpec& description, const ModelConfig& model) {
+  if (model.is_latent() && !(description.key == description.value)) {
+    throw UsageError("Method " + description.id + " codes keys and values differently, and the latent attention of " +
+                     model.architecture + " caches one row for both");
+  }
   require_fit(description, static_cast<int>(model.head_dim));
 }
 
 MethodEngine::MethodEngine(const MethodSpec& description, const ModelConfig& model)
-    : description_(description), layers_(model.kv_layers()), heads_(model.kv_heads), head_dim_(model.head_dim) {
+    : description_(description),
+      layers_(model.kv_layers()),
+      heads_(model.kv_heads),
+      head_dim_(model.head_dim),
+      rope_dim_(model.latent.rope_dim) {
   require_fit(description, model);
   for (const SideCode* s : {&description_.key, &description_.value}) {
     if (s->basis != CacheBasis::kRandom || random_low_.defined()) continue;
@@ -60,8 +68,8 @@ double MethodEngine::bits_per_element() const {
 }
 
 double MethodEngine::bits_per_element_at(std::int64_t context) const {
-  const double elements = 2.0 * static_cast<double>(layers_ * heads_ * head_dim_ * std::max<std::int64_t>(context, 1));
-  return 8.0 * held(context) / elements;
+  const std::int64_t elements = layers_ * ((rope_dim_ > 0 ? 1 : 2) * heads_ * head_dim_ + rope_dim_);
+  return 8.0 * held(context) / static_cast<double>(elements * std::max<std::int64_t>(context, 1));
 }
 
 // Matrices for kRandom: [H, d, d].
@@ -101,8 +109,9 @@ double MethodEngine::held(std::int64_t tokens) const {
   double coded = 0;
   for (const SideCode* s : {&description_.key, &description_.value}) {
     coded += held_bytes(*s, static_cast<int>(heads_), static_cast<int>(head_dim_), tokens);
+    if (rope_dim_ > 0) break;  // values are the keys
   }
-  return static_cast<double>(layers_) * coded;
+  return static_cast<double>(layers_) * (coded + static_cast<double>(2 * rope_dim_ * tokens));
 }
 
 std::uint64_t MethodEngine::allocated_bytes(std::int64_t tokens) const {

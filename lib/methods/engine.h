@@ -14,7 +14,8 @@
 
 namespace oscar {
 
-// UsageError if a method of another paper does not fit the model's heads.
+// UsageError if a method of another paper does not fit the model's heads, or codes keys and values differently where
+// they are one row (latent attention).
 void require_fit(const MethodSpec& description, const ModelConfig& model);
 
 inline constexpr std::uint64_t kRotationSeed = 20250428;  // seed of the random rotations; any fixed number
@@ -36,7 +37,7 @@ class MethodEngine {
   // a row is not finite.
   at::Tensor reconstruct(Side side, const at::Tensor& rows) const;
 
-  // Memory of one sequence of `tokens` tokens in bytes, all layers: held_bytes() of both sides.
+  // Memory of one sequence of `tokens` tokens in bytes, all layers: held_bytes() of both sides, and channels beside.
   std::uint64_t allocated_bytes(std::int64_t tokens) const;
 
  private:
@@ -45,6 +46,7 @@ class MethodEngine {
 
   MethodSpec description_;
   std::int64_t layers_, heads_, head_dim_;
+  std::int64_t rope_dim_;                   // KvMethod::rope_dim
   at::Tensor random_low_, random_boosted_;  // FP32, for kRandom: of the two parts of the channels
 };
 

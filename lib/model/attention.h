@@ -24,9 +24,12 @@ class RecurrentStates;
 struct AttentionInput {
   std::int64_t layer = 0;  // index among the layers with a KV cache; ModelConfig::kv_layer() gives the layer's number
   const SequenceBatch* batch = nullptr;
-  at::Tensor q;                     // [A, Hq, d]
-  at::Tensor k;                     // [T, Hkv, d]
-  at::Tensor v;                     // [T, Hkv, d]
+  at::Tensor q;  // [A, Hq, d]
+  at::Tensor k;  // [T, Hkv, d]
+  at::Tensor v;  // [T, Hkv, d]
+  // Latent attention, whose v is k: channels after RoPE, [A, Hq, R] and [T, 1, R]. The softmax is over (q kT + q_rope
+  // k_ropeT) scale. Undefined for other models.
+  at::Tensor q_rope, k_rope;
   double scale = 1.0;               // softmax scale, usually d^-1/2
   std::int64_t sliding_window = 0;  // 0: none; w: query i sees keys j with i - j < w
   std::int64_t chunk = 0;           // 0: none; c: query i sees keys in its own chunk of c tokens; no window is combined
@@ -44,6 +47,14 @@ struct AttentionInput {
     return sliding_window > 0 && i >= sliding_window ? i - sliding_window + 1 : 0;
   }
 };
+
+// Rows with their RoPE channels after them, in the type of the rows; `rows` where there are none. For products in which
+// both sides have them.
+at::Tensor with_rope(const at::Tensor& rows, const at::Tensor& rope);
+// The same for a call: its q and k are wide, and v are the first channels of k.
+AttentionInput with_rope(const AttentionInput& input);
+// The call with the keys and values of the tokens [first, first + count).
+AttentionInput with_tokens(const AttentionInput& input, std::int64_t first, std::int64_t count);
 
 // The queries of all tokens, with zeros for tokens that were not requested. For implementations that cannot compute a
 // subset.

@@ -11,6 +11,7 @@
 #include "base/foreign_text.h"
 #include "base/log.h"
 #include "model/carried_rows.h"
+#include "model/latent_attention.h"
 #include "model/layer.h"
 #include "model/layer_loading.h"
 #include "model/rope.h"
@@ -47,7 +48,7 @@ struct Decoder::Impl {
       log_info("only the text model of " + quote_name(source.location().name) +
                " is used: its prompts hold no images, and what handles them is not read");
     }
-    frequencies[0] = rope_frequencies(config.rope, config.head_dim, config.max_position);
+    frequencies[0] = rope_frequencies(config.rope, config.rotary_width(), config.max_position);
     const auto& kinds = config.layer_rope;
     if (std::find(kinds.begin(), kinds.end(), LayerRope::kLocal) != kinds.end()) {
       frequencies[1] = rope_frequencies(config.local_rope, config.local_head_dim(), config.max_position);
@@ -134,8 +135,9 @@ const LayerWeights& Decoder::layer_weights(std::int64_t layer) { return impl_->w
 
 at::Tensor Decoder::attention_out_weight(std::int64_t layer) {
   const LayerWeights& weights = layer_weights(layer);
-  if (!weights.attention_out_norm.defined()) return weights.o;
-  return weights.o.to(at::kFloat) * norm_gain(weights.attention_out_norm, impl_->family.pieces.norm).unsqueeze(1);
+  const at::Tensor out = output_weight(config(), weights);
+  if (!weights.attention_out_norm.defined()) return out;
+  return out.to(at::kFloat) * norm_gain(weights.attention_out_norm, impl_->family.pieces.norm).unsqueeze(1);
 }
 
 at::Tensor Decoder::embed(const std::vector<std::int32_t>& ids) const {

@@ -47,9 +47,12 @@ struct LayerWeights {
   // [Hq*d, hidden], [Hkv*d, hidden] x2, [hidden, Hq*d]; v is undefined if keys serve as values
   at::Tensor q, k, v, o;
   at::Tensor q_bias, k_bias, v_bias, o_bias;
-  at::Tensor q_norm, k_norm;                 // [d]; if they norm the full projection: [Hq*d], [Hkv*d]
-  at::Tensor sinks;                          // [Hq]
-  at::Tensor output_gate, output_gate_bias;  // [Hq*d, hidden], [Hq*d]
+  at::Tensor q_norm, k_norm;  // [d]; if they norm the full projection: [Hq*d], [Hkv*d]
+  at::Tensor sinks;           // [Hq]
+  // Latent attention instead of k and v. r: latent rank, R: RoPE channels, n: nope_dim, rq: query_rank.
+  at::Tensor q_a, q_a_bias, q_a_norm;           // [rq, hidden], [rq] x2; then q [Hq (n+R), rq], o [hidden, Hq v]
+  at::Tensor kv_a, kv_a_bias, kv_a_norm, kv_b;  // [r+R, hidden], [r+R], [r], [Hq (n+v), r]: W_UK, W_UV of each head
+  at::Tensor output_gate, output_gate_bias;     // [Hq*d, hidden], [Hq*d]
   // A gated delta net instead of attention. C: convolution channels, Hv value heads, K tokens.
   at::Tensor linear_qkv, linear_z;                // [C, hidden], [Hv*dv, hidden]
   at::Tensor linear_beta, linear_decay;           // [Hv, hidden] x2
@@ -89,6 +92,13 @@ inline constexpr std::array kLayerTensors = {
     &LayerWeights::q_norm,
     &LayerWeights::k_norm,
     &LayerWeights::sinks,
+    &LayerWeights::q_a,
+    &LayerWeights::q_a_bias,
+    &LayerWeights::q_a_norm,
+    &LayerWeights::kv_a,
+    &LayerWeights::kv_a_bias,
+    &LayerWeights::kv_a_norm,
+    &LayerWeights::kv_b,
     &LayerWeights::output_gate,
     &LayerWeights::output_gate_bias,
     &LayerWeights::linear_qkv,
@@ -150,7 +160,8 @@ class Decoder {
   at::Tensor forward(const std::vector<std::int32_t>& ids, const SequenceBatch& batch, Attention& attention);
 
   const LayerWeights& layer_weights(std::int64_t layer);  // loads them when needed
-  // W_O [hidden, Hq d]. If the attention branch has a norm, its channel factors are included.
+  // W_O in the coordinates of attention outputs, [hidden, Hq d] (latent_attention.h). If the attention branch has a
+  // norm, its channel factors are included.
   at::Tensor attention_out_weight(std::int64_t layer);
 
  private:

@@ -41,7 +41,7 @@ at::Tensor expert_block(const at::Tensor& x, const at::Tensor& routed, const Lay
 at::Tensor of_best_groups(const at::Tensor& scores, const ExpertConfig& config) {
   if (config.groups_chosen >= config.groups) return scores;
   const at::Tensor grouped = scores.view({scores.size(0), config.groups, -1});
-  const at::Tensor strength = std::get<0>(grouped.topk(ExpertConfig::kBestOfGroup, -1)).sum(-1);
+  const at::Tensor strength = std::get<0>(grouped.topk(config.best_of_group, -1)).sum(-1);
   const at::Tensor best = std::get<1>(strength.topk(config.groups_chosen, -1));
   const at::Tensor others = at::ones_like(strength, at::kBool).scatter_(1, best, false).unsqueeze(2);
   return grouped.masked_fill(others, -std::numeric_limits<double>::infinity()).view(scores.sizes());

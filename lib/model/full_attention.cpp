@@ -129,6 +129,9 @@ std::vector<Run> runs_of(const SequenceBatch& batch, std::int64_t chunk, bool to
 
 at::Tensor FullAttention::attend(const AttentionInput& input) {
   require_all_queries(input, "FullAttention");
+  if (input.k_rope.defined()) return attend(with_rope(input));
+  const std::int64_t d = input.v.size(2);
+  const at::Tensor& values = input.k.size(2) == d ? input.v : input.k;  // fused kernels need one width: with_rope()
   const bool plain = input.soft_cap == 0.0 && !input.sinks.defined();
   const std::vector<Run> runs = runs_of(*input.batch, input.chunk, plain);
   at::Tensor out;
@@ -138,14 +141,14 @@ at::Tensor FullAttention::attend(const AttentionInput& input) {
     const auto part = [&](const at::Tensor& x) { return x.narrow(0, offset, tokens); };
     // A window longer than a piece has no effect.
     const std::int64_t window = input.sliding_window < run.tokens ? input.sliding_window : 0;
-    const at::Tensor made = plain ? fused(part(input.q), part(input.k), part(input.v), run.pieces, input.scale, window)
-                                  : explicit_softmax(part(input.q), part(input.k), part(input.v), input, window);
-    if (runs.size() == 1) return made.contiguous();
+    const at::Tensor made = plain ? fused(part(input.q), part(input.k), part(values), run.pieces, input.scale, window)
+                                  : explicit_softmax(part(input.q), part(input.k), part(values), input, window);
+    if (runs.size() == 1) return made.narrow(2, 0, d).contiguous();
     if (!out.defined()) out = at::empty(input.q.sizes(), input.q.options());
     part(out).copy_(made);
     offset += tokens;
   }
-  return out.defined() ? out : at::empty_like(input.q);
+  return out.defined() ? out.narrow(2, 0, d) : at::empty_like(input.q);
 }
 
 }  // namespace oscar

@@ -7,6 +7,7 @@
 
 #include "model/experts.h"
 #include "model/gated_delta_net.h"
+#include "model/latent_attention.h"
 #include "model/local_attention.h"
 
 namespace oscar {
@@ -124,7 +125,12 @@ at::Tensor attended(const ModelConfig& config, std::int64_t layer, const LayerWe
                     CarriedRows* carried, AttentionInput& input) {
   const std::int64_t width = config.query_heads * config.head_dim_of(layer);
   const bool local = config.is_local(layer);
-  project_heads(config, layer, weights, pieces, normed, local ? at::Tensor() : rows, table, input);
+  if (config.is_latent()) {
+    project_latent(config, weights, pieces, normed, table, input);
+    input.q = wanted(input.q, rows), input.q_rope = wanted(input.q_rope, rows);
+  } else {
+    project_heads(config, layer, weights, pieces, normed, local ? at::Tensor() : rows, table, input);
+  }
   if (carried != nullptr) exchange(config, layer, *carried, input);
   input.scale = attention_scale(config);
   input.soft_cap = config.logit_soft_cap;
@@ -132,7 +138,7 @@ at::Tensor attended(const ModelConfig& config, std::int64_t layer, const LayerWe
   if (!config.sliding_window.empty()) input.sliding_window = config.sliding_window.at(layer);
   if (!config.chunk.empty()) input.chunk = config.chunk.at(layer);
   if (local) return wanted(local_attention(input, layer, attention.states()).reshape({-1, width}), rows);
-  return attention.attend(input).reshape({-1, width});
+  return read_outputs(config, weights, attention.attend(input)).flatten(1);
 }
 
 }  // namespace

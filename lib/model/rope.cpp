@@ -169,7 +169,8 @@ RopeFrequencies rope_frequencies(const RopeConfig& rope, std::int64_t head_dim, 
 RopeFrequencies common_rope(const ModelConfig& config) {
   const bool differs = std::any_of(config.layer_rope.begin(), config.layer_rope.end(),
                                    [](LayerRope kind) { return kind != LayerRope::kGlobal; });
-  if (differs || config.rope.interleaved || config.norm_after_rope) return {at::empty({0}, at::kFloat)};
+  if (differs || config.is_latent() || config.rope.interleaved || config.norm_after_rope)
+    return {at::empty({0}, at::kFloat)};
   return rope_frequencies(config.rope, config.head_dim, config.max_position);
 }
 

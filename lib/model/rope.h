@@ -31,7 +31,8 @@ RopeFrequencies rope_frequencies(const RopeConfig& rope, std::int64_t head_dim, 
 // Frequencies of the one half-split RoPE that all layers share, which lets statistics invert it. P = 0 if there is
 // none:
 // - layers differ (Gemma 3, SmolLM3) or pairs are interleaved (GLM-4);
-// - a norm with weights follows (Hunyuan).
+// - a norm with weights follows (Hunyuan);
+// - it covers no cached row, but channels beside it (latent attention).
 RopeFrequencies common_rope(const ModelConfig& config);
 // The longest context, in tokens, for which RoPE has the frequencies of this run; 0: any length.
 std::int64_t rope_reach(const ModelConfig& config);

@@ -55,6 +55,23 @@ std::vector<LayerEntry> attention_entries(const ModelConfig& c, const Family& f,
   return entries;
 }
 
+std::vector<LayerEntry> latent_entries(const ModelConfig& c, const Family& f) {
+  const LatentAttention& l = c.latent;
+  using W = StoredLayer;
+  return {
+      {&W::q, &f.q, {c.query_heads * l.query_dim(), l.query_rank > 0 ? l.query_rank : c.hidden}},
+      {&W::q_a, &f.q_a, {l.query_rank, c.hidden}},
+      {&W::q_a_bias, &f.q_a_bias, {l.query_rank}},
+      {&W::q_a_norm, &f.q_a_norm, {l.query_rank}},
+      {&W::kv_a, &f.kv_a, {c.head_dim + l.rope_dim, c.hidden}},
+      {&W::kv_a_bias, &f.kv_a_bias, {c.head_dim + l.rope_dim}},
+      {&W::kv_a_norm, &f.kv_a_norm, {c.head_dim}},
+      {&W::kv_b, &f.kv_b, {c.query_heads * (l.nope_dim + l.value_dim), c.head_dim}},
+      {&W::o, &f.o, {c.hidden, c.query_heads * l.value_dim}},
+      {&W::o_bias, &f.o_bias, {c.hidden}},
+  };
+}
+
 std::vector<LayerEntry> linear_entries(const ModelConfig& c, const Family& f) {
   const LinearAttention& l = c.linear;
   using W = StoredLayer;
@@ -86,7 +103,9 @@ std::vector<LayerEntry> layer_entries(const ModelConfig& c, const Family& f, std
       {&W::input_projection, &f.input_projection, {c.hidden, c.layer_input}},
       {&W::input_out_norm, &f.input_out_norm, {c.hidden}},
   };
-  const std::vector<LayerEntry> mixer = c.is_linear(layer) ? linear_entries(c, f) : attention_entries(c, f, layer);
+  const std::vector<LayerEntry> mixer = c.is_linear(layer) ? linear_entries(c, f)
+                                        : c.is_latent()    ? latent_entries(c, f)
+                                                           : attention_entries(c, f, layer);
   entries.insert(entries.end(), mixer.begin(), mixer.end());
   if (!has_experts(c, layer)) {
     const std::int64_t width = c.intermediate_of(layer);
@@ -262,8 +281,9 @@ bool kept_wide(const LayerEntry& entry) {
 // The weights of DecoderOptions::products: after the parts of stored tensors are found, so that each has its own type.
 void set_product_dtype(const DecoderOptions& options, LayerWeights& weights) {
   if (!options.narrow_products()) return;
-  for (at::Tensor LayerWeights::*const member : {&LayerWeights::q, &LayerWeights::k, &LayerWeights::v, &LayerWeights::o,
-                                                 &LayerWeights::gate, &LayerWeights::up, &LayerWeights::down}) {
+  for (at::Tensor LayerWeights::*const member :
+       {&LayerWeights::q, &LayerWeights::k, &LayerWeights::v, &LayerWeights::o, &LayerWeights::q_a, &LayerWeights::kv_a,
+        &LayerWeights::gate, &LayerWeights::up, &LayerWeights::down}) {
     at::Tensor& weight = weights.*member;
     if (weight.defined()) weight = weight.to(options.product_dtype());
   }

@@ -37,6 +37,7 @@ struct SideCode {
   double boosted_share = 0.0;  // kLloydMax: share of channels, by largest energy, with boosted_bits
   int boosted_bits = 0;
   CacheWindows windows{0, 0, 1};  // as in the authors' code
+  bool operator==(const SideCode&) const = default;
 };
 
 struct MethodSpec {

@@ -19,6 +19,7 @@ namespace oscar {
 struct ModelFacts {
   std::string name, fingerprint, architecture;
   std::int64_t layers = 0, query_heads = 0, kv_heads = 0, head_dim = 0, vocabulary = 0, max_position = 0;
+  std::int64_t rope_dim = 0;  // latent attention: BF16 channels beside the head_dim that a token caches; 0: others
 };
 
 // The clip ratios of one layer: [1 or Hkv] for keys and values; 0: off.
@@ -261,6 +262,8 @@ std::string distance_note(const BundleFacts& bundle, std::int64_t context);
 // "1.8": KL in the last quarter of positions divided by KL in the second (metrics.h). "-" for BF16 and for rows without
 // positions in either quarter.
 std::string growth_text(const MethodReport& method);
+// What "bits per element" counts: "K and V", or what latent attention caches.
+std::string element_text(const VerifyReport& report);
 // "niah 2048: the BF16 cache finds 2 of 3 references; the others count for no method"
 std::string baseline_share(const TaskScore& task);
 

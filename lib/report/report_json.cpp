@@ -23,6 +23,7 @@ Json model_json(const ModelFacts& m) {
   Json json = {{"name", m.name},         {"fingerprint", m.fingerprint}, {"architecture", m.architecture},
                {"layers", m.layers},     {"query_heads", m.query_heads}, {"kv_heads", m.kv_heads},
                {"head_dim", m.head_dim}, {"vocabulary", m.vocabulary},   {"max_position", m.max_position}};
+  if (m.rope_dim > 0) json["rope_dim"] = m.rope_dim;
   return json;
 }
 

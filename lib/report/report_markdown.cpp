@@ -90,7 +90,8 @@ std::string report_markdown(const VerifyReport& r) {
   text += text_lines(r);
   if (r.served) text += "\n" + markdown_code(kServedRow) + " is " + markdown_text(served_text(*r.served)) + ".\n";
   for (const BundleFacts& b : r.bundles) text += served_note(b);
-  text += "\nBits: per element of K and V at this context, BF16 windows included. ±: " + interval_note(r) +
+  text += "\nBits: per element of " + element_text(r) +
+          " at this context, BF16 windows included. ±: " + interval_note(r) +
           ". Growth: KL over the last quarter of the scored positions over that of the second.\n";
   if (r.noise) text += "Noise: " + markdown_text(noise_text(r)) + ".\n";
   if (r.target_bits) {

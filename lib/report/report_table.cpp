@@ -135,6 +135,10 @@ std::string share_text(const TaskScore& t) {
          std::to_string(t.n);
 }
 
+std::string element_text(const VerifyReport& report) {
+  return report.model.rope_dim > 0 ? "the latent and its channels with RoPE" : "K and V";
+}
+
 std::string growth_text(const MethodReport& method) {
   const std::optional<KlGrowth> growth = method.quantized ? kl_growth(method.by_position) : std::nullopt;
   return growth ? significant(growth->ratio(), 2) : "-";
@@ -208,9 +212,9 @@ std::string report_details(const VerifyReport& report) {
     rows.push_back(row);
   }
   std::string text = table_in_parts(rows, 3) + text_rows(report);
-  text += wrapped("bits: per element of K and V at context " + std::to_string(report.scoring.context) +
-                  ", BF16 windows " + std::to_string(report.sink) + "/" + std::to_string(report.recent) +
-                  " included; " + grouped(report.scoring.tokens) + " tokens scored (" +
+  text += wrapped("bits: per element of " + element_text(report) + " at context " +
+                  std::to_string(report.scoring.context) + ", BF16 windows " + std::to_string(report.sink) + "/" +
+                  std::to_string(report.recent) + " included; " + grouped(report.scoring.tokens) + " tokens scored (" +
                   percent(report.scoring.fraction, 1) + "% of positions, those that see a quantized key)");
   text += wrapped("+-95%: " + interval_note(report));
   text += "growth: KL over the last quarter of the scored positions over that of the second\n";
@@ -261,8 +265,8 @@ std::string report_table(const VerifyReport& report) {
     rows.push_back(short_row(report, report.methods[i], ids[i], compares, both, gated));
   }
   std::string text = format_narrow(std::move(rows), names) + text_rows(report);
-  text += "bits: per element of K and V at context " + std::to_string(report.scoring.context) + ", BF16 windows " +
-          std::to_string(report.sink) + "/" + std::to_string(report.recent) + " included\n";
+  text += "bits: per element of " + element_text(report) + " at context " + std::to_string(report.scoring.context) +
+          ", BF16 windows " + std::to_string(report.sink) + "/" + std::to_string(report.recent) + " included\n";
   text +=
       wrapped("scored: " + grouped(report.scoring.tokens) + " tokens in " + std::to_string(report.scoring.sequences) +
               " sequences, those whose query sees a coded key; KL in nats");

@@ -64,7 +64,8 @@ struct Statistics {
   std::int64_t rope_reach = 0;    // longest context for which RoPE has these frequencies (longrope, dynamic); 0: any
   double attention_scale = 0.0;   // factor of q k^T in the softmax; 0: unknown
   std::int64_t max_position = 0;  // context length that the model was made for; 0: unknown
-  Json metadata;                  // all other recorded facts: schemas/statistics.schema.json
+  std::int64_t rope_dim = 0;  // latent attention, whose values are its keys: channels with RoPE beside them; 0: others
+  Json metadata;              // all other recorded facts: schemas/statistics.schema.json
   std::vector<LayerMoments> layers;    // layers that hold a KV cache
   std::vector<LeftOutLayer> left_out;  // the other layers, ascending
 

@@ -209,6 +209,11 @@ Statistics read(const SafetensorsFile& file, std::shared_ptr<const SafetensorsFi
   s.max_position = json_int(model, "max_position", where);
   s.attention_scale = json_number(model, "attention_scale", where);
   s.rope_scale = json_number(model, "rope_scale", where);
+  if (model.contains("rope_dim")) s.rope_dim = json_int_within(model, "rope_dim", where, 1, kMaxHeadDim);
+  if (s.rope_dim > 0 && s.kv_heads != 1) {
+    throw InputError(where + ": 'rope_dim' is for latent attention, which has one KV head; found " +
+                     std::to_string(s.kv_heads));
+  }
   if (model.contains("rope_reach")) s.rope_reach = json_int_within(model, "rope_reach", where, 1, kMaxTokens);
   check_records(s.metadata, where);
   require_shard_alone(s.metadata, where);

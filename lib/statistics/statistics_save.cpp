@@ -57,6 +57,8 @@ Json statistics_metadata(const Statistics& s) {
   model["rope_scale"] = s.rope_scale;
   model.erase("rope_reach");
   if (s.rope_reach > 0) model["rope_reach"] = s.rope_reach;
+  model.erase("rope_dim");
+  if (s.rope_dim > 0) model["rope_dim"] = s.rope_dim;
   out["model"] = std::move(model);
   out["tokens"] = s.tokens;
   for (const auto& item : given.items()) {

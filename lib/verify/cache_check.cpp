@@ -35,10 +35,8 @@ at::Tensor without_rounding(const KvMethod& method, const AttentionInput& input)
 }
 
 AttentionInput tokens_of(const AttentionInput& input, const SequenceBatch& batch) {
-  AttentionInput part = input;
+  AttentionInput part = with_tokens(input, batch.starts[0], batch.lengths[0]);
   part.batch = &batch;
-  part.k = input.k.narrow(0, batch.starts[0], batch.lengths[0]);
-  part.v = input.v.narrow(0, batch.starts[0], batch.lengths[0]);
   return part;
 }
 
@@ -50,7 +48,9 @@ LayerToCheck layer_to_check(const AttentionInput& input, const at::Tensor& prefi
   const std::int64_t tokens = input.k.size(0), tail = std::min(kQueries, tokens);
   LayerToCheck layer{input, prefill.narrow(0, tokens - tail, tail).clone()};
   layer.input.batch = nullptr;
-  layer.input.q = input.q.narrow(0, tokens - tail, tail).clone();
+  for (at::Tensor* q : {&layer.input.q, &layer.input.q_rope}) {
+    if (q->defined()) *q = q->narrow(0, tokens - tail, tail).clone();
+  }
   return layer;
 }
 
@@ -80,6 +80,7 @@ void CacheChecker::check_layer(const LayerToCheck& layer) {
       std::isfinite(error) ? std::max(check_.reader_error, error) : std::numeric_limits<double>::max();
 
   for (const Side side : {Side::kKey, Side::kValue}) {
+    if (side == Side::kValue && method_.rope_dim > 0) break;  // the same bytes as the keys
     const CacheWindows& windows = pages_.sides[side == Side::kKey ? 0 : 1].windows;
     const std::int64_t coded = (windows.quantized_end(input.k.size(0)) - windows.sink) * input.k.size(1),
                        rows = 2 * model_.kv_layers() * coded, place = 2 * input.layer + (side == Side::kKey ? 0 : 1);

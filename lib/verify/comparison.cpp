@@ -87,7 +87,8 @@ class Selector {
     }
     double code = 2.0 + 32.0 / static_cast<double>(model_.head_dim);
     if (!bundles_.empty()) code = native(bundles_.front().id).bits_per_element();
-    return bits_with_windows(code, request_.windows, request_.context);
+    return bits_with_beside(bits_with_windows(code, request_.windows, request_.context), model_.coded_width(),
+                            model_.latent.rope_dim);
   }
 
   // The registry name of a row.
@@ -134,8 +135,7 @@ class Selector {
     KvMethod m = native(id);
     if (comparison == "bytes" && m.quantized &&
         std::fabs(m.bits_per_element_at(request_.context) - selection_.target_bits) > 0.005) {
-      const double elements =
-          static_cast<double>(2 * m.held_layers(model_) * model_.kv_heads * model_.head_dim * request_.context);
+      const double elements = static_cast<double>(m.held_layers(model_) * model_.cached_width() * request_.context);
       const FoundWindows found =
           windows_for_bits(selection_.target_bits, request_.context, 1, 1, [&](const CacheWindows& windows) {
             m.windows = windows;

@@ -71,9 +71,8 @@ std::vector<at::Tensor> decode_hidden(Decoder& decoder, const std::vector<const 
 at::Tensor CacheFiller::attend(const AttentionInput& input) {
   if (tokens_ > 0) {
     const SequenceBatch batch{{0}, {tokens_}, {0}};
-    AttentionInput part = input;
+    AttentionInput part = with_tokens(input, 0, tokens_);
     part.batch = &batch;
-    part.k = input.k.narrow(0, 0, tokens_), part.v = input.v.narrow(0, 0, tokens_);
     cache_.append(part);
   }
   return inner_.attend(input);

@@ -137,7 +137,7 @@ struct LayerErrors::Queries {
           const CacheWindows& coded, const CacheWindows& tiers)
       : windows(coded), seen(visible_columns(positions, input, coded, tiers)) {
     const at::Tensor index = at::tensor(positions, at::kLong).to(input.q.device());
-    q = input.q.index_select(0, index).to(at::kFloat).contiguous();
+    q = with_rope(input.q, input.q_rope).index_select(0, index).to(at::kFloat).contiguous();
     logits = head_logits(q, k);
     visible = seen.coded * seen.coded.sum(-1).gt(1.5).to(at::kFloat).unsqueeze(-1);
     centered_logits = centered(logits, visible).to(at::kDouble);
@@ -191,13 +191,12 @@ void LayerErrors::add_weights(const KvMethod& method, LayerErrorSums& sums) {
   }
   if (positions.empty()) return;
   if (std::ssize(sums.heads) < kv_heads) sums.heads.resize(static_cast<std::size_t>(kv_heads));
-  if (!keys_.defined()) keys_ = input_.k.to(at::kFloat).transpose(0, 1).contiguous();
-  const CachedRows rows = decoded_model_rows(method, input_.layer, Side::kKey, input_.k);
+  if (!keys_.defined()) keys_ = with_rope(input_.k, input_.k_rope).to(at::kFloat).transpose(0, 1).contiguous();
+  CachedRows rows = decoded_model_rows(method, input_.layer, Side::kKey, input_.k);
+  add_rope(rows, input_.k_rope);
   if (std::ssize(positions) <= step) {
-    const auto known = std::find_if(queries_.begin(), queries_.end(), [&](const auto& queries) {
-      const CacheWindows& w = queries->windows;
-      return w.sink == windows.sink && w.recent == windows.recent && w.flush == windows.flush;
-    });
+    const auto known = std::find_if(queries_.begin(), queries_.end(),
+                                    [&](const auto& queries) { return queries->windows == windows; });
     if (known != queries_.end()) return add_queries(**known, rows, sums);
     queries_.push_back(std::make_unique<Queries>(input_, keys_, positions, windows, tiers_));
     return add_queries(*queries_.back(), rows, sums);

@@ -24,7 +24,7 @@ struct PlannedMethod {
 };
 
 double bytes_at(const PlannedMethod& m, const ModelConfig& model, std::int64_t context) {
-  const double elements = static_cast<double>(2 * model.kv_layers() * model.kv_heads * model.head_dim);
+  const double elements = static_cast<double>(model.kv_layers() * model.cached_width());
   return std::ceil(m.bits_at(context) * elements * static_cast<double>(context) / 8.0);
 }
 
@@ -83,7 +83,10 @@ MemoryPlan plan_memory(const ModelConfig& model, std::uint64_t memory, std::uint
   }
   MemoryPlan plan{memory, weights, std::move(contexts), {}, {}};
   const auto with_windows = [&](double code_bits) {
-    return [code_bits, windows](std::int64_t context) { return bits_with_windows(code_bits, windows, context); };
+    return [code_bits, windows, &model](std::int64_t context) {
+      return bits_with_beside(bits_with_windows(code_bits, windows, context), model.coded_width(),
+                              model.latent.rope_dim);
+    };
   };
   std::vector<PlannedMethod> methods;
   for (const MethodRow& row : method_registry()) {

@@ -10,6 +10,7 @@
 
 #include "base/formatted.h"
 #include "base/log.h"
+#include "model/latent_attention.h"
 #include "verify/forward.h"
 #include "verify/verify_phases.h"
 #include "verify/verify_work.h"
@@ -136,8 +137,9 @@ at::Tensor LayerProbe::attend(const AttentionInput& input) {
   if (input.reader != 0) return exact;  // errors are counted for the layer that owns the cache
   const Timeline::Phase errors(timeline_, verify_phase::kErrors);
   const LayerWeights& weights = decoder_.layer_weights(decoder_.config().kv_layer(input.layer));
+  const auto read = [&](const at::Tensor& x) { return read_outputs(decoder_.config(), weights, x); };
   LayerErrors weight_errors(input, tiers_);
-  OutputErrors output_errors(exact, first_, input.k.size(1), weights.o);
+  OutputErrors output_errors(read(exact), first_, input.k.size(1), weights.o);
   const std::size_t thread = checks_ == nullptr ? 0 : static_cast<std::size_t>(input.layer) % checks_->size();
   std::vector<PageCheck> pages;
   for (std::size_t m = 0; m < methods_.size(); ++m) {
@@ -151,7 +153,7 @@ at::Tensor LayerProbe::attend(const AttentionInput& input) {
     if (!probed.method->quantized_at(input.layer)) continue;
     LayerErrorSums& sums = probed.sums.at(static_cast<std::size_t>(input.layer));
     weight_errors.add_weights(*probed.method, sums);
-    output_errors.add(output, sums);
+    output_errors.add(read(output), sums);
   }
   const Timeline::Phase checking(timeline_, verify_phase::kChecks);  // waits if too many layers are queued for checks
   if (!pages.empty()) {

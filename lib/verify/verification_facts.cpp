@@ -122,7 +122,8 @@ VerifyReport Verification::empty_report() const {
              model.kv_heads,
              model.head_dim,
              model.vocabulary,
-             model.max_position};
+             model.max_position,
+             model.latent.rope_dim};
   for (const EvaluatedBundle& b : bundles_) r.bundles.push_back(b.facts);
   for (std::size_t i = 0; i < r.bundles.size(); ++i) {
     r.bundles[i].row = bundles_[i].fitted.empty() ? evaluated_[i] : bundles_[i].fitted;

@@ -104,7 +104,7 @@ TEST(DecodeAttention, AddsLogitsOfPositions) {
   std::vector<float> turned(cache.query.size()), rope_phases(static_cast<std::size_t>((4 + 150 + 8 + 1) * 64));
   for (std::size_t i = 0; i < turned.size(); ++i) turned[i] = gaussian(1, i);
   for (std::size_t i = 0; i < rope_phases.size(); ++i) rope_phases[i] = gaussian(2, i);
-  const PositionLogits positions{turned.data(), rope_phases.data()};
+  const PositionLogits positions{turned.data(), {rope_phases.data(), rope_phases.data()}, 64};
   decode_attention_cpu(cache.params, cache.pages(Side::kKey), cache.pages(Side::kValue));
   const std::vector<double> without(cache.output.begin(), cache.output.end());
   decode_attention_cpu(cache.params, cache.pages(Side::kKey), cache.pages(Side::kValue), &positions);

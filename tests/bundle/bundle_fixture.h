@@ -9,6 +9,7 @@
 #include "bundle/bundle.h"
 #include "support/message_of.h"
 #include "transform/compose.h"
+#include "transform/fixed_sides.h"
 
 namespace oscar {
 
@@ -42,6 +43,18 @@ inline Bundle small_bundle(std::int64_t layers = 2, std::int64_t d = 16, std::in
     layer.key = random_side(per_head ? kv_heads : 1, d);
     layer.value = random_side(per_head ? kv_heads : 1, d);
     bundle.layers.push_back(std::move(layer));
+  }
+  return bundle;
+}
+
+// Of latent attention, whose values are its keys.
+inline Bundle latent_bundle(std::int64_t layers = 2, std::int64_t d = 16, std::int64_t rope_dim = 4) {
+  Bundle bundle = small_bundle(layers, d, 1);
+  bundle.model.update({{"attention", "latent"}, {"latent_dim", d}, {"rope_dim", rope_dim}});
+  for (LayerTransform& layer : bundle.layers) {
+    layer.key.query_side = layer.key.forward / 2;
+    layer.key.forward = layer.key.forward * 2;
+    layer.value = as_value_side(layer.key);
   }
   return bundle;
 }

@@ -334,6 +334,48 @@ TEST(CheckBundleModel, AcceptsItsModelAndNamesDifferences) {
               ::testing::ElementsAre(HasSubstr("KV heads of layer 0 2, the model 1")));
 }
 
+TEST(Bundle, LatentAttentionHasOnlyTheKeySideInItsFiles) {
+  const TempDirectory temp;
+  const Bundle bundle = latent_bundle();
+  save_bundle(bundle, temp / "b", false);
+  const Json json = read_json(temp / "b" / kManifestName);
+  EXPECT_EQ(json["format_version"], 4);
+  EXPECT_EQ(json["model"]["attention"], "latent");
+  EXPECT_FALSE(json["layers"][0].contains("value"));
+  const SafetensorsFile file = SafetensorsFile::open(temp / "b" / kRotationsName);
+  for (const TensorView& tensor : file.tensors()) {
+    EXPECT_EQ(tensor.name.find(".v."), std::string::npos) << tensor.name;
+  }
+  const Bundle read = load_bundle(temp / "b");
+  EXPECT_TRUE(read.latent());
+  EXPECT_EQ(read.rope_dim(), 4);
+  for (const LayerTransform& layer : read.layers) {
+    const at::Tensor x = at::rand({3, 16});
+    EXPECT_TRUE(at::allclose(at::matmul(at::matmul(x, layer.value.forward[0]), layer.value.inverse[0]), x, 1e-4, 1e-5));
+    EXPECT_TRUE(layer.value.forward.equal(layer.key.forward));
+  }
+}
+
+TEST(CheckBundleModel, LatentAttentionBelongsToItsModels) {
+  Bundle bundle = latent_bundle();
+  ModelConfig model;
+  model.layers = 2, model.kv_heads = 1, model.head_dim = 16, model.latent.rope_dim = 4;
+  const auto fault = [&] {
+    const std::vector<std::string> faults = check_bundle_model(bundle, model, bundle.model_fingerprint);
+    return faults.empty() ? std::string("none") : faults.front();
+  };
+  EXPECT_TRUE(check_bundle(bundle).empty());
+  EXPECT_EQ(fault(), "none");
+  model.latent.rope_dim = 8;
+  EXPECT_THAT(fault(), HasSubstr("rope_dim 4, the model 8"));
+  model.latent = {};
+  EXPECT_THAT(fault(), HasSubstr("the bundle is for latent attention, which the model does not have"));
+  bundle = small_bundle(2, 16, 1);
+  EXPECT_EQ(fault(), "none");
+  model.latent.rope_dim = 4;
+  EXPECT_THAT(fault(), HasSubstr("for keys and values apart, and the model has latent attention"));
+}
+
 TEST(CheckBundleModel, AListedLayerMayBeMissingWhereTheWindowsHoldIt) {
   Bundle bundle = small_bundle();  // layers 0 and 1
   bundle.windows = {4, 16, 1};

@@ -114,6 +114,28 @@ TEST(Curves, RoundTrip) {
   EXPECT_EQ(dump_json(json).find("0123456789abcdef"), std::string::npos) << "hashes have a file of their own";
 }
 
+// Latent attention: a curve for each layer, whose widths keys and values share.
+TEST(Curves, OfLatentAttention) {
+  Curves c = made_curves();
+  c.latent = true;
+  std::erase_if(c.curves, [](const SideCurve& curve) { return curve.side == Side::kValue; });
+  EXPECT_EQ(c.layers(), 2);
+  const CurveAllocation half = allocate_curves(c, 0.5);  // one of two layers can have a bit
+  EXPECT_EQ(half.key, (std::vector<Widths>{{0, 0, 0, 0}, {2, 1, 0, 0}}));
+  EXPECT_EQ(half.value, half.key);
+  EXPECT_NEAR(half.predicted.kl, 0.01 + 0.01, 1e-12);
+  c.end_to_end.push_back({0.5, "measured", half.key, half.value, 0.375, 0.125, {0.25, 0.5}});
+  const Json json = curves_to_json(c);
+  const Curves back = curves_from_json(parse_json(dump_json(json), "f"), "f");
+  EXPECT_TRUE(back.latent);
+  EXPECT_EQ(dump_json(curves_to_json(back)), dump_json(json));
+  Json mixed = json, apart = json;
+  mixed["curves"][1]["side"] = "value";
+  EXPECT_THROW(curves_from_json(mixed, "f"), InputError);
+  apart["end_to_end"][0]["value"][0] = {1, 0, 0, 0};
+  EXPECT_THROW(curves_from_json(apart, "f"), InputError);
+}
+
 TEST(Curves, ABundleCarriesPredictionAndHashesOfTheText) {
   Curves c = made_curves();
   Bundle bundle;

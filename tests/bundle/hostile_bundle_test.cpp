@@ -91,11 +91,34 @@ TEST_F(HostileBundle, LayersAreMissingForAReason) {
   EXPECT_THAT(with(3, R"({"layer": 2})"), HasSubstr("'left_out'"));
 }
 
-TEST_F(HostileBundle, LatentAttentionIsRefusedByName) {
+TEST_F(HostileBundle, LatentAttentionHasOneRowOfOneHead) {
   for (const char* latent : {R"({"rank": 12, "rotated": 4})", "[12, 4]", "null"}) {
     EXPECT_THAT(after([&](Json& json) { json["model"]["latent"] = Json::parse(latent); }),
-                HasSubstr("is a bundle for latent attention, which is not supported because no engine serves a 2-bit"));
+                HasSubstr("is an early bundle for latent attention"));
   }
+  const auto with = [&](const char* facts, bool values = false) {
+    return after([&](Json& json) {
+      json["model"].update(Json::parse(facts));
+      for (Json& layer : json["layers"]) {
+        layer["kv_heads"] = 1, layer["key"]["heads"] = 1;
+        if (!values) layer.erase("value");
+      }
+    });
+  };
+  const char* kSound = R"({"attention": "latent", "latent_dim": 16, "rope_dim": 4})";
+  EXPECT_THAT(with(kSound), HasSubstr("holds the tensor 'layers.0.v."));  // which only other bundles have
+  EXPECT_THAT(with(kSound, true),
+              HasSubstr("layer 0: has a value side, but with latent attention values are the keys"));
+  EXPECT_THAT(with("{}"), HasSubstr("'value' is missing"));
+  EXPECT_THAT(with(R"({"attention": "grouped", "latent_dim": 16, "rope_dim": 4})"), HasSubstr("'attention' is"));
+  EXPECT_THAT(with(R"({"attention": null, "latent_dim": 16, "rope_dim": 4})"), HasSubstr("expected \"latent\""));
+  EXPECT_THAT(
+      with(R"({"attention": "latent", "latent_dim": 12, "rope_dim": 4})"),
+      HasSubstr("'latent_dim' is 12, expected layers with one KV head of this size and no rotated mean; found 1 "
+                "of 16 in layer 0"));
+  EXPECT_THAT(with(R"({"attention": "latent", "latent_dim": 16, "rope_dim": 0})"), HasSubstr("'rope_dim' is 0"));
+  EXPECT_THAT(with(R"({"attention": "latent", "latent_dim": 16, "rope_dim": "4"})"), HasSubstr("'rope_dim'"));
+  EXPECT_THAT(with(R"({"attention": "latent", "rope_dim": 4})"), HasSubstr("'latent_dim' is missing"));
 }
 
 TEST_F(HostileBundle, MissingKeysAreNamed) {
@@ -112,7 +135,7 @@ TEST_F(HostileBundle, MissingKeysAreNamed) {
 }
 
 TEST_F(HostileBundle, VersionsHaveTheirOwnErrors) {
-  EXPECT_THAT(after([](Json& json) { json["format_version"] = 5; }), HasSubstr("newer than the 3"));
+  EXPECT_THAT(after([](Json& json) { json["format_version"] = 5; }), HasSubstr("newer than the 4"));
   EXPECT_THAT(after([](Json& json) { json["format_version"] = 0; }), HasSubstr("does not exist"));
   EXPECT_THAT(after([](Json& json) { json["format_version"] = "1"; }), HasSubstr("expected an integer"));
   EXPECT_THAT(after([](Json& json) { json["format"] = "zip"; }), HasSubstr("'format' is 'zip'"));

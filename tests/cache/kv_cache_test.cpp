@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 
 #include "base/errors.h"
@@ -71,6 +72,37 @@ std::vector<float> all(const SideView& view) {
   for (std::int64_t i = 0; i < view.body; ++i) found.push_back(pages.at(view.page(i / 4), i % 4));
   tier(view.recent);
   return found;
+}
+
+TEST(KvCache, LatentAttentionHoldsOneRowAndTheChannelsBesideIt) {
+  const CacheWindows windows{2, 1, 2};
+  KvCacheSpec one = spec(windows);
+  one.rope_dim = 2;
+  one.sides[0].pages.assign(2, std::make_shared<PlainPages>(4, 0));
+  one.sides[1] = one.sides[0];
+  KvCache cache(one), both(spec(windows));
+  for (int t = 0; t < 12; ++t) {
+    const auto value = static_cast<float>(t);
+    const std::uint16_t key = bfloat16_bits(value);
+    const std::array<std::uint16_t, 2> rope{bfloat16_bits(100 + value), bfloat16_bits(-value)};
+    cache.append_rows(1, {{3, &key, nullptr, 1, rope.data()}},
+                      [](std::int64_t parts, const std::function<void(std::int64_t)>& code) {
+                        for (std::int64_t i = 0; i < parts; ++i) code(i);
+                      });
+    append(both, 1, 3, value, value);
+  }
+  const SideView key = cache.view(1, 3, Side::kKey), value = cache.view(1, 3, Side::kValue);
+  EXPECT_THAT(all(key), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11));
+  EXPECT_EQ(all(value), all(key));
+  EXPECT_EQ(value.sink.rows, key.sink.rows);
+  for (int t = 0; t < 12; ++t) {
+    EXPECT_EQ(bfloat16_value(cache.rope(1, 3)[2 * t]), static_cast<float>(100 + t));
+    EXPECT_EQ(bfloat16_value(cache.rope(1, 3)[2 * t + 1]), static_cast<float>(-t));
+  }
+  EXPECT_EQ(cache.pages_in_use(), both.pages_in_use());  // of half the bytes
+  EXPECT_LT(cache.allocated_bytes(), both.allocated_bytes() + 2 * 16 * 2 * 2);
+  cache.release(3);
+  EXPECT_EQ(cache.pages_in_use(), 0);
 }
 
 TEST(KvCache, SharedPagesHaveOneTable) {

@@ -254,16 +254,29 @@ TEST(ModelConfig, TheTextModelTellsFamiliesOfOneWrapperApart) {
       HasSubstr("inside 'Mistral3ForConditionalGeneration' has the model_type 'pixtral', which is not supported"));
 }
 
-TEST(ModelConfig, LatentAttentionIsRefusedByName) {
-  const auto says = [](const char* architecture, const char* change) {
-    EXPECT_THAT(refusal(change, architecture), HasSubstr("the architecture '" + std::string(architecture) +
-                                                         "' has latent attention, which is not supported because no "
-                                                         "engine serves a 2-bit cache of it"));
+TEST(ModelConfig, LatentAttentionHasOneHeadOfTheLatent) {
+  const Json whole =
+      Json::parse(R"({"architectures": ["DeepseekV3ForCausalLM"], "model_type": "kimi_k2", "hidden_size": 64,
+    "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 4, "kv_lora_rank": 96,
+    "qk_rope_head_dim": 16, "qk_nope_head_dim": 24, "v_head_dim": 20, "first_k_dense_replace": 2})");
+  const ModelConfig found = parse_model_config(whole, "config.json");
+  EXPECT_TRUE(found.is_latent() && found.rope.interleaved && found.latent.query_rank == 1536);
+  EXPECT_TRUE(found.kv_heads == 1 && found.head_dim == 96 && found.rotary_width() == 16);
+  EXPECT_EQ(found.cached_width(), 96 + 16);
+  EXPECT_NEAR(found.attention_scale, 1.0 / std::sqrt(40.0), 1e-12);
+  EXPECT_EQ(found.experts.layers, (std::vector<bool>{false, false, true}));
+  const auto says = [&](const char* change, const char* words) {
+    Json changed = whole;
+    changed.update(Json::parse(change));
+    EXPECT_THAT(message_of([&] { parse_model_config(changed, "config.json"); }), HasSubstr(words));
   };
-  for (const char* name : {"DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM"})
-    says(name, "{}");
-  says("NewForCausalLM", R"({"kv_lora_rank": 512})");
-  says("NewForConditionalGeneration", R"({"text_config": {"kv_lora_rank": 512}})");
+  says(R"({"qk_rope_head_dim": 15})", "'qk_rope_head_dim' is 15, expected an even number");
+  says(R"({"kv_lora_rank": 0})", "'kv_lora_rank' is 0");
+  says(R"({"scoring_func": "softmax"})", "'scoring_func' is 'softmax', but only sigmoid is supported");
+  says(R"({"moe_layer_freq": 2})", "'moe_layer_freq' is 2");
+  says(R"({"model_type": "deepseek_v32"})", "does not belong to the architecture");
+  says(R"({"architectures": ["DeepseekV32ForCausalLM"], "model_type": "deepseek_v32"})",
+       "is not supported; the nearest");
   EXPECT_THAT(refusal("{}", "NewForCausalLM"), HasSubstr("'NewForCausalLM' is not supported; all that are"));
   EXPECT_THAT(refusal("{}", "GPT2LMHeadModel"), HasSubstr("is not supported; all that are"));
 }

@@ -106,6 +106,16 @@ TEST(ServedForm, VllmNeedsWhatItsKernelsHave) {
   EXPECT_NE(message_of<InputError>([&] { served_form(groups, "vllm"); }).find("groups of 32"), std::string::npos);
 }
 
+TEST(ServedForm, NoFormatCarriesLatentAttention) {
+  const Bundle bundle = latent_bundle(2, 64);
+  EXPECT_EQ(lossless_form(bundle).format, kSimulatedForm);
+  for (const ExportFormat& format : export_formats()) {
+    const std::string said = message_of<InputError>([&] { served_form(bundle, format.id); });
+    EXPECT_NE(said.find("the bundle is for latent attention (MLA), which format " + format.id), std::string::npos)
+        << said;
+  }
+}
+
 TEST(ServedForm, UnknownFormatsAreRefusedWithTheList) {
   const std::string message = message_of<UsageError>([&] { served_form(small_bundle(), "tensorrt"); });
   EXPECT_NE(

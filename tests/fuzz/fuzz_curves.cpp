@@ -28,12 +28,16 @@ std::vector<std::string> seeds() {
   curves.text = {{"name", "t"}, {"sha256", "h"}};
   curves.head_dim = 64, curves.sink = 64, curves.recent = 256, curves.context = 2048, curves.sequences = 2;
   for (std::int64_t place = 0; place < 4; ++place) curves.curves.push_back(made_curve(place));
-  return {dump_json(curves_to_json(curves))};
+  std::vector<std::string> texts{dump_json(curves_to_json(curves))};
+  curves.latent = true;
+  std::erase_if(curves.curves, [](const SideCurve& curve) { return curve.side == Side::kValue; });
+  texts.push_back(dump_json(curves_to_json(curves)));
+  return texts;
 }
 
 void read_input(std::string_view bytes) {
   const Curves curves = curves_from_json(parse_json(bytes, "curves.json"), "curves.json");
-  require(curves.layers() > 0 && curves.curves.size() % 2 == 0, "each layer has all its sides");
+  require(curves.layers() > 0 && curves.curves.size() % curves.sides() == 0, "each layer has all its sides");
   for (const SideCurve& curve : curves.curves) {
     require(!curve.points.empty(), "a side has points");
     for (const CurvePoint& point : curve.points) {

@@ -8,15 +8,18 @@
 namespace oscar::fuzz {
 namespace {
 
-std::string manifest(const std::string& version, const std::string& code, const std::string& side) {
+std::string manifest(const std::string& version, const std::string& code, const std::string& side,
+                     bool latent = false) {
   const std::string hex = "0123456789abcdef", sha = hex + hex + hex + hex;
   return R"({"format":"oscar-bundle","format_version":)" + version +
          R"(,"method":"oscar","scope":"layer","model":{"fingerprint":"v2:sha256:)" + sha +
-         R"(","name":"org/model","architecture":"Qwen3ForCausalLM","layers":2,"kv_heads":2},"code":)" + code +
+         R"(","name":"org/model","architecture":"Qwen3ForCausalLM","layers":2,)" +
+         (latent ? R"("attention":"latent","latent_dim":32,"rope_dim":16,)" : "") + R"("kv_heads":2},"code":)" + code +
          R"(,"windows":{"sink":64,"recent":256},"hadamard_block":32,"global_clip":{"key":0.96,"value":0.92},"layers":[)"
-         R"({"layer":0,"head_dim":32,"kv_heads":2,"key":)" +
-         side + R"(,"value":{"heads":1,"orthogonal":true,"centered":false,"clip":[0.92]}}],"files":{)" +
-         R"("rotations.safetensors":{"sha256":")" + sha +
+         R"({"layer":0,"head_dim":32,"kv_heads":)" +
+         (latent ? "1" : "2") + R"(,"key":)" + side +
+         (latent ? "" : R"(,"value":{"heads":1,"orthogonal":true,"centered":false,"clip":[0.92]})") +
+         R"(}],"files":{)" + R"("rotations.safetensors":{"sha256":")" + sha +
          R"(","bytes":4096}},"provenance":{"tool":{"name":"oscar-fit",)" +
          R"("version":"0.1.0"},"statistics":{"file":"s.safetensors","sha256":")" + sha +
          R"("},"tokens":9,"options":{"clip":{"mode":"search"}},"collection":{"parts":[{"prompts":{"sha256":")" + sha +
@@ -32,7 +35,8 @@ std::vector<std::string> seeds() {
   return {
       manifest("1", uniform, R"({"heads":1,"orthogonal":true,"centered":false,"clip":[0.96]})"),
       manifest("3", uniform, R"({"heads":2,"orthogonal":false,"centered":true,"rotated_mean":true,"clip":[0.9,1]})"),
-      manifest("2", blocks, R"({"heads":1,"orthogonal":true,"centered":false,"clip":[0],"widths":[4,2,1,0]})")};
+      manifest("2", blocks, R"({"heads":1,"orthogonal":true,"centered":false,"clip":[0],"widths":[4,2,1,0]})"),
+      manifest("4", blocks, R"({"heads":1,"orthogonal":false,"centered":true,"clip":[0],"widths":[4,4,2,1]})", true)};
 }
 
 void read_input(std::string_view bytes) {

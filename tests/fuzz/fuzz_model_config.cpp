@@ -42,6 +42,11 @@ std::vector<std::string> seeds() {
   seeds.push_back("{\"architectures\":[\"HunYuanDenseV1ForCausalLM\"]," + sizes +
                   R"("rope_scaling":{"type":"dynamic","alpha":1000.0},"attention_bias":true})");
   seeds.push_back("{\"architectures\":[\"HunYuanMoEV1ForCausalLM\"]," + sizes + R"("num_experts":8,"moe_topk":[2,2]})");
+  seeds.push_back(
+      "{\"architectures\":[\"DeepseekV3ForCausalLM\"]," + sizes +
+      R"("kv_lora_rank":32,"q_lora_rank":null,"qk_rope_head_dim":16,"qk_nope_head_dim":24,"v_head_dim":20,)"
+      R"("n_routed_experts":8,"num_experts_per_tok":2,"n_group":4,"topk_group":2,"first_k_dense_replace":1,)"
+      R"("rope_scaling":{"type":"yarn","factor":4.0,"mscale":1.0,"mscale_all_dim":0.8}})");
   seeds.push_back("{\"architectures\":[\"Glm4MoeForCausalLM\"]," + sizes +
                   R"("n_routed_experts":8,"num_experts_per_tok":2,"n_group":4,"topk_group":2,"n_shared_experts":1,)"
                   R"("first_k_dense_replace":1,"routed_scaling_factor":2.5,"use_qk_norm":true,"head_dim":16})");

@@ -28,8 +28,11 @@ std::vector<std::string> seeds() {
   part["shard"] = {{"index", 1}, {"of", 2}, {"tokens", 6}, {"sequences", 1}};
   save_statistics(s, path);
   const std::string shard = read_file(path);
+  s.rope_dim = 4;
+  save_statistics(s, path);
+  const std::string latent = read_file(path);
   fs::remove(path);
-  return {whole, shard};
+  return {whole, shard, latent};
 }
 
 namespace {

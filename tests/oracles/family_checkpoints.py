@@ -47,6 +47,12 @@ LLAMA4 = dict(intermediate_size_mlp=72, num_local_experts=5, num_experts_per_tok
                                    original_max_position_embeddings=64))
 MINISTRAL3 = dict(rope_parameters=YARN | dict(truncate=True, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.4))
 
+# Latent attention: sizes of a head's parts all differ, and none divides the latent.
+LATENT = dict(head_dim=None, num_key_value_heads=6, kv_lora_rank=64, qk_rope_head_dim=20, qk_nope_head_dim=24, v_head_dim=28,
+              n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=20, n_shared_experts=2)
+LATENT_YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=40.0, original_max_position_embeddings=64, beta_fast=32.0,
+                   beta_slow=1.0, mscale=0.707, mscale_all_dim=0.9)
+
 # Layers that see all have heads of another size and number than those with a window.
 GEMMA4 = dict(sliding_window=17, layer_types=PERIODIC, head_dim=24, num_key_value_heads=3, global_head_dim=32,
               num_global_key_value_heads=2, attention_k_eq_v=True, hidden_size_per_layer_input=0, tie_word_embeddings=True,
@@ -124,7 +130,17 @@ CASES = {
     # Embeddings of each layer, and last layers that read the cache of an earlier one: E2B and E4B.
     "gemma4-shared": ("gemma4_text", GEMMA4_SHARED | dict(use_double_wide_mlp=True, final_logit_softcapping=2.5), {}),
     "gemma4-shared-wrapped": ("gemma4", GEMMA4_SHARED | dict(global_head_dim=24), dict(wrapper=True)),
+    "deepseek-v2": ("deepseek_v2", LATENT | dict(q_lora_rank=None, topk_method="greedy", first_k_dense_replace=2), {}),
+    "deepseek-v2-groups": ("deepseek_v2", LATENT | dict(
+        q_lora_rank=36, topk_method="group_limited_greedy", n_group=4, topk_group=2, first_k_dense_replace=1,
+        routed_scaling_factor=1.5, attention_bias=True, rope_parameters=LATENT_YARN), {}),
+    "deepseek-v3": ("deepseek_v3", LATENT | dict(q_lora_rank=36, n_group=4, topk_group=2, first_k_dense_replace=1,
+                                                 attention_bias=True, rope_parameters=LATENT_YARN), dict(prediction=True)),
+    "deepseek-v3-halves": ("deepseek_v3", LATENT | dict(q_lora_rank=None, n_group=1, topk_group=1, first_k_dense_replace=2,
+                                                        rope_interleave=False), {}),
+    "glm4-moe-lite": ("glm4_moe_lite", LATENT | dict(q_lora_rank=36, mlp_layer_types=["dense", "sparse"] * 2), {}),
 }
+LATENT_CASES = {name for name, (kind, *_) in CASES.items() if kind in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")}
 
 # Frequencies by the length of the sequence: the same for both sides of 96 tokens.
 _HALVES = 18  # pairs that turn: three quarters of 48 channels

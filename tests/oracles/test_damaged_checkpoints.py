@@ -87,6 +87,14 @@ DAMAGES = [
     ("gemma4-shared", say(use_double_wide_mlp=False), ["layers.3.mlp.gate_proj.weight", "[176, 120]", "[88, 120]"]),
     ("gemma4-shared", say(num_kv_shared_layers=2), ["layers.3.self_attn.k_proj.weight is missing"]),
     ("gemma4-shared", say(vocab_size_per_layer_input=100), ["'vocab_size_per_layer_input' is 100", "8192"]),
+    # Latent attention.
+    ("deepseek-v3", drop("model.layers.1.self_attn.kv_b_proj.weight"), ["1.self_attn.kv_b_proj.weight is missing", "[312, 64]"]),
+    ("deepseek-v3", drop("model.layers.0.self_attn.kv_a_layernorm.weight"), ["kv_a_layernorm.weight is missing", "[64]"]),
+    ("deepseek-v3", put("model.layers.2.self_attn.kv_a_proj_with_mqa.weight", shorter), ["kv_a_proj_with_mqa.weight", "[84, 119]", "[84, 120]"]),
+    ("deepseek-v3", say(kv_lora_rank=65), ["kv_a_proj_with_mqa", "[84, 120]", "[85, 120]"]),
+    ("deepseek-v3", say(qk_rope_head_dim=19), ["'qk_rope_head_dim' is 19", "even number"]),
+    ("deepseek-v3", say(v_head_dim=29), ["kv_b_proj.weight", "[312, 64]", "[318, 64]"]),
+    ("deepseek-v3", say(n_routed_experts=12), ["mlp.gate.weight", "[8, 120]", "[12, 120]"]),
     # Counts of experts that disagree with config.json.
     ("qwen3-moe", say(num_experts=8), ["mlp.gate.weight", "[7, 120]", "[8, 120]"]),
     ("qwen3-moe", say(num_experts=6), ["mlp.gate.weight", "[7, 120]", "[6, 120]"]),

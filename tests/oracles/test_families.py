@@ -14,6 +14,7 @@ safetensors_torch = pytest.importorskip("safetensors.torch")
 
 import family_checkpoints  # noqa: E402  (needs the packages above)
 import family_table  # noqa: E402
+import latent_families  # noqa: E402
 from conftest import DEVICE, SOURCE_DIR  # noqa: E402
 
 transformers.utils.logging.disable_progress_bar()
@@ -32,7 +33,7 @@ NOT_ABSORBED = {"stores in one tensor with q and k": ["phi3-partial"],
                 "multiplies them by a gate": ["qwen3-next", "qwen3-5-wrapped", "qwen3-5-moe"],
                 "normalizes values after it": ["gemma4", "gemma4-moe-wrapped", "gemma4-unified-wrapped", "gemma4-shared"]}
 READ_ANOTHER = ["gemma4-shared"]  # curves are not measured of layers that read the cache of another one
-LATENT = ["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "kimi_k2"]  # model types with latent attention: refused
+LATENT = ["deepseek-v2-groups", "deepseek-v3", "glm4-moe-lite"]  # latent_families.py checks them
 
 
 def sequences():
@@ -51,11 +52,18 @@ def peer(model, dtype="float32"):
 
     def capture(layer, query, key, value, *args, **kwargs):
         output = eager(layer, query, key, value, *args, **kwargs)
-        seen_by_head = [x[0].transpose(0, 1) for x in (query, key, value, output[0].transpose(1, 2))]
-        for what, tensor in zip("qkvo", seen_by_head):
+        if hasattr(layer, "kv_a_layernorm"):
+            seen_by_head = latent_families.absorbed(layer, query, output[1], latents[-1])
+        else:
+            seen_by_head = [x[0].transpose(0, 1) for x in (query, key, value, output[0].transpose(1, 2))]
+        for what, tensor in zip("qkvop", seen_by_head):
             seen.setdefault((layer.layer_idx, what), []).append(tensor.float())
         return output
 
+    latents = []  # what the norm of the latent gave last, of the layer at work
+    for part in network.modules():
+        if hasattr(part, "kv_a_layernorm"):
+            part.kv_a_layernorm.register_forward_hook(lambda module, inputs, output: latents.append(output))
     module.eager_attention_forward = capture
     try:
         with torch.no_grad():
@@ -211,7 +219,7 @@ def fit_in_one_command(name, model, tool, folder):
 
 def test_commands(case, tool, tmp_path, oscar_logits):
     name, model, (_, seen) = case
-    if name not in WHOLE:
+    if name not in WHOLE + LATENT:
         pytest.skip("another case of the family runs")
     statistics = collect(tool, model, tmp_path)
     tensors = safetensors_torch.load_file(statistics)
@@ -220,13 +228,16 @@ def test_commands(case, tool, tmp_path, oscar_logits):
     for layer in layers:
         for what in "qkvo":
             x = torch.cat(seen[layer, what]).double()  # [T, H, d]
-            x = x.view(x.shape[0], 2, -1, x.shape[2])  # two KV heads
+            x = x.view(x.shape[0], 1 if name in LATENT else 2, -1, x.shape[2])  # by KV head
             gram = torch.einsum("thgi,thgj->hij", x, x)
             assert relative(tensors[f"layers.{layer}.{what}_gram"], gram) < 1e-5, (layer, what)
             if what in "kv":
                 assert relative(tensors[f"layers.{layer}.{what}_sum"], x.sum((0, 2))) < 1e-5, (layer, what)
 
     fit_in_one_command(name, model, tool, tmp_path)
+    if name in LATENT:
+        latent_families.check(model, transformers.AutoConfig.from_pretrained(model), tensors, seen, statistics, tool, tmp_path)
+        return
     tool("oscar-fit", statistics, "--method", "oscar", "-o", tmp_path / "bundle", "--windows", "8,24", "-q")
     text = tmp_path / "text.txt"
     text.write_text((SOURCE_DIR / "sample_data" / "heldout.txt").read_text()[:2000])
@@ -274,21 +285,18 @@ def test_commands(case, tool, tmp_path, oscar_logits):
     check_exports(name, model, tool, tmp_path, oscar_logits)
 
 
-@pytest.mark.parametrize("kind", LATENT)
-def test_latent_attention_is_refused_by_name(kind, tool, tmp_path):
-    """By the names of the architecture and of the model type, and by the key of a type that nobody has named here."""
-    config = transformers.AutoConfig.for_model(kind.replace("kimi_k2", "deepseek_v3")).to_dict()
-    name = (transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind) or "DeepseekV3ForCausalLM")
-    unnamed = {key: value for key, value in config.items() if key not in ("kv_lora_rank", "architectures", "model_type")}
-    for wording, named in ((unnamed | {"architectures": [name]}, name), (unnamed | {"model_type": kind}, kind),
-                           (config | {"architectures": ["NewForCausalLM"], "model_type": "new"}, "NewForCausalLM"),
-                           ({"architectures": ["NewForVision"], "text_config": config}, "NewForVision")):
-        (tmp_path / "config.json").write_text(json.dumps(wording))
-        (tmp_path / "model.safetensors").write_bytes((SOURCE_DIR / "sample_data" / "tiny-qwen3" / "model.safetensors").read_bytes())
-        refusal = tool("oscar-collect", "--model", tmp_path, "--prompts", SOURCE_DIR / "sample_data" / "prompts.jsonl", "-o", tmp_path / "s",
-                       code=3)
-        assert (f"the architecture '{named}' has latent attention, which is not supported because no engine serves a 2-bit cache of it"
-                in refusal)
+@pytest.mark.parametrize("kind", ["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "kimi_k2"])
+def test_types_of_latent_attention_are_read(kind, tool, tmp_path):
+    """By the name of the architecture and by the model type, with and without the other; another type is refused by its name."""
+    config = transformers.AutoConfig.for_model(kind.replace("kimi_k2", "deepseek_v3")).to_dict() | {"model_type": kind, "num_experts_per_tok": 2}
+    name = transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind) or "DeepseekV3ForCausalLM"
+    by_type = {key: value for key, value in config.items() if key != "architectures"}
+    file = tmp_path / "config.json"
+    for wording in (by_type | {"architectures": [name]}, by_type):
+        file.write_text(json.dumps(wording))
+        assert f'"{name}"' in tool("checkpoint_tool", "config", file)
+    file.write_text(json.dumps(config | {"architectures": ["NewForCausalLM"], "model_type": "new"}))
+    assert "the architecture 'NewForCausalLM' is not supported" in tool("checkpoint_tool", "config", file)
 
 
 def test_documented_families_are_those_that_are_tested(tool, tmp_path):

@@ -1,4 +1,4 @@
-"""Families in the formats that their published checkpoints have: experts and delta nets from quantized weights
+"""Families in the formats that their published checkpoints have: latent attention, experts and delta nets from quantized weights
 give the logits and the moments that plain weights of the same numbers give, to the bit."""
 import json
 import re
@@ -18,11 +18,13 @@ from test_families import LENGTHS, sequences  # noqa: E402
 
 torch.set_num_threads(1)
 EXPERTS = r"experts\.\d+\.\w+_proj"
-ALL = rf"(self_attn\.(q|k|v|o)_proj|mlp\.\w+_proj|{EXPERTS}|shared_experts?\.\w+_proj|block_sparse_moe\.{EXPERTS}|experts\.\d+\.w\d|" \
+ALL = rf"(self_attn\.(q|k|v|o|q_a|q_b|kv_a|kv_b)_proj(_with_mqa)?|mlp\.\w+_proj|{EXPERTS}|shared_experts?\.\w+_proj|block_sparse_moe\.{EXPERTS}|experts\.\d+\.w\d|" \
       r"linear_attn\.(in_proj_qkvz|in_proj_qkv|in_proj_z|out_proj))$"
 WHOLE_GROUPS = dict(hidden_size=128, moe_intermediate_size=32)  # groups of 32 columns
 # name -> (case of family_checkpoints.py, format, which modules are quantized, settings)
 CASES = {
+    "deepseek-v3 in FP8": ("deepseek-v3", "fp8-blocks", ALL, {}),
+    "Kimi K2 Thinking": ("deepseek-v3", "int4-group", EXPERTS, WHOLE_GROUPS),
     "GLM-4.7 in INT4": ("glm4-moe", "int4-group", EXPERTS, WHOLE_GROUPS),
     "GLM-4.7-FP8": ("glm4-moe", "fp8-channel", ALL, {}),
     "MiniMax-M2": ("minimax-m2", "fp8-blocks", ALL, {}),

@@ -49,7 +49,7 @@ def decode_kl(model, bundle, folder):
     return next(m["kl"]["mean"] for m in report["methods"] if m["id"] == "oscar")
 
 
-SERVED = sorted(family_checkpoints.CASES)
+SERVED = sorted(set(family_checkpoints.CASES) - family_checkpoints.LATENT_CASES)
 
 
 @pytest.mark.parametrize("name", [*SERVED, "phi3-longrope"])
@@ -94,3 +94,15 @@ def test_attach(name, tmp_path):
     assert left_out == sorted({*(sliding if name in {*WINDOWS_OF, *APART} else linear), *readers}) and bool(linear) == (name in LINEAR)
     oscar_kv.detach(model)
     assert model.generate(input_ids=ids[:, :20], max_new_tokens=2, do_sample=False, pad_token_id=0).shape == (1, 22)
+
+
+def test_latent_attention_is_refused_by_name(tmp_path):
+    """The bundle, the model, and the model with a bundle that a caller has read all the same."""
+    folder = family_checkpoints.make("deepseek-v3", tmp_path / "model", tokenizer=SAMPLES / "tiny-qwen3")
+    bundle = bundle_for(folder, tmp_path)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    with pytest.raises(oscar_kv.InputError, match="is a bundle for latent attention .MLA., which only oscar-verify runs$"):
+        oscar_kv.attach(model, bundle)
+    for other in (oscar_kv.load_bundle(bundle, latent=True), SAMPLES / "golden" / "bundle"):
+        with pytest.raises(oscar_kv.InputError, match="^DeepseekV3ForCausalLM has latent attention .MLA., which oscar_kv.attach"):
+            oscar_kv.attach(model, other)

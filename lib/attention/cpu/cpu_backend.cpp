@@ -9,6 +9,7 @@
 #include "attention/cpu/decode_group.h"
 #include "attention/paged_backend.h"
 #include "base/parallel.h"
+#include "cache/row_loops.h"
 
 namespace oscar {
 namespace {
@@ -36,9 +37,9 @@ class CpuBackend : public PagedBackend {
 at::Tensor CpuBackend::attend(const AttentionInput& input) {
   BegunStep step = begin_step(method_, input, at::kCPU, Rotation::kQueriesAndRows,
                               [&](std::int64_t id) { return cache_.tokens(input.layer, id); });
-  const RowBits keys(step.keys), values(step.values);
+  const RowBits keys(step.keys), values(step.values), rope(step.rope);
   for_each_step(*input.batch, [&](const std::vector<StepToken>& tokens) {
-    append_step(cache_, input.layer, tokens, keys, values);
+    append_step(cache_, input.layer, tokens, keys, values, rope);
     attend_step(input, tokens, step);  // after all appends, since they may move memory
   });
   return model_outputs(method_, input, step);
@@ -50,16 +51,22 @@ void CpuBackend::attend_step(const AttentionInput& input, const std::vector<Step
   std::vector<float> queries, positions, shifts, outputs(tokens.size() * static_cast<std::size_t>(heads * d)),
       sums(tokens.size() * static_cast<std::size_t>(heads));
   std::vector<SideView> keys, values;
+  std::vector<std::vector<float>> ropes;  // of latent attention, by token
   const auto add = [](std::vector<float>& to, const at::Tensor& rows, std::int64_t row, std::int64_t count) {
     if (!rows.defined()) return;
     const float* source = rows.const_data_ptr<float>() + row * count;
     to.insert(to.end(), source, source + count);
   };
   for (const StepToken& token : tokens) {
-    add(queries, x.q, token.row, heads * d), add(positions, x.positions, token.row, heads * d);
+    add(queries, x.q, token.row, heads * d);
+    if (x.positions.defined()) add(positions, x.positions, token.row, heads * x.positions.size(2));
     add(shifts, x.shift, token.row, heads);
     keys.push_back(cache_.view(input.layer, token.id, Side::kKey));
     values.push_back(cache_.view(input.layer, token.id, Side::kValue));
+    if (method_.rope_dim == 0) continue;
+    const std::int64_t count = keys.back().tokens() * method_.rope_dim;
+    widen_row(cache_.rope(input.layer, token.id), static_cast<int>(count),
+              ropes.emplace_back(static_cast<std::size_t>(count)).data());
   }
   TieredDecodeParams p;
   p.batch = static_cast<std::int32_t>(tokens.size());
@@ -72,9 +79,11 @@ void CpuBackend::attend_step(const AttentionInput& input, const std::vector<Step
   p.sink_logits = x.sinks.defined() ? x.sinks.const_data_ptr<float>() : nullptr;
   p.logit_shift = x.shift.defined() ? shifts.data() : nullptr;
   p.output = outputs.data(), p.weight_sum = sums.data();
-  PositionLogits logits{positions.data(), nullptr};
-  if (x.rope_phases.defined()) logits.rope_phases = x.rope_phases.const_data_ptr<float>();
-  const PositionLogits* by_position = x.rope_phases.defined() ? &logits : nullptr;
+  PositionLogits logits{positions.data(), {}, 0};
+  if (x.rope_phases.defined()) logits.rows.assign(tokens.size(), x.rope_phases.const_data_ptr<float>());
+  for (const std::vector<float>& rows : ropes) logits.rows.push_back(rows.data());
+  if (x.positions.defined()) logits.width = static_cast<int>(x.positions.size(2));
+  const PositionLogits* by_position = x.positions.defined() ? &logits : nullptr;
   std::vector<SequenceView> sequences;
   for (std::size_t i = 0; i < tokens.size(); ++i) sequences.push_back(joint_view(keys[i], values[i]));
   p.sequences = sequences.data(), p.pages = keys.front().pool;

@@ -1,17 +1,20 @@
 // Decode attention on the CPU: the definition in tiered_decode.h. cpu_backend.cpp distributes the work over threads.
 #pragma once
 
+#include <vector>
+
 #include "attention/cpu/tiered_decode.h"
 #include "cache/cache_pages.h"
 #include "cache/kv_cache.h"
 
 namespace oscar {
 
-// A part of each logit that depends on the position of the key: softmax_scale <query, rope_phases[position]>. Keys
-// centered before RoPE need it (model/rope_phases.h).
+// A part of each logit from rows beside the keys: softmax_scale <query, rows[position]>. Keys centered before RoPE need
+// it (model/rope_phases.h), and latent attention for its channels with RoPE.
 struct PositionLogits {
-  const float* query;        // [B, Hq, d]
-  const float* rope_phases;  // [tokens, d]
+  const float* query;              // [B, Hq, width]
+  std::vector<const float*> rows;  // [B] of [tokens, width]
+  int width;
 };
 
 // One pass over tiles of 64 tokens with a running softmax, FP32,

@@ -26,6 +26,7 @@ class GroupAttention {
         d_(p.head_dim),
         tile_(keys.tokens()),
         width_(values.sum_width()),
+        batch_(batch),
         first_head_(batch * p.query_heads + kv_head * group_),
         query_(p.query + first_head_ * d_) {
     largest_.assign(size(group_), -INFINITY), total_.assign(size(group_), 0.0f);
@@ -81,8 +82,10 @@ class GroupAttention {
     for (int h = 0; h < group_; ++h) {
       float *logits = logits_.data() + h * tile_, *weights = weights_.data() + h * tile_;
       if (positions_ != nullptr) {
-        const float* turned = positions_->query + (first_head_ + h) * d_;
-        row_dots(turned, positions_->rope_phases + start * d_, n, d_, d_, dots.data());
+        const int width = positions_->width;
+        const float* turned = positions_->query + (first_head_ + h) * width;
+        const float* rows = positions_->rows[static_cast<std::size_t>(batch_)] + start * width;
+        row_dots(turned, rows, n, width, width, dots.data());
         for (int t = 0; t < n; ++t) logits[t] += dots[size(t)];
       }
       const float shift = p_.logit_shift != nullptr ? p_.logit_shift[first_head_ + h] : 0.0f;
@@ -122,7 +125,7 @@ class GroupAttention {
   const PositionLogits* positions_;
   const SequenceView& s_;
   const int kv_head_, group_, d_, tile_, width_;
-  const std::int64_t first_head_;                                // index into [B, Hq]
+  const std::int64_t batch_, first_head_;                        // index into [B] and [B, Hq]
   const float* query_;                                           // [gqa_group, d]
   std::int64_t first_ = 0;                                       // first position inside the sliding window
   std::vector<float> largest_, total_, sums_;                    // [gqa_group] x 2, [gqa_group, width]

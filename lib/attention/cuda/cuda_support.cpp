@@ -54,6 +54,7 @@ std::string mean_reason(const KvMethod& method, const ModelConfig& model) {
 }  // namespace
 
 std::string fast_kernel_fault(const KvMethod& method, const ModelConfig& model) {
+  if (model.is_latent()) return "the fast kernel does not read the rows of latent attention";
   const std::int64_t d = model.head_dim, group = model.gqa_group();
   if (std::ranges::count(kEngineHeadSizes, d) == 0) return built("head sizes 64, 128 and 256", number(d));
   if (group < 1 || group > kEngineMostGroup) {

@@ -1,6 +1,7 @@
 #include "checkpoint/families/experts_config.h"
 
 #include "base/errors.h"
+#include "base/foreign_text.h"
 #include "base/json.h"
 
 namespace oscar {
@@ -42,13 +43,46 @@ void read_expert_groups(const Json& config, const std::string& where, const Grou
   const auto fits = [&] {
     if (e.groups < 1 || e.groups_chosen < 1 || e.groups_chosen > e.groups || e.count % e.groups != 0) return false;
     const std::int64_t size = e.count / e.groups;
-    return e.groups_chosen == e.groups || (size >= ExpertConfig::kBestOfGroup && e.per_token <= e.groups_chosen * size);
+    return e.groups_chosen == e.groups || (size >= e.best_of_group && e.per_token <= e.groups_chosen * size);
   };
   if (!fits()) {
     throw InputError(where + ": 'n_group' is " + std::to_string(e.groups) + " and 'topk_group' " +
                      std::to_string(e.groups_chosen) + ", which does not fit " + std::to_string(e.per_token) + " of " +
                      std::to_string(e.count) + " experts for each token");
   }
+}
+
+void read_sigmoid_experts(const Json& config, const std::string& where, const SigmoidExperts& defaults,
+                          ModelConfig* out) {
+  read_experts(config, where,
+               {.count = defaults.count,
+                .per_token = defaults.per_token,
+                .intermediate = defaults.intermediate,
+                .count_key = "n_routed_experts"},
+               out);
+  ExpertConfig& e = out->experts;
+  require_word(config, "scoring_func", where, "sigmoid");
+  require_word(config, "topk_method", where, "noaux_tc");
+  read_expert_groups(config, where, defaults.groups, &e);
+  e.normalized = json_bool(config, "norm_topk_prob", where, true);
+  e.least_sum = 1e-20;
+  e.scaling = json_number(config, "routed_scaling_factor", where, defaults.scaling);
+  read_shared_experts(config, "n_shared_experts", where, 1, &e);
+}
+
+void read_dense_first(const Json& config, const std::string& where, std::int64_t dense, ModelConfig* out) {
+  const std::int64_t first = json_int(config, "first_k_dense_replace", where, dense);
+  if (const std::int64_t step = json_int(config, "moe_layer_freq", where, 1); step != 1) {
+    throw InputError(where + ": 'moe_layer_freq' is " + std::to_string(step) + ", but only 1 is supported");
+  }
+  for (std::int64_t i = 0; i < out->layers; ++i) out->experts.layers[static_cast<std::size_t>(i)] = i >= first;
+}
+
+void require_word(const Json& config, const char* key, const std::string& where, const std::string& expected) {
+  const std::string word = json_string(config, key, where, expected);
+  if (word == expected) return;
+  throw InputError(where + ": '" + key + "' is " + quote_name(word) + ", but only " + expected +
+                   " is supported for this architecture");
 }
 
 void read_sparse_layers(const Json& config, const std::string& where, ModelConfig* out) {

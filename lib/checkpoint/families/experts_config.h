@@ -25,6 +25,23 @@ struct GroupDefaults {
 // Reads n_group and topk_group. Call it after read_experts(). InputError for groups that do not fit the experts.
 void read_expert_groups(const Json& config, const std::string& where, const GroupDefaults& defaults, ExpertConfig* out);
 
+// Experts by corrected sigmoid scores from the best groups, beside shared ones (DeepSeek-V3, arXiv:2412.19437, section
+// 2.1.2). InputError as above, and for another scoring_func or topk_method.
+struct SigmoidExperts {
+  std::int64_t count, per_token, intermediate;
+  GroupDefaults groups;
+  double scaling;
+};
+void read_sigmoid_experts(const Json& config, const std::string& where, const SigmoidExperts& defaults,
+                          ModelConfig* out);
+
+// Dense layers come first; layer first_k_dense_replace is the first with experts. InputError unless moe_layer_freq is
+// 1.
+void read_dense_first(const Json& config, const std::string& where, std::int64_t dense, ModelConfig* out);
+
+// For values that the family fixes in code: InputError unless the key is absent, null or `expected`.
+void require_word(const Json& config, const char* key, const std::string& where, const std::string& expected);
+
 // Reads which layers have experts: every decoder_sparse_step-th (default 1), except mlp_only_layers. InputError as
 // above.
 void read_sparse_layers(const Json& config, const std::string& where, ModelConfig* out);

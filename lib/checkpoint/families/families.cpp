@@ -61,6 +61,15 @@ void Family::add_shared_expert() {
   shared_down = "mlp.shared_experts.down_proj.weight";
 }
 
+void Family::add_sigmoid_experts() {
+  pieces.router = RouterKind::kSigmoid;
+  pieces.rounded_weights = false;
+  pieces.wide_router = true;
+  router_correction = "mlp.gate.e_score_correction_bias";
+  add_experts();
+  add_shared_expert();
+}
+
 Family llama_layers(const ModelConfig& config) {
   Family family;
   family.add_biases(config);

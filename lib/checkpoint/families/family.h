@@ -76,6 +76,9 @@ struct Family {
   std::string q_norm, k_norm;
   bool whole_qk_norm = false;  // norms the full projection, not each head
   std::string sinks;
+  // Latent attention has these instead of k and v. If queries have a latent, q is their second projection.
+  std::string q_a, q_a_bias, q_a_norm;
+  std::string kv_a, kv_a_bias, kv_a_norm, kv_b;
   // Linear-attention layers have these instead: q, k and v in one tensor, output gate, step sizes (beta), decays. Or
   // the first two and the last two are each in one tensor, grouped by key head.
   std::string linear_qkv, linear_z, linear_beta, linear_decay;
@@ -116,6 +119,8 @@ struct Family {
   void add_experts();
   void add_mixtral_experts();
   void add_shared_expert();
+  // All three with corrected sigmoid scores, in FP32.
+  void add_sigmoid_experts();
 };
 
 // Llama's layers, with the biases that the config enables.
@@ -165,8 +170,9 @@ struct FamilyRow {
   // text_config selects the family.
   const char* wrapper = nullptr;
   const char* wrapper_type = nullptr;
-  bool wrapper_ties = false;  // its default of tie_word_embeddings
-  bool named_inside = false;  // for a shared wrapper: only if text_config names this model_type
+  bool wrapper_ties = false;         // its default of tie_word_embeddings
+  bool named_inside = false;         // for a shared wrapper: only if text_config names this model_type
+  const char* other_type = nullptr;  // a second model_type of the same model ("kimi_k2"); nullptr: none
   ConfigDefaults defaults;
   // Reads the family's special keys after all others; nullptr: none.
   void (*read_config)(const Json& config, const std::string& where, ModelConfig* out) = nullptr;

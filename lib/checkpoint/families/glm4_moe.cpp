@@ -7,29 +7,17 @@ namespace oscar {
 namespace {
 
 void glm4_moe_config(const Json& config, const std::string& where, ModelConfig* out) {
-  read_experts(config, where, {.count = 128, .per_token = 8, .intermediate = 1408, .count_key = "n_routed_experts"},
-               out);
-  ExpertConfig& e = out->experts;
-  read_expert_groups(config, where, {1, 1}, &e);
-  e.normalized = json_bool(config, "norm_topk_prob", where, true);
-  e.least_sum = 1e-20;
-  e.scaling = json_number(config, "routed_scaling_factor", where, 1.0);
-  read_shared_experts(config, "n_shared_experts", where, 1, &e);
-  const std::int64_t dense = json_int(config, "first_k_dense_replace", where, 1);
-  for (std::int64_t i = 0; i < out->layers; ++i) e.layers[static_cast<std::size_t>(i)] = i >= dense;
+  read_sigmoid_experts(config, where,
+                       {.count = 128, .per_token = 8, .intermediate = 1408, .groups = {1, 1}, .scaling = 1.0}, out);
+  read_dense_first(config, where, 1, out);
   out->qk_norm = json_bool(config, "use_qk_norm", where, false);
 }
 
 Family glm4_moe_family(const ModelConfig& config) {
   Family family;
-  family.pieces.router = RouterKind::kSigmoid;
-  family.pieces.rounded_weights = false;
-  family.pieces.wide_router = true;
   if (config.qk_norm) family.add_qk_norm();
   if (config.qkv_bias) family.add_qkv_bias();
-  family.router_correction = "mlp.gate.e_score_correction_bias";
-  family.add_experts();
-  family.add_shared_expert();
+  family.add_sigmoid_experts();
   return family;
 }
 

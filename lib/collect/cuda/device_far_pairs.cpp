@@ -19,8 +19,9 @@ at::Tensor packed(const at::Tensor& x) {
 }  // namespace
 
 bool device_far_pairs_built(const AttentionInput& input) {
-  return input.q.is_cuda() && input.q.scalar_type() == at::kBFloat16 && input.k.scalar_type() == at::kBFloat16 &&
-         input.sees_all() && input.soft_cap == 0.0 && kernels::far_pairs_built(static_cast<int>(input.q.size(2)));
+  return input.q.is_cuda() && !input.k_rope.defined() && input.q.scalar_type() == at::kBFloat16 &&
+         input.k.scalar_type() == at::kBFloat16 && input.sees_all() && input.soft_cap == 0.0 &&
+         kernels::far_pairs_built(static_cast<int>(input.q.size(2)));
 }
 
 SplitValues split_values(const at::Tensor& u, const at::Tensor& center) {

@@ -174,7 +174,7 @@ std::string memory_line(const VerifyReport& report) {
 }
 
 std::string method_table(const VerifyReport& report) {
-  std::string text = "<p>KL in nats. Bits: per element of K and V at context " +
+  std::string text = "<p>KL in nats. Bits: per element of " + element_text(report) + " at context " +
                      std::to_string(report.scoring.context) +
                      ", the full-precision windows of each method included. Bytes: "
                      "pages and windows of one sequence, all layers. &plusmn;: " +

@@ -146,6 +146,8 @@ def _check_model(model: Any, bundle: Bundle, modules: Mapping[int, nn.Module]) -
             f"{type(model).__name__} has layers that read the cache of another layer, which oscar-kv "
             "computes for Gemma 4 only"
         )
+    if getattr(config, "kv_lora_rank", None):
+        raise InputError(f"{type(model).__name__} has latent attention (MLA), which oscar_kv.attach does not serve")
     kept = kept_layers(config)
     for index, reason in left_out_layers(bundle.model).items():
         if index in kept:
