@@ -21,6 +21,7 @@ struct LatentDecodeParams {
   const std::uint16_t* q_pe;                        // [B, H, 64] BF16 after RoPE, aligned to 4 bytes
   std::int64_t q_latent_stride[2], q_pe_stride[2];  // elements from sequence to sequence and head to head; even
   void* out;                                        // [B, H, 512] in the cache basis, BF16 (or FP32 if out_float)
+  const float* after = nullptr;                     // [512] added to outputs of sequences with tokens, or null
   float* lse = nullptr;                             // [B, H] natural logarithm of the softmax denominator, or null
   const std::uint8_t* pages;                        // [pages, page_stride] of this layer; 16-byte aligned
   std::int64_t page_stride;          // bytes from page to page: at least latent_page(widths).bytes(), a multiple of 16

@@ -41,13 +41,17 @@ __global__ void __launch_bounds__(32 * kMergeWarps) merge_parts_kernel(const __g
     x.x += y.x, x.y += y.y, x.z += y.z, x.w += y.w;
   }
   const float inverse = used ? 1.0f / sum : 0.0f;
+  x.x *= inverse, x.y *= inverse, x.z *= inverse, x.w *= inverse;
+  if (used && a.p.after != nullptr) {
+    const float* more = a.p.after + channel;
+    x.x += more[0], x.y += more[1], x.z += more[2], x.w += more[3];
+  }
   const std::int64_t to = static_cast<std::int64_t>(row) * kLatentChannels + channel;
   if (a.p.out_float) {
-    *reinterpret_cast<float4*>(static_cast<float*>(a.p.out) + to) =
-        make_float4(x.x * inverse, x.y * inverse, x.z * inverse, x.w * inverse);
+    *reinterpret_cast<float4*>(static_cast<float*>(a.p.out) + to) = x;
   } else {
     *reinterpret_cast<uint2*>(static_cast<std::uint16_t*>(a.p.out) + to) =
-        make_uint2(pack_bf16(x.x * inverse, x.y * inverse), pack_bf16(x.z * inverse, x.w * inverse));
+        make_uint2(pack_bf16(x.x, x.y), pack_bf16(x.z, x.w));
   }
   if (a.p.lse != nullptr && blockIdx.y == 0 && lane == 0)
     a.p.lse[row] = used ? (most + log2f(sum)) * 0.6931471805599453f : kNone;

@@ -19,13 +19,14 @@ struct LatentCase {
   unsigned seed = 1;
   int spare_bytes = 0;    // between pages
   int slack_pages = 1;    // of the ring
+  bool after = false;     // something is added to the outputs
   bool padded_q = false;  // heads of a longer row, as engines have latent and RoPE parts side by side
 
   // Filled by build().
   std::vector<std::uint8_t> pages{}, window_pages{};
   std::vector<std::int32_t> page_table{}, window_table{};
   std::vector<std::uint16_t> q{};
-  std::vector<float> sigma{};
+  std::vector<float> sigma{}, added{};
   LatentDecodeParams params{};
 
   static std::uint16_t bf16_bits(float x) {
@@ -86,6 +87,8 @@ struct LatentCase {
     for (const int w : widths) {
       sigma.push_back((w == 4 ? 0.22f : w == 2 ? 0.9f : 2.0f) * (0.5f + static_cast<float>(random() % 100) / 100.0f));
     }
+    added.clear();
+    for (int c = 0; c < kLatentChannels; ++c) added.push_back(normal(random));
     const int latent_row = padded_q ? kLatentRow : kLatentChannels, pe_row = padded_q ? kLatentRow : kRopeChannels;
     q.resize(rows() * (kLatentRow + (padded_q ? kLatentRow : 0)));
     for (auto& x : q) x = bf16_bits(normal(random));
@@ -93,15 +96,15 @@ struct LatentCase {
     p.q_latent_stride[0] = static_cast<std::int64_t>(heads) * latent_row;
     p.q_pe_stride[0] = static_cast<std::int64_t>(heads) * pe_row;
     point(pages.data(), window_pages.data(), page_table.data(), window_table.data(), lengths.data(), sigma.data(),
-          q.data());
+          q.data(), added.data());
   }
 
   void point(const std::uint8_t* code, const std::uint8_t* windows, const std::int32_t* table,
              const std::int32_t* windows_of, const std::int32_t* tokens, const float* deviations,
-             const std::uint16_t* queries) {
+             const std::uint16_t* queries, const float* more) {
     LatentDecodeParams& p = params;
     p.pages = code, p.window_pages = windows, p.page_table = table, p.window_table = windows_of, p.lengths = tokens;
-    p.sigma = deviations, p.q_latent = queries;
+    p.sigma = deviations, p.q_latent = queries, p.after = after ? more : nullptr;
     p.q_pe = queries + (padded_q ? static_cast<std::int64_t>(kLatentChannels)
                                  : static_cast<std::int64_t>(rows()) * kLatentChannels);
   }

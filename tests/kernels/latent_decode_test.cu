@@ -24,9 +24,10 @@ class LatentDecode : public ::testing::Test {
     latent_decode_reference(c.params, expected, logs);
     const DeviceArray<std::uint8_t> pages(c.pages), windows(c.window_pages);
     const DeviceArray<std::int32_t> table(c.page_table), windows_of(c.window_table), lengths(c.lengths);
-    const DeviceArray<float> sigma(c.sigma), out(expected.size()), lse(logs.size());
+    const DeviceArray<float> sigma(c.sigma), added(c.added), out(expected.size()), lse(logs.size());
     const DeviceArray<std::uint16_t> q(c.q);
-    c.point(pages.get(), windows.get(), table.get(), windows_of.get(), lengths.get(), sigma.get(), q.get());
+    c.point(pages.get(), windows.get(), table.get(), windows_of.get(), lengths.get(), sigma.get(), q.get(),
+            added.get());
     const std::size_t bytes = latent_decode_workspace_bytes(c.params);
     const DeviceArray<std::uint8_t> workspace(bytes);
     c.params.out = out.get(), c.params.lse = lse.get(), c.params.workspace = workspace.get();
@@ -83,7 +84,12 @@ TEST_F(LatentDecode, Heads) {
 }
 
 TEST_F(LatentDecode, UnequalSequences) {
-  expect_close({.lengths = {9000, 1, 0, 500, 321, 64, 3000}, .spread = 4.0f, .spare_bytes = 512, .padded_q = true}, "");
+  expect_close({.lengths = {9000, 1, 0, 500, 321, 64, 3000},
+                .spread = 4.0f,
+                .spare_bytes = 512,
+                .after = true,
+                .padded_q = true},
+               "");
 }
 
 TEST_F(LatentDecode, SharpLogits) {

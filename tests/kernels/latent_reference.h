@@ -91,7 +91,9 @@ inline void latent_decode_reference(const LatentDecodeParams& p, std::vector<dou
         sum += weight;
         for (int c = 0; c < kLatentChannels; ++c) to[c] += weight * rows[i][static_cast<std::size_t>(c)];
       }
-      for (int c = 0; c < kLatentChannels; ++c) to[c] /= sum;
+      for (int c = 0; c < kLatentChannels; ++c) {
+        to[c] = to[c] / sum + (p.after != nullptr ? static_cast<double>(p.after[c]) : 0.0);
+      }
       lse[at] = top + std::log(sum);
     }
   }

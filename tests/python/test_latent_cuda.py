@@ -56,7 +56,8 @@ def step(state, lengths, rows, rope, query, rope_query):
     if state.device == "cuda":
         workspace = torch.empty(latent.latent_workspace_bytes(state.pool, *query.shape[:2]), dtype=torch.uint8)
     call(latent.latent_append, state, lengths=lengths, rows=rows, rope=rope)
-    out = call(latent.latent_decode, state, lengths=lengths, query=query, rope_query=rope_query, workspace=workspace, scale=SCALE)
+    out = call(latent.latent_decode, state, lengths=lengths, query=query, rope_query=rope_query, after=randn(512, seed=8),
+               workspace=workspace, scale=SCALE)
     flush(state, lengths)
     return out
 
@@ -141,7 +142,8 @@ def test_a_captured_step_follows_its_tables():
 
     def once():
         call(latent.latent_append, cuda, lengths=held, rows=rows, rope=rope)
-        out = call(latent.latent_decode, cuda, lengths=held, query=query, rope_query=rope_query, workspace=workspace, scale=SCALE)
+        out = call(latent.latent_decode, cuda, lengths=held, query=query, rope_query=rope_query, after=None, workspace=workspace,
+                   scale=SCALE)
         call(latent.latent_flush_layers, cuda, lengths=held, sides=sides)
         return out
 

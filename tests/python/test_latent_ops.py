@@ -74,7 +74,7 @@ def test_chunks_and_steps_are_plain_attention(widths, mean, search):
         if step % 23 == 0:
             query, rope_query = randn(2, 5, 512, seed=step).bfloat16(), randn(2, 5, 64, seed=step + 1).bfloat16()
             found = call(latent.latent_decode, state, lengths=held, query=query, rope_query=rope_query, scale=SCALE,
-                         workspace=torch.empty(0, dtype=torch.uint8))
+                         after=None, workspace=torch.empty(0, dtype=torch.uint8))
             for i, one in enumerate(plain):
                 expected = one.attend(query[i], rope_query[i], SCALE, lengths[i])
                 assert (found[i].float() - expected).norm() < 4e-3 * expected.norm()

@@ -28,7 +28,7 @@ def latent_unsupported(rank: int, rope: int, uniform: bool) -> str | None:
 
 class LatentCode:
     """Transform, codec and pages of a layer on one device. Row vectors: x' = (x - mean) forward, q' = q query, and o =
-    o' output + mean."""
+    o' output + mean = (o' + after) output."""
 
     def __init__(self, bundle: Bundle, layer: Layer, device: torch.device | str = "cpu") -> None:
         self.layer, self.device = layer, torch.device(device)
@@ -40,10 +40,10 @@ class LatentCode:
         self.pages = LatentPages(self.codec.code)
         self.sink, self.recent, self.search = bundle.sink, bundle.recent, bundle.encoder == "search"
         self.mean = None if key.mean is None else key.mean[0].to(device).contiguous()
-        self.forward, self.query, self.output = (
-            latent.kernel_matrix(matrix[0].to(device).contiguous())
-            for matrix in (key.forward, key.back(True), layer.value.back(False))
+        self.forward, self.output = (
+            latent.kernel_matrix(matrix[0].to(device).contiguous()) for matrix in (key.forward, layer.value.back(False))
         )
+        self.after = None if key.mean is None else (key.mean[0] @ key.forward[0]).to(device)
         self.own = dict(
             sigma=self.codec.sigma,
             clip=torch.tensor(self.codec.clip, dtype=torch.float32, device=device),
@@ -59,10 +59,13 @@ class LatentCode:
     def run(self, operator: torch._ops.OpOverload, **more: Any) -> Any:
         return operators.run(operator, StepView.of(self.own | more))
 
-    def rotate(self, rows: torch.Tensor, matrix: torch.Tensor, after: torch.Tensor | None = None) -> torch.Tensor:
-        """Rows [..., 512] times a matrix, plus `after`."""
-        flat = rows.reshape(-1, CHANNELS)
-        return self.run(latent.latent_rotate, rows=flat, before=None, matrix=matrix, after=after).view(rows.shape)
+    def absorb(self, w_uk: torch.Tensor, w_uv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """A model's matrices of absorbed attention for queries and sums in the cache basis. w_uk [H, P, 512]: queries
+        to latent queries; w_uv [H, 512, V]: sums of latents to outputs."""
+        query, output = (
+            matrix[0].to(w_uk.device) for matrix in (self.layer.key.back(True), self.layer.value.back(False))
+        )
+        return (w_uk.float() @ query).to(w_uk.dtype), (output @ w_uv.float()).to(w_uv.dtype)
 
 
 class LatentKV:
@@ -105,26 +108,25 @@ class LatentKV:
         rope: torch.Tensor,
         scale: float,
     ) -> torch.Tensor:
-        """The first tokens, those of steps, enter their windows and attend: query [S, H, 512] and rope_query [S, H, 64]
-        of absorbed attention, rows [N, 512] and rope [N, 64] of the model. Returns sums of latents [S, H, 512], BF16.
-        flush() follows."""
+        """The first tokens, those of steps, enter their windows and attend: query [S, H, 512] in the cache basis and
+        rope_query [S, H, 64], rows [N, 512] and rope [N, 64] of the model. Returns sums of latents [S, H, 512] in the
+        cache basis, BF16, to which the mean is added: absorb() has the matrices for both. flush() follows."""
         held = dict(window_table=steps.window_table, windows=self.windows, lengths=steps.lengths)
         count, code = len(steps.lengths), self.code
         code.run(
             latent.latent_append, rows=rows[:count], rope=rope[:count], mean=code.mean, matrix=code.forward, **held
         )
-        query = code.rotate(query[:count].contiguous(), code.query)
-        found = code.run(
+        return code.run(
             latent.latent_decode,
-            query=query,
+            query=query[:count],
             rope_query=rope_query[:count],
             pool=pool,
             table=steps.table,
+            after=code.after,
             workspace=self.space,
             scale=float(scale),
             **held,
         )
-        return code.rotate(found, code.output, code.mean)
 
     def flush(self, pool: torch.Tensor, rows: Rows) -> None:
         """Writes the new tokens of steps from the windows into pages; the last layer does it for all layers of a

@@ -110,17 +110,6 @@ oscar::kernels::QuantizeEncoder encoder_of(bool search) {
 
 }  // namespace
 
-Tensor latent_rotate(const Tensor& rows, const std::optional<Tensor>& before, const Tensor& matrix,
-                     const std::optional<Tensor>& after) {
-  const Arguments arguments("latent_rotate", rows);
-  oscar::kernels::LatentRowsParams p = rotation(arguments, rows, before, matrix);
-  p.after = arguments.get<float>(after, "after", ScalarType::Float, {kLatentChannels});
-  const Tensor out = arguments.empty({rows.size(0), kLatentChannels}, ScalarType::BFloat16);
-  p.y = static_cast<std::uint16_t*>(out.data_ptr()), p.y_stride = kLatentChannels;
-  arguments.launched(oscar::kernels::latent_rows(p, arguments.stream()), "latent_rows");
-  return out;
-}
-
 void latent_append(const Tensor& windows, const Tensor& window_table, const Tensor& lengths, const Tensor& rows,
                    const Tensor& rope, const std::optional<Tensor>& mean, const Tensor& matrix, std::int64_t sink) {
   const Arguments arguments("latent_append", rows);
@@ -229,8 +218,8 @@ void latent_past(const Tensor& output, const Tensor& pool, const Tensor& table, 
 
 Tensor latent_decode(const Tensor& query, const Tensor& rope_query, const Tensor& pool, const Tensor& table,
                      const Tensor& windows, const Tensor& window_table, const Tensor& lengths, const Tensor& sigma,
-                     const Tensor& workspace, double scale, std::int64_t sink, std::int64_t recent,
-                     const std::vector<std::int64_t>& numbers) {
+                     const std::optional<Tensor>& after, const Tensor& workspace, double scale, std::int64_t sink,
+                     std::int64_t recent, const std::vector<std::int64_t>& numbers) {
   const Arguments arguments("latent_decode", query);
   const Code code = latent_code(arguments, numbers);
   const WindowTable held(arguments, window_table, sink);
@@ -271,7 +260,7 @@ Tensor latent_decode(const Tensor& query, const Tensor& rope_query, const Tensor
                      "latent_workspace_bytes");
   }
   const Tensor out = arguments.empty({query.size(0), query.size(1), kLatentChannels}, ScalarType::BFloat16);
-  p.out = out.data_ptr();
+  p.out = out.data_ptr(), p.after = arguments.get<float>(after, "after", ScalarType::Float, {kLatentChannels});
   arguments.launched(oscar::kernels::latent_decode(p, arguments.stream()), "latent_decode");
   return out;
 }
@@ -284,7 +273,6 @@ std::int64_t latent_workspace_bytes(const Tensor& like, std::int64_t batch, std:
 }
 
 STABLE_TORCH_LIBRARY_IMPL(oscar_kv, CUDA, m) {
-  m.impl("latent_rotate", TORCH_BOX(&latent_rotate));
   m.impl("latent_append", TORCH_BOX(&latent_append));
   m.impl("describe_latent", TORCH_BOX(&describe_latent));
   m.impl("latent_flush_layers", TORCH_BOX(&latent_flush_layers));

@@ -54,8 +54,8 @@ def made_rows(code: LatentCode, heads: int, count: int) -> Rows:
         return torch.randn(*shape, generator=generator)
 
     rows = randn(count, CHANNELS) * code.codec.sigma.repeat_interleave(CHANNELS // 4, dim=1)
-    rows = rows @ code.output
     query = randn(4, heads, CHANNELS) * QUERY / rows.norm(dim=1).mean().clamp(min=1e-6)
+    rows = rows @ code.output
     rope_query = randn(4, heads, ROPE_CHANNELS) * QUERY / ROPE_CHANNELS**0.5
     rows = rows if code.mean is None else rows + code.mean
     made = rows, randn(count, ROPE_CHANNELS), query, rope_query
@@ -84,14 +84,16 @@ class Run:
         return output
 
     def step(self, first: int, size: int) -> torch.Tensor:
-        """The token after the prompt attends with queries from `first` on, as `size` sequences that share a cache."""
+        """The token after the prompt attends with queries from `first` on, as `size` sequences that share a cache: sums
+        of latents without their mean."""
         of = torch.arange(first, first + size, device=self.pool.device) % len(self.rows.query)
         table, windows = (x.expand(size, -1).contiguous() for x in (self.table, self.windows))
         lengths = torch.full((size,), self.count + 1, dtype=torch.int32, device=self.pool.device)
         rows = StepRows(slice(0, size), lengths, table, windows, (lengths,))
         latent, rope = (x[self.count :].expand(size, -1).contiguous() for x in (self.rows.latents, self.rows.rope))
         query, rope_query = self.rows.query[of], self.rows.rope_query[of]
-        return self.kv.attend_step(self.pool, rows, query, rope_query, latent, rope, 1.0)
+        found = self.kv.attend_step(self.pool, rows, query, rope_query, latent, rope, 1.0).float()
+        return found if self.kv.code.after is None else found - self.kv.code.after
 
 
 def _error(found: torch.Tensor, expected: torch.Tensor) -> float:

@@ -16,14 +16,6 @@ def kernel_matrix(matrix: torch.Tensor) -> torch.Tensor:
     return matrix_operand(split_matrix(matrix[None])[0]) if matrix.is_cuda else matrix
 
 
-# Rows [N, 512] into the cache basis or out of it: (rows - before) matrix + after, BF16.
-latent_rotate = _declare(
-    "latent_rotate",
-    "(Tensor rows, Tensor? before, Tensor matrix, Tensor? after) -> Tensor",
-    lambda a: latent_reference.rotate(a.rows, a.before, a.matrix, a.after),
-    lambda a: a.rows.new_empty(a.rows.shape),
-)
-
 # Writes the newest row of each sequence into its window, (rows - mean) matrix; lengths [B] counts it.
 latent_append = _declare(
     "latent_append",
@@ -79,11 +71,12 @@ latent_past = _declare(
 )
 
 # Softmax attention of each sequence's newest token over the three tiers: query [B, Hq, 512] in the cache basis and
-# rope_query [B, Hq, 64], BF16. Returns BF16 [B, Hq, 512] in the cache basis; 0 for a sequence of length 0.
+# rope_query [B, Hq, 64], BF16. Returns BF16 [B, Hq, 512] in the cache basis, plus after [512]; 0 for a sequence of
+# length 0.
 latent_decode = _declare(
     "latent_decode",
     "(Tensor query, Tensor rope_query, Tensor pool, Tensor table, Tensor windows, Tensor window_table, Tensor lengths, "
-    "Tensor sigma, Tensor(a!) workspace, float scale, int sink, int recent, int[] code) -> Tensor",
+    "Tensor sigma, Tensor? after, Tensor(a!) workspace, float scale, int sink, int recent, int[] code) -> Tensor",
     latent_reference.latent_decode,
     lambda a: a.query.new_empty((*a.query.shape[:2], CHANNELS), dtype=torch.bfloat16),
 )
@@ -103,6 +96,5 @@ __all__ = [
     "latent_flush_layers",
     "latent_new",
     "latent_past",
-    "latent_rotate",
     "latent_workspace_bytes",
 ]

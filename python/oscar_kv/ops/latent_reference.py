@@ -170,4 +170,5 @@ def latent_decode(a: StepView) -> torch.Tensor:
         add(coded.flatten(1, 2), rope.flatten(1, 2), index < body)
     if parts.output is None:
         return query.new_zeros((batch, heads, CHANNELS)).bfloat16()
-    return torch.where(lengths[:, None, None] > 0, parts.found()[0], 0.0).bfloat16()
+    found = parts.found()[0] if a.after is None else parts.found()[0] + a.after
+    return torch.where(lengths[:, None, None] > 0, found, 0.0).bfloat16()

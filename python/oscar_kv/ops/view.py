@@ -52,8 +52,7 @@ class StepView:
     rope_query: torch.Tensor  # [B, Hq, 64] BF16
     matrix: torch.Tensor  # [512, 512]
     mean: torch.Tensor | None  # [512]
-    before: torch.Tensor | None  # [512]
-    after: torch.Tensor | None
+    after: torch.Tensor | None  # [512]
     sigma: torch.Tensor  # [1, 4]
     clip: torch.Tensor  # [1]
     code: Sequence[int]

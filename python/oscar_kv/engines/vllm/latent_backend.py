@@ -129,7 +129,8 @@ class OscarLatentImpl(MLACommonImpl[OscarLatentMetadata]):
     def forward_mqa(
         self, q: Any, kv_c_and_k_pe_cache: torch.Tensor, attn_metadata: OscarLatentMetadata, layer: Any
     ) -> tuple[torch.Tensor, None]:
-        """Steps: q is (latent queries [S, H, 512], RoPE queries [S, H, 64])."""
+        """Steps: q is (latent queries [S, H, 512], RoPE queries [S, H, 64]), the former in the cache basis, as are the
+        sums of latents that it returns (latent_layers.absorb)."""
         rows, latents, rope = self._pass(attn_metadata)
         query, rope_query = q if isinstance(q, tuple) else q.split([CHANNELS, q.shape[-1] - CHANNELS], dim=-1)
         if rows.steps is None or rows.steps.tokens != slice(0, len(query)):

@@ -1,5 +1,5 @@
 """Latent attention in vLLM: its MLAAttention gets the backend of latent_backend.py where the cache type is ours. vLLM
-has no extension point for it, so this module wraps the constructor and get_kv_cache_spec()."""
+has no extension point for it, so this module wraps the constructor, get_kv_cache_spec() and what follows loading."""
 
 import dataclasses
 import functools
@@ -46,10 +46,10 @@ def install() -> None:
             return
         from .latent_backend import OscarLatentBackend, OscarLatentImpl
 
+        serving = serving_of(adapter.get_current_vllm_config())
         reason = "a model that proposes tokens has it" if backends.model_tag in DRAFTS else refusal(of)
         if reason is not None:
             raise InputError(f"{of['prefix']} cannot be served with the 2-bit cache: {reason}")
-        serving = serving_of(adapter.get_current_vllm_config())
         index = layer_index(of["prefix"])
         serving.cell(index)  # InputError if the bundle lacks the layer
         of["attn_backend"] = OscarLatentBackend
@@ -64,5 +64,23 @@ def install() -> None:
             return spec
         return dataclasses.replace(spec, state_content_bytes=serving_of(vllm_config).cell(layer_index(self.layer_name)))
 
+    process = MLAAttention.process_weights_after_loading
+
+    @functools.wraps(process)
+    def process_weights_after_loading(self: Any, act_dtype: Any) -> None:
+        process(self, act_dtype)
+        absorb(self)
+
     setattr(__init__, MARK, True)
     MLAAttention.__init__, MLAAttention.get_kv_cache_spec = __init__, get_kv_cache_spec
+    MLAAttention.process_weights_after_loading = process_weights_after_loading
+
+
+def absorb(layer: Any) -> None:
+    """Brings the matrices of absorbed attention, which vLLM has made of its kv_b_proj, into the cache basis."""
+    from .latent_backend import OscarLatentImpl
+
+    if isinstance(layer.impl, OscarLatentImpl):
+        code = layer.impl.cache(layer.W_UV.device).code
+        for matrix, made in zip((layer.W_UK_T, layer.W_UV), code.absorb(layer.W_UK_T, layer.W_UV)):
+            matrix.data.copy_(made)
