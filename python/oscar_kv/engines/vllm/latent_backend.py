@@ -116,10 +116,13 @@ class OscarLatentImpl(MLACommonImpl[OscarLatentMetadata]):
     def fused_output_quant_supported(self, quant_key: Any) -> bool:
         return False
 
-    def do_kv_cache_update(self, kv_c_normed: torch.Tensor, k_pe: torch.Tensor, *_: Any) -> None:
-        """vLLM calls it before attention, with the rows of all tokens. They enter the cache with attention, because a
-        prompt's chunk attends to its past before its tokens overwrite the ring's oldest."""
-        self._new = kv_c_normed, k_pe.flatten(1)
+    def do_kv_cache_update(self, *_: Any) -> None:
+        """vLLM calls it before attention. Tokens enter the cache with attention, because a prompt's chunk attends to its
+        past before its tokens overwrite the ring's oldest."""
+
+    def receive(self, latents: torch.Tensor, rope: torch.Tensor) -> None:
+        """The new rows of all tokens of a pass, before attention: [N, 512] and [N, 1, 64]."""
+        self._new = latents.contiguous(), rope.flatten(1)
 
     def _pass(self, metadata: OscarLatentMetadata) -> tuple[Rows, torch.Tensor, torch.Tensor]:
         if metadata.own is None or self._new is None:

@@ -11,7 +11,7 @@ from vllm.model_executor.layers.attention.mla_attention import MLAAttention
 
 from ...cache.latent_kv import latent_unsupported
 from ...files.errors import InputError
-from ..names import CACHE_DTYPE
+from ..names import CACHE_DTYPE, VLLM_BACKEND
 from . import backend as adapter
 from .backend import layer_index, serving_of
 
@@ -44,7 +44,7 @@ def install() -> None:
         if cache is None or cache.cache_dtype != CACHE_DTYPE or of["attn_backend"] is not None:
             make(self, *arguments, **named)
             return
-        from .latent_backend import OscarLatentBackend, OscarLatentImpl
+        from .latent_backend import OscarLatentBackend
 
         serving = serving_of(adapter.get_current_vllm_config())
         reason = "a model that proposes tokens has it" if backends.model_tag in DRAFTS else refusal(of)
@@ -54,7 +54,6 @@ def install() -> None:
         serving.cell(index)  # InputError if the bundle lacks the layer
         of["attn_backend"] = OscarLatentBackend
         make(*given.args, **given.kwargs)
-        assert isinstance(self.impl, OscarLatentImpl)
         self.impl.index = index
 
     @functools.wraps(specify)
@@ -64,7 +63,13 @@ def install() -> None:
             return spec
         return dataclasses.replace(spec, state_content_bytes=serving_of(vllm_config).cell(layer_index(self.layer_name)))
 
-    process = MLAAttention.process_weights_after_loading
+    process, attend = MLAAttention.process_weights_after_loading, MLAAttention.forward_impl
+
+    @functools.wraps(attend)
+    def forward_impl(self: Any, q: Any, k_c_normed: Any, k_pe: Any, *arguments: Any, **named: Any) -> Any:
+        if self.attn_backend.get_name() == VLLM_BACKEND:
+            self.impl.receive(k_c_normed, k_pe)
+        return attend(self, q, k_c_normed, k_pe, *arguments, **named)
 
     @functools.wraps(process)
     def process_weights_after_loading(self: Any, act_dtype: Any) -> None:
@@ -73,14 +78,12 @@ def install() -> None:
 
     setattr(__init__, MARK, True)
     MLAAttention.__init__, MLAAttention.get_kv_cache_spec = __init__, get_kv_cache_spec
-    MLAAttention.process_weights_after_loading = process_weights_after_loading
+    MLAAttention.process_weights_after_loading, MLAAttention.forward_impl = process_weights_after_loading, forward_impl
 
 
 def absorb(layer: Any) -> None:
     """Brings the matrices of absorbed attention, which vLLM has made of its kv_b_proj, into the cache basis."""
-    from .latent_backend import OscarLatentImpl
-
-    if isinstance(layer.impl, OscarLatentImpl):
+    if layer.attn_backend.get_name() == VLLM_BACKEND:
         code = layer.impl.cache(layer.W_UV.device).code
         for matrix, made in zip((layer.W_UK_T, layer.W_UV), code.absorb(layer.W_UK_T, layer.W_UV)):
             matrix.data.copy_(made)
