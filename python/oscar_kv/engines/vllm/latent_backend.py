@@ -117,7 +117,7 @@ class OscarLatentImpl(MLACommonImpl[OscarLatentMetadata]):
         return False
 
     def do_kv_cache_update(self, *_: Any) -> None:
-        """vLLM calls it before attention. Tokens enter the cache with attention, because a prompt's chunk attends to its
+        """vLLM calls it before attention. Tokens enter the cache with attention: a prompt's chunk attends to its
         past before its tokens overwrite the ring's oldest."""
 
     def receive(self, latents: torch.Tensor, rope: torch.Tensor) -> None:
