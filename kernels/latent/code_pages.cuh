@@ -3,6 +3,7 @@
 // of channels, as logits need them; transposed as 8 x 8 matrices of halves, they hold pairs of tokens, as sums do.
 #pragma once
 
+#include "kernels/common/launch_kernel.cuh"
 #include "kernels/latent/block_state.cuh"
 
 namespace oscar::kernels::latent {
@@ -241,6 +242,7 @@ struct CodePages {
       if (begin + i < end) copy(table, begin + i, i);
       ring.commit();
     }
+    wait_for_previous();
     Softmax state;
     float acc[kGroups][4] = {}, count[4] = {};
     const BandQuery<W> q(a, sequence, first_head, band, lane);

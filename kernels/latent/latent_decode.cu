@@ -41,6 +41,8 @@ __global__ void __launch_bounds__(latent::kThreads, 3) decode_kernel(const __gri
   }
 }
 
+static_assert(sizeof(Shared) <= kLeastBlockMemory);
+
 // Blocks of decode_kernel that the current device runs at once; 0 with an error.
 int resident_blocks(cudaError_t& error) {
   constexpr int kDevices = 64;
@@ -116,7 +118,9 @@ cudaError_t latent_decode(const LatentDecodeParams& p, cudaStream_t stream) {
   if (error != cudaSuccess) return error;
   a.part_sums = static_cast<float*>(p.workspace);
   a.part_logs = reinterpret_cast<float2*>(a.part_sums + rows_of(a) * kLatentChannels);
-  error = launch_with<decode_kernel, Shared>(grid_of(a.head_tiles, a.splits(), p.batch), latent::kThreads, stream, a);
+  const dim3 grid = grid_of(a.head_tiles, a.splits(), p.batch);
+  error = p.early ? launch_early_with_memory<decode_kernel>(sizeof(Shared), grid, latent::kThreads, stream, a)
+                  : launch_with<decode_kernel, Shared>(grid, latent::kThreads, stream, a);
   if (error != cudaSuccess) return error;
   return launch_early<latent::merge_parts_kernel>(grid_of(static_cast<std::int64_t>(p.batch) * p.heads, 4),
                                                   32 * latent::kMergeWarps, stream, a);

@@ -37,6 +37,9 @@ struct LatentDecodeParams {
   std::int32_t sink_pages, ring_pages;  // ring_pages * 64 >= recent; token p is in ring slot p % (64 ring_pages)
   float scale;
   bool out_float;
+  // The launch begins while the previous kernel still runs, which may write queries and windows, but no tables, lengths
+  // or pages (latent_rows() for a step). Hopper and newer.
+  bool early = false;
   // Parts into which a sequence's pages and windows are divided; 0: the launch chooses. At most kLatentMostSplits.
   std::int32_t page_splits = 0, window_splits = 0;
 };

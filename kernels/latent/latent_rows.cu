@@ -9,11 +9,12 @@ namespace oscar::kernels {
 namespace {
 
 constexpr int kRows = 32, kColumns = 64, kThreads = 256;
-constexpr int kGroups = kLatentChannels / kColumns, kWords = kLatentChannels / 2;
+constexpr int kTiles = kLatentChannels / 16, kGroups = kLatentChannels / kColumns, kWords = kLatentChannels / 2;
 constexpr int kRowWords = kWords + 4;  // no bank conflicts
 
 struct Shared {
   std::uint32_t term[2][kRows][kRowWords];  // pairs of channels
+  float half[kColumns / 16][2][4][32];      // sums of the second half of the channels
 };
 
 // Pairs of channels minus the mean.
@@ -40,13 +41,12 @@ __device__ __forceinline__ uint4 row_operand(const std::uint32_t (*term)[kRowWor
   return make_uint4(upper[at], lower[at], upper[at + 4], lower[at + 4]);
 }
 
-// 16 columns of 16 rows: two tiles of eight columns.
+// 16 columns of 16 rows: two tiles of eight columns. Adds up channels from step `begin` of 16 on, `steps` of them.
 __device__ __forceinline__ void multiply(const LatentRowsParams& p, const Shared& s, int row_tile, int column_tile,
-                                         int lane, float (&sum)[2][4]) {
-  constexpr int kTiles = kLatentChannels / 16;
+                                         int begin, int steps, int lane, float (&sum)[2][4]) {
   const uint4* matrix = reinterpret_cast<const uint4*>(p.matrix) + column_tile * 32 + lane;
 #pragma unroll 8
-  for (int k = 0; k < kTiles; ++k) {
+  for (int k = begin; k < begin + steps; ++k) {
     const uint4 most = __ldg(matrix + k * kTiles * 32), rest = __ldg(matrix + (kTiles + k) * kTiles * 32);
     const uint4 x = row_operand(s.term[0], row_tile, k, lane);
     mma_bf16(sum[0], x, most.x, most.y);
@@ -99,16 +99,26 @@ __device__ __forceinline__ void copy_rope(const LatentRowsParams& p, int first) 
 __global__ void __launch_bounds__(kThreads, 2) rows_kernel(const __grid_constant__ LatentRowsParams p) {
   extern __shared__ __align__(128) std::uint8_t memory[];
   Shared& s = *reinterpret_cast<Shared*>(memory);
+  let_next_start();
   const int first = static_cast<int>(blockIdx.x) * kRows, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const bool halves = p.rows <= 16 && gridDim.y == kGroups;  // two warps share the channels of one tile of rows
   load_rows(p, s, first);
   __syncthreads();
   if (p.y == nullptr && blockIdx.y == 0) copy_rope(p, first);
   for (int group = blockIdx.y; group < kGroups; group += static_cast<int>(gridDim.y)) {
-    const int row_tile = warp % 2, column_tile = group * (kColumns / 16) + warp / 2;
+    const int row_tile = halves ? 0 : warp % 2, column_tile = group * (kColumns / 16) + warp / 2;
     float sum[2][4] = {};
-    multiply(p, s, row_tile, column_tile, lane, sum);
+    multiply(p, s, row_tile, column_tile, halves ? warp % 2 * kTiles / 2 : 0, halves ? kTiles / 2 : kTiles, lane, sum);
+    if (halves && warp % 2 == 1) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) s.half[warp / 2][i / 4][i % 4][lane] = sum[i / 4][i % 4];
+    }
+    if (halves) __syncthreads();
+    if (halves && warp % 2 == 1) continue;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) sum[i][k] += halves ? s.half[warp / 2][i][k][lane] : 0.0f;
       const int row = first + 16 * row_tile + lane / 4, channel = 16 * column_tile + 8 * i + lane % 4 * 2;
       store(p, row, channel, sum[i][0], sum[i][1]);
       store(p, row + 8, channel, sum[i][2], sum[i][3]);

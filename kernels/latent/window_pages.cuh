@@ -1,6 +1,7 @@
 // A warp's band of the BF16 windows of a part, half a window page (32 tokens) at a time.
 #pragma once
 
+#include "kernels/common/launch_kernel.cuh"
 #include "kernels/latent/block_state.cuh"
 
 namespace oscar::kernels::latent {
@@ -38,6 +39,7 @@ struct WindowPages {
 
   __device__ __forceinline__ void run(int sequence, int first_head, int split) const {
     constexpr int kTiles = kWindowHalfTokens / 8;
+    wait_for_previous();
     const Tokens tokens(a.p, sequence);
     const SharedAddress slot = shared_address(s.ring) + band * (kWindowBandBytes + kWindowRopeBytes);
     const int columns = a.p.sink_pages + a.p.ring_pages;

@@ -261,6 +261,7 @@ Tensor latent_decode(const Tensor& query, const Tensor& rope_query, const Tensor
   }
   const Tensor out = arguments.empty({query.size(0), query.size(1), kLatentChannels}, ScalarType::BFloat16);
   p.out = out.data_ptr(), p.after = arguments.get<float>(after, "after", ScalarType::Float, {kLatentChannels});
+  p.early = true;
   arguments.launched(oscar::kernels::latent_decode(p, arguments.stream()), "latent_decode");
   return out;
 }
