@@ -63,14 +63,21 @@ cudaError_t launch_perhaps_early(bool early, int bytes, const dim3& grid, int th
   return cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 
-// As launch_kernel(), with an early start where the device has it.
+// As launch_with_memory(), with an early start where the device has it; the caller has allowed the memory.
 template <auto kernel, class... Arguments>
-cudaError_t launch_early(const dim3& grid, int threads, cudaStream_t stream, const Arguments&... arguments) {
+cudaError_t launch_early_with_memory(int bytes, const dim3& grid, int threads, cudaStream_t stream,
+                                     const Arguments&... arguments) {
   int device = 0, major = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
   if (error != cudaSuccess) return error;
-  return launch_perhaps_early<kernel>(major >= 9, 0, grid, threads, stream, arguments...);
+  return launch_perhaps_early<kernel>(major >= 9, bytes, grid, threads, stream, arguments...);
+}
+
+// The same without dynamic shared memory.
+template <auto kernel, class... Arguments>
+cudaError_t launch_early(const dim3& grid, int threads, cudaStream_t stream, const Arguments&... arguments) {
+  return launch_early_with_memory<kernel>(0, grid, threads, stream, arguments...);
 }
 
 #ifdef __CUDACC__

@@ -42,19 +42,23 @@ struct CopyRing {
     }
     __syncwarp();
   }
-  // Fills the slot; completes on the slot's barrier. row: data that many warps read; 0 bytes if there is none.
-  __device__ __forceinline__ void copy(int lane, int slot, const CopyPart& data, const CopyPart& row = {}) const {
+  // Fills the slot; completes on the slot's barrier. row: data that many warps read; 0 bytes if there is none. more: a
+  // third part, as data.
+  __device__ __forceinline__ void copy(int lane, int slot, const CopyPart& data, const CopyPart& row = {},
+                                       const CopyPart& more = {}) const {
     if (lane == 0) {
       asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier + 8 * slot),
-                   "r"(data.bytes + row.bytes)
+                   "r"(data.bytes + row.bytes + more.bytes)
                    : "memory");
-      if (data.bytes > 0) {  // a layout's pages may have no codes
+      const auto once = [&](const CopyPart& part) {
+        if (part.bytes == 0) return;  // a layout's pages may have no codes
         asm volatile(
             "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], "
-            "%4;" ::"r"(data.destination),
-            "l"(data.source), "r"(data.bytes), "r"(barrier + 8 * slot), "l"(0x12F0000000000000ULL)  // evict first
+            "%4;" ::"r"(part.destination),
+            "l"(part.source), "r"(part.bytes), "r"(barrier + 8 * slot), "l"(0x12F0000000000000ULL)  // evict first
             : "memory");
-      }
+      };
+      once(data), once(more);
       if (row.bytes > 0) {
         asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                          row.destination),
@@ -84,8 +88,9 @@ struct CopyRing {
   __device__ __forceinline__ void init(int, int) const {}
   template <int kDepth>
   __device__ __forceinline__ void init(int) const {}
-  __device__ __forceinline__ void copy(int lane, int, const CopyPart& data, const CopyPart& row = {}) const {
-    for (const CopyPart& part : {data, row}) {
+  __device__ __forceinline__ void copy(int lane, int, const CopyPart& data, const CopyPart& row = {},
+                                       const CopyPart& more = {}) const {
+    for (const CopyPart& part : {data, row, more}) {
       const char* from = static_cast<const char*>(part.source);
       for (int i = 16 * lane; i < part.bytes; i += 512) {
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(part.destination + i), "l"(from + i) : "memory");

@@ -6,7 +6,7 @@ import torch
 
 from oscar_kv.format.bundle import Bundle
 from oscar_kv.engines.serving import plain_torch
-from oscar_kv.format.manifest import Layer, Side
+from oscar_kv.format.manifest import Layer, Side, as_value_side
 
 
 def _rotation(heads, d, generator):
@@ -37,9 +37,18 @@ def random_bundle(layers=1, kv_heads=2, d=128, key=None, value=None, sink=64, re
     return Bundle(pathlib.Path("random"), "random", "layer", "", {}, sink, recent, encoder, group, held)
 
 
-def asked_bundle(numbers=None, left_out=(), **asked):
-    """random_bundle(**asked) of a model's layers with these numbers; left_out: those in BF16."""
-    bundle = random_bundle(**asked)
+def latent_bundle(layers=1, widths=(4, 2, 1, 1), rope=64, **options):
+    """A bundle for latent attention; widths: of all layers, or a list of one for each."""
+    bundle = random_bundle(layers, kv_heads=1, d=512, key=widths, value=widths, **options)
+    for layer in bundle.layers:
+        layer.value = as_value_side(layer.key)
+    bundle.model |= {"attention": "latent", "latent_dim": 512, "rope_dim": rope}
+    return bundle
+
+
+def asked_bundle(numbers=None, left_out=(), latent=False, **asked):
+    """random_bundle(**asked), or latent_bundle(**asked), of a model's layers with these numbers; left_out: those in BF16."""
+    bundle = (latent_bundle if latent else random_bundle)(**asked)
     for layer, number in zip(bundle.layers, numbers or range(len(bundle.layers))):
         layer.layer = number
     bundle.model["left_out"] = [{"layer": i, "reason": "a window"} for i in left_out]

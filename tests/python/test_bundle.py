@@ -187,7 +187,7 @@ def test_values_of_latent_attention_are_its_keys(latent):
         assert torch.equal(moved, x @ layer.key.forward[0])
         assert torch.allclose(moved @ layer.value.back(False)[0], x, atol=1e-4)
         assert layer.value.widths == layer.key.widths and layer.value.clip == layer.key.clip
-    with pytest.raises(InputError, match="latent attention .MLA., which only oscar-verify runs"):
+    with pytest.raises(InputError, match="latent attention .MLA., which only oscar-verify and vLLM run"):
         load_bundle(latent)
 
 

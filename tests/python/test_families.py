@@ -101,7 +101,7 @@ def test_latent_attention_is_refused_by_name(tmp_path):
     folder = family_checkpoints.make("deepseek-v3", tmp_path / "model", tokenizer=SAMPLES / "tiny-qwen3")
     bundle = bundle_for(folder, tmp_path)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    with pytest.raises(oscar_kv.InputError, match="is a bundle for latent attention .MLA., which only oscar-verify runs$"):
+    with pytest.raises(oscar_kv.InputError, match="is a bundle for latent attention .MLA., which only oscar-verify and vLLM run$"):
         oscar_kv.attach(model, bundle)
     for other in (oscar_kv.load_bundle(bundle, latent=True), SAMPLES / "golden" / "bundle"):
         with pytest.raises(oscar_kv.InputError, match="^DeepseekV3ForCausalLM has latent attention .MLA., which oscar_kv.attach"):

@@ -91,7 +91,7 @@ def serve(monkeypatch):
     def make(bundle, **changed):
         layer = bundle.layers[0]
         made = config(len(bundle.layers), layer.kv_heads, layer.head_dim, **changed)
-        monkeypatch.setattr(vllm_serving, "load_bundle", lambda path: bundle)
+        monkeypatch.setattr(vllm_serving, "load_bundle", lambda path, latent=False: bundle)
         monkeypatch.setattr(vllm_gauges, "read_manifest", lambda path: bundle)
         monkeypatch.setattr(vllm_backend, "get_current_vllm_config", lambda: made)
         return made

@@ -77,7 +77,7 @@ def configured(saved, monkeypatch):
         if "model" in speculation:
             speculation["model"] = str(saved / speculation["model"])
         bundle = bundle_for(model.hf_text_config)
-        monkeypatch.setattr(vllm_serving, "load_bundle", lambda path: bundle)
+        monkeypatch.setattr(vllm_serving, "load_bundle", lambda path, latent=False: bundle)
         monkeypatch.setattr(vllm_gauges, "read_manifest", lambda path: bundle)
         return VllmConfig(
             model_config=model, parallel_config=parallel, device_config=DeviceConfig("cpu"),

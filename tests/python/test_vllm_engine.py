@@ -25,7 +25,7 @@ from gemma4_models import coded, gemma4, gemma4_shared, soften  # noqa: E402
 from oscar_kv.engines.vllm import gauges  # noqa: E402
 from conftest import SAMPLES  # noqa: E402
 from transformers import (  # noqa: E402
-    AutoConfig, AutoModelForCausalLM, Exaone4Config, Gemma3TextConfig, GptOssConfig, Qwen3_5TextConfig, Qwen3NextConfig)
+    AutoConfig, AutoModelForCausalLM, DeepseekV2Config, Exaone4Config, Gemma3TextConfig, GptOssConfig, Qwen3_5TextConfig, Qwen3NextConfig)
 from vllm_requests import compare, serving, set_environment  # noqa: E402
 
 NEW, LENGTHS = 48, (300, 900, 1500, 2100)
@@ -323,3 +323,31 @@ def test_beside_bf16_layers(config, monkeypatch, tmp_path):
             compare(f"{name}, together", answers(llm, asked), expected, (0.5 if linear else 0.3) if options is caching else 0.1)
             compare(f"{name}, against BF16", expected, bf16, 0.5)
             assert options is not caching or metric(llm, "prefix_cache_hits") > 0
+
+
+def deepseek_v2():
+    """Dense: all layers are before the first with experts."""
+    return DeepseekV2Config(**SMALL | {"num_hidden_layers": 3}, num_attention_heads=4, num_key_value_heads=4, kv_lora_rank=512, q_lora_rank=None,
+                            qk_nope_head_dim=64, qk_rope_head_dim=64, v_head_dim=64, first_k_dense_replace=3, n_routed_experts=4, n_group=1,
+                            topk_group=1, num_experts_per_tok=2, architectures=["DeepseekV2ForCausalLM"])
+
+
+@pytest.mark.parametrize("widths", [(4, 4, 4, 4), (4, 2, 1, 1)])
+def test_latent_attention(widths, monkeypatch, tmp_path):
+    """Requests together, in chunks, preempted and with recorded graphs, as one at a time; at 4 bits near vLLM's BF16 cache."""
+    model, asked, bundle = tmp_path / "model", prompts(), dict(latent=True, layers=3, widths=widths, centered=True)
+    save_model(deepseek_v2(), model)
+    with engine(monkeypatch, bundle, model=model, ours=False) as llm:
+        bf16 = answers(llm, asked, together=False)
+    with engine(monkeypatch, bundle, model=model) as llm:
+        expected = answers(llm, asked, together=False)
+        compare("latent, together", answers(llm, asked), expected, 0.05)
+    if min(widths) == 4:
+        compare("latent, against BF16", expected, bf16, 0.3)
+    with engine(monkeypatch, bundle, model=model, **GRAPHS) as llm:
+        compare("latent, graphs", answers(llm, asked), expected, 0.05)
+    with engine(monkeypatch, bundle, model=model, max_num_batched_tokens=512) as llm:
+        chunks = answers(llm, asked, together=False)
+        compare("latent, in chunks, together", answers(llm, asked), chunks, 0.1)
+    with engine(monkeypatch, bundle, model=model, max_num_batched_tokens=512, num_gpu_blocks_override=64, **GRAPHS) as llm:
+        compare("latent, preempted", answers(llm, asked), chunks, 0.1)

@@ -202,7 +202,7 @@ class ChunkWork:
     """The plan of one forward pass on the device. table [R, P], window_table [R, W]. tokens: those of the batch whose
     rows the passes count. They are all of them (whole) if one pass covers the chunks, so that layers cut nothing; flash
     attention then leaves the rows of other requests as they are. new: tables.NEW_RUN, which count rows of the batch if
-    tokens is a slice."""
+    tokens is a slice. room 0: no passes are planned."""
 
     def __init__(
         self, policy: Policy, chunks: Sequence[Chunk], room: int, table: torch.Tensor, window_table: torch.Tensor
@@ -219,7 +219,7 @@ class ChunkWork:
                 moved.append(dataclasses.replace(c, first=at))
                 at += c.count
             chunks = moved
-        self.passes = plan_passes(policy, chunks, room)
+        self.passes = plan_passes(policy, chunks, room) if room else []
         self.whole, base = False, self.tokens.start if isinstance(self.tokens, slice) else 0
         if isinstance(self.tokens, slice) and len(self.passes) == 1:
             self.tokens, self.whole = slice(None), True

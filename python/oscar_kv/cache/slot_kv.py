@@ -27,7 +27,7 @@ from .layer_pass import LayerPass
 from .packed import sent
 from .rows import Batch, Rows
 from .shared import MOST_ITEMS
-from .step_flush import StepFlush
+from .step_flush import Flush
 from .step_rows import StepTables
 from .tiers import Held, Tiers
 
@@ -329,7 +329,7 @@ class SlotKV:
         if not isinstance(token, slice):
             output[token] = made
 
-    def _flush(self, held: Held, after: Sequence[torch.Tensor], flush: StepFlush | None) -> None:
+    def _flush(self, held: Held, after: Sequence[torch.Tensor], flush: Flush | None) -> None:
         """Writes the new tokens from the windows into pages; the last layer does it for all layers of `flush`. after:
         StepRows.after; two tokens of a launch may not go into one page."""
         if flush is not None and flush.last is not self:

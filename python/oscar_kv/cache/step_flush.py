@@ -2,7 +2,7 @@
 windows and codes through descriptors on the device, made once."""
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -22,6 +22,15 @@ class Layer(Protocol):
 
     @property
     def window_pages(self) -> int: ...
+
+
+class Flush(Protocol):
+    """What is asked of StepFlush and of latent_kv.LatentFlush."""
+
+    @property
+    def last(self) -> Any: ...  # the layer's cache after whose step it runs
+
+    def run(self, held: Held) -> None: ...
 
 
 class StepFlush:

@@ -9,22 +9,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 
+from ..cache.latent_kv import LatentCode, LatentFlush, LatentKV
 from ..cache.layer_code import LayerCode
 from ..cache.prefix_kv import PrefixKV
 from ..cache.prefix_table import PrefixTable, kept_sinks
 from ..cache.rows import Rows
 from ..cache.shared import Shared
 from ..cache.slot_kv import SlotKV, SlotTable
-from ..cache.step_flush import StepFlush
+from ..cache.step_flush import Flush, StepFlush
 from ..files.errors import InputError
 from ..files.fingerprint import checkpoint_fingerprint
 from ..files.rope_settings import check_reach, check_rope
 from ..format.bundle import Bundle, check_geometry
+from ..format.latent_layout import LatentPages
 from ..format.manifest import Layer, Manifest, side_codec
 from ..format.page_layout import PAGE_TOKENS, PageLayout
 from ..format.windows import ring_pages, sink_pages
 from ..ops.load import rocm_unsupported
-from . import self_check
+from . import latent_check, self_check
 from .faults import Faults
 from .port import Settings, Table
 from .rope import phases_of
@@ -126,6 +128,8 @@ def _cell(bundle: Bundle | Manifest, layer: Layer) -> int:
     """Bytes per token and head in a page: an engine's block is [Hkv, 64, cell], this package's is [Hkv, page
     bytes]. A layer without bits has a byte that nobody reads, because engines know no pages without bytes."""
     codes = [side_codec(layer, key, bundle.encoder, bundle.group).code for key in (True, False)]
+    if bundle.rope_dim:
+        return LatentPages(codes[1]).bytes // PAGE_TOKENS
     return max(1, PageLayout(*codes).bytes // PAGE_TOKENS)
 
 
@@ -133,7 +137,9 @@ def bits_and_bytes(bundle: Bundle | Manifest, layers: Sequence[Layer] | None = N
     """Bits of a number, and bytes of a token, in the pages of these layers, or of all."""
     layers = bundle.layers if layers is None else layers
     coded = sum(_cell(bundle, layer) * layer.kv_heads for layer in layers)
-    return 8 * coded / sum(2 * layer.head_dim * layer.kv_heads for layer in layers), coded
+    rope = bundle.rope_dim  # of latents, beside which there are no values
+    numbers = sum(layer.head_dim + rope if rope else 2 * layer.head_dim * layer.kv_heads for layer in layers)
+    return 8 * coded / numbers, coded
 
 
 class EngineServing:
@@ -153,6 +159,7 @@ class EngineServing:
         self.shares, self.slots, self.most_tokens = settings.shares, settings.slots, settings.most_tokens
         self.most_new = 1 + settings.proposed  # tokens of a request in a decode step
         self._caches: dict[int, SlotKV] = {}
+        self._latents: dict[int, LatentKV] = {}
         self._faults: Faults | None = None
         self.shared, self._verdict, self._told = Shared(settings.flash), "", False
 
@@ -179,13 +186,16 @@ class EngineServing:
         """A number that changes whenever this slot gets another request, 0 before the first."""
         raise NotImplementedError
 
-    def flush_of(self, layers: Sequence[int], memory: Mapping[int, torch.Tensor]) -> StepFlush | None:
-        """The StepFlush of layers that share block tables, None if kernels do not support them. memory: {layer
-        index: the engine's memory}."""
-        if any(i not in self._caches or self._caches[i].code.without_kernels for i in layers):
+    def flush_of(self, layers: Sequence[int], memory: Mapping[int, torch.Tensor]) -> Flush | None:
+        """The Flush of layers that share block tables, None if kernels do not support them. memory: {layer index:
+        the engine's memory}."""
+        held = self.caches()
+        if any(i not in held or held[i].code.without_kernels for i in layers):
             return None
-        caches = {i: self._caches[i] for i in layers}
-        return StepFlush(caches, {i: caches[i].pool(memory[i]) for i in layers})
+        pools = {i: held[i].pool(memory[i]) for i in layers}
+        if self.bundle.rope_dim:
+            return LatentFlush({i: self._latents[i] for i in layers}, pools)
+        return StepFlush({i: self._caches[i] for i in layers}, pools)
 
     def restore(self, layers: Iterable[int], rows: Rows) -> None:
         """Before a pass, outside graphs: requests that begin with others' blocks get their sinks in these layers."""
@@ -194,9 +204,9 @@ class EngineServing:
             assert isinstance(kv, PrefixKV) and rows.sinks is not None
             kv.restore(*rows.sinks)
 
-    def caches(self) -> dict[int, SlotKV]:
-        """{layer index: SlotKV} of the layers that were made."""
-        return self._caches
+    def caches(self) -> Mapping[int, SlotKV | LatentKV]:
+        """{layer index: its cache} of the layers that were made; all of one kind."""
+        return self._latents if self.bundle.rope_dim else self._caches
 
     def check(self, log: logging.Logger, tokens: int, context: int = 0) -> None:
         """The self-check, once, on a GPU, and one line on what is served. InputError if the check fails. log: also for
@@ -204,15 +214,15 @@ class EngineServing:
         is memory for a trial."""
         if self._faults is None:
             self._faults = Faults(self.caches, log, self.count_nonfinite)
-        if not self._verdict and any(kv.code.device.type == "cuda" for kv in self._caches.values()):
-            self._verdict = self_check.passed(self, log)
+        if not self._verdict and any(kv.code.device.type == "cuda" for kv in self.caches().values()):
+            self._verdict = (latent_check if self.bundle.rope_dim else self_check).passed(self, log)
         if not self._told and tokens >= context:
             self._told = True
             log.info("oscar-kv: %s", self.summary(tokens))
 
     def summary(self, tokens: int) -> str:
         """One line on what is served."""
-        served = sorted(self._caches or self.layers)
+        served = sorted(self.caches() or self.layers)
         bits, coded = bits_and_bytes(self.bundle, [self.layers[i] for i in served])
         return (
             f"bundle {self.bundle.path}, method {self.bundle.method}, {bits:.2f} bits a number in "
@@ -236,6 +246,15 @@ class EngineServing:
     def room(self) -> int:
         """Tokens that the table of a request may have."""
         return self.most_tokens
+
+    def latent_cache(self, index: int, heads: int, device: torch.device) -> LatentKV:
+        """cache() of latent attention. heads: query heads on this GPU."""
+        if index not in self._latents:
+            self.cell(index)
+            with plain_torch():
+                code = LatentCode(self.bundle, self.layers[index], device)
+                self._latents[index] = LatentKV(code, self.slots, heads, self.most_new)
+        return self._latents[index]
 
     def cache(self, index: int, group: int, device: torch.device) -> SlotKV:
         """The SlotKV or PrefixKV of a layer, made at the first call, before or while the engine measures its

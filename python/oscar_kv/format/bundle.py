@@ -213,7 +213,7 @@ def load_bundle(path: FileName, latent: bool = False) -> Bundle:
     document = _read_document(directory)
     manifest = parse_manifest(document, path)
     if "attention" in manifest.model and not latent:
-        raise InputError(f"{path}: is a bundle for latent attention (MLA), which only oscar-verify runs")
+        raise InputError(f"{path}: is a bundle for latent attention (MLA), which only oscar-verify and vLLM run")
     _read_tensors(manifest, _check_files(manifest, directory))
     faults = []
     for layer in manifest.layers:

@@ -89,6 +89,11 @@ class Manifest:
     numbers_sha256: str
     longest_distance: int = 0  # longest key-query distance in the calibration, in tokens; 0: not recorded
 
+    @property
+    def rope_dim(self) -> int:
+        """As Bundle.rope_dim."""
+        return self.model["rope_dim"] if "attention" in self.model else 0
+
 
 def tensor_name(layer: int, key: bool, part: str) -> str:
     return f"layers.{layer}.{'k' if key else 'v'}.{part}"

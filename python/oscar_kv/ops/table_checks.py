@@ -13,6 +13,7 @@ from typing import NoReturn
 import torch
 
 from ..format.codec import code_of
+from ..format.latent_layout import LatentPages
 from ..format.page_layout import PAGE_TOKENS, PageLayout
 from ..format.windows import quantized_end, sink_pages
 from .tables import CODES, NEW
@@ -41,6 +42,10 @@ def check_call(op: str, a: StepView) -> None:
         _refuse(op, f"window is {a.window}, expected 0 or more")
     pool = given.get("pool")
     if pool is None:
+        return
+    if "code" in given:  # latent attention, whose pages may be farther apart
+        if pool.dtype != torch.uint8 or pool.dim() != 2 or pool.shape[1] < LatentPages(code_of(a.code)).bytes:
+            _refuse(op, f"pool is {pool.dtype} {list(pool.shape)}, which are no pages of this code")
         return
     size = PageLayout(code_of(a.key_code), code_of(a.value_code)).bytes
     if pool.dtype != torch.uint8 or pool.dim() != 3 or pool.shape[2] != size:

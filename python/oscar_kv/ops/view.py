@@ -47,6 +47,18 @@ class StepView:
     output: torch.Tensor  # [B, Hq, d], written
     key_out: torch.Tensor  # [M, Hkv, d], written
     value_out: torch.Tensor
+    # Latent attention: rows are [N, 512], query is [B, Hq, 512], pool [pages, bytes], windows [window pages, 36864]
+    rope: torch.Tensor  # [N, 64] BF16
+    rope_query: torch.Tensor  # [B, Hq, 64] BF16
+    matrix: torch.Tensor  # [512, 512]
+    mean: torch.Tensor | None  # [512]
+    after: torch.Tensor | None  # [512]
+    sigma: torch.Tensor  # [1, 4]
+    clip: torch.Tensor  # [1]
+    code: Sequence[int]
+    sequence: torch.Tensor  # [N] int32
+    starts: torch.Tensor  # [R] int32
+    firsts: torch.Tensor
 
     def __init__(self, **given: Any) -> None:
         self.__dict__.update(given)

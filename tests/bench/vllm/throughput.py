@@ -60,7 +60,7 @@ def ours(cache, model):
     """vLLM's options for a bundle with random rotations."""
     from oscar_kv.engines.vllm import gauges, serving
     bundle = bundle_of(cache)
-    serving.load_bundle = gauges.read_manifest = lambda path: bundle
+    serving.load_bundle = gauges.read_manifest = lambda path, latent=False: bundle
     return dict(kv_cache_dtype="oscar", attention_backend="OSCAR", additional_config={"oscar_bundle": str(model)})
 
 

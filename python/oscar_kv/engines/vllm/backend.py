@@ -28,7 +28,7 @@ from vllm.v1.kv_cache_interface import KVCacheLayout
 
 from ...cache.rows import Rows
 from ...cache.slot_kv import SlotKV
-from ...cache.step_flush import StepFlush
+from ...cache.step_flush import Flush
 from ...files.errors import InputError
 from ...format.limits import HEAD_SIZES
 from ...format.page_layout import PAGE_TOKENS
@@ -245,7 +245,7 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
             self._tables[name] = table.new_zeros(self.serving.slots * self.serving.most_new, table.shape[1])
         return self._tables[name][: table.shape[0]].copy_(table)
 
-    def _placed(self, rows: Rows, places: Places, flush: StepFlush | None) -> Rows:
+    def _placed(self, rows: Rows, places: Places, flush: Flush | None) -> Rows:
         """The rows with the kernels' page numbers, in tables at fixed addresses."""
         table, steps = self._kept((places, "table"), places(rows.table)), rows.steps
         if steps is not None:
@@ -253,8 +253,8 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
             steps = dataclasses.replace(steps, table=own)
         return dataclasses.replace(rows, table=table, steps=steps, flush=flush)
 
-    def step_flush(self, places: Places | None) -> StepFlush | None:
-        """The StepFlush of this builder's layers with these places; None: of all layers with vLLM's page numbers whose
+    def step_flush(self, places: Places | None) -> Flush | None:
+        """The Flush of this builder's layers with these places; None: of all layers with vLLM's page numbers whose
         builders share this one's rows. Made when vLLM's memory is bound to the layers, and again when the memory
         changes, because graphs are first recorded for a trial."""
         held = self._flush.get(places)
@@ -268,7 +268,7 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
             else {i: one.names[i] for one in self.members for i in one.direct},
         )
 
-    def _bind(self, places: Places | None, names: Mapping[int, str]) -> StepFlush | None:
+    def _bind(self, places: Places | None, names: Mapping[int, str]) -> Flush | None:
         """names: {layer index: vLLM's name}."""
         if not self.table.on_cuda or not names:
             return None
@@ -283,11 +283,11 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
 
 @dataclasses.dataclass
 class Bound:
-    """A StepFlush, and the memory that it was made for."""
+    """A Flush, and the memory that it was made for."""
 
     layers: list[Any]  # vLLM's
     memory: list[torch.Tensor]
-    flush: StepFlush | None
+    flush: Flush | None
 
     def still(self) -> bool:
         return all(layer.kv_cache is memory for layer, memory in zip(self.layers, self.memory))

@@ -62,9 +62,10 @@ def install() -> None:
         prefixes.install()
         gauges.install()
         with contextlib.suppress(ImportError):  # a process without vLLM's kernels, which builds no model
-            from . import layers
+            from . import latent_layers, layers
 
             layers.install()
+            latent_layers.install()
 
 
 def register() -> None:

@@ -18,11 +18,11 @@ from ...format.bundle import load_bundle
 from ...format.page_layout import PAGE_TOKENS
 from ...ops.support import shape_unsupported
 from .. import bundles
-from ..names import BUNDLE_VARIABLE, existing_folder, folder_name, known_names
+from ..names import BUNDLE_VARIABLE, existing_folder, folder_name, is_release, known_names
 from ..port import Settings
 from ..serving import EngineServing, is_set, layers_by_reason, plain_torch, unserved
 from . import metrics
-from .limits import IN_BF16, MODEL
+from .limits import IN_BF16, MODEL, RELEASE
 from .pages import Places, nominal_cell
 
 # Methods of speculation that are served; vLLM names all MTP heads mtp.
@@ -56,12 +56,52 @@ def proposed_tokens(config: Any) -> int:
     return config.speculative_config.num_speculative_tokens if config.speculative_config is not None else 0
 
 
+def latent_refusals(config: Any) -> list[tuple[bool, str]]:
+    """Of models with latent attention: whether it applies, and the sentence."""
+    latent = bool(getattr(config.model_config, "use_mla", False))
+    fp8 = bool(getattr(config.attention_config, "use_prefill_query_quantization", False))
+    return [
+        (
+            latent and fp8,
+            "FP8 queries of prompts are asked for (use_prefill_query_quantization), and stored latents come back in "
+            "BF16; leave the option out",
+        ),
+        (
+            latent and not is_release(vllm_version(), RELEASE),
+            f"the model has latent attention (MLA), which oscar-kv serves in vLLM {RELEASE} only; install "
+            f"vllm=={RELEASE}.0",
+        ),
+        (
+            latent and config.model_config.is_hybrid,
+            "the model has latent attention (MLA) beside linear attention, which the 2-bit cache does not serve; leave "
+            "--kv-cache-dtype oscar out",
+        ),
+        (
+            latent and bool(config.cache_config.enable_prefix_caching),
+            "prefix caching is on, which the 2-bit cache of latent attention (MLA) does not have; pass "
+            "--no-enable-prefix-caching",
+        ),
+        (
+            latent and config.speculative_config is not None,
+            "speculative decoding is asked for, which the 2-bit cache of latent attention (MLA) does not have; leave "
+            "--speculative-config out",
+        ),
+    ]
+
+
+def vllm_version() -> str:
+    from vllm import __version__
+
+    return __version__
+
+
 def refusals(config: Any) -> list[str]:
     """Sentences for vLLM settings that this adapter does not support."""
     cache, parallel = config.cache_config, config.parallel_config
     method, draft = (getattr(config.speculative_config, name, None) for name in ("method", "draft_model_config"))
     offloading = getattr(cache, "kv_offloading_size", None) is not None  # vLLM makes a transfer of it
     cases = [
+        *latent_refusals(config),
         (
             getattr(config.model_config, "enable_sleep_mode", False),
             "no GPU has woken with the 2-bit cache, whose "
@@ -203,8 +243,14 @@ class Serving(EngineServing):
         for sentence in refusals(config):
             raise InputError(sentence)
         model = config.model_config
+        latent = bool(getattr(model, "use_mla", False))
         with plain_torch():
-            bundle = load_bundle(bundle_path(config))
+            bundle = load_bundle(bundle_path(config), latent)
+        if latent != bool(bundle.rope_dim):
+            raise InputError(
+                f"{bundle.path}: is a bundle for {'latent attention' if bundle.rope_dim else 'keys and values apart'}, "
+                f"and the model has {'' if latent else 'no '}latent attention; take the bundle of this model"
+            )
         if reason := model_refusal(model.hf_text_config):
             raise InputError(f"the model cannot be served with the 2-bit cache: {reason}")
         self._config = config.cache_config
@@ -214,8 +260,8 @@ class Serving(EngineServing):
             bundle,
             Settings(
                 text=model.hf_text_config,
-                kv_heads=heads.total_num_kv_heads,
-                head_size=heads.head_size,
+                kv_heads=1 if latent else heads.total_num_kv_heads,
+                head_size=heads.head_size - bundle.rope_dim,
                 checkpoint=functools.partial(_checkpoint, config),
                 slots=config.scheduler_config.max_num_seqs,
                 most_tokens=model.max_model_len,

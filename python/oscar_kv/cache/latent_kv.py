@@ -1,0 +1,206 @@
+"""The cache of one layer of latent attention in a serving engine: as slot_kv.SlotKV, with the operators of
+ops/latent_operators.py. Queries are those of absorbed attention, so outputs are sums of latents."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from ..files.errors import InputError
+from ..format.bundle import Bundle
+from ..format.latent_layout import CHANNELS, ROPE_CHANNELS, WINDOW_ELEMENTS, LatentPages
+from ..format.manifest import Layer, side_codec
+from ..format.page_layout import PAGE_TOKENS
+from ..format.windows import Policy, ring_pages
+from ..ops import latent_operators as latent
+from ..ops import load, operators
+from ..ops.view import StepView
+from .rows import Rows, StepRows
+from .tiers import Held
+
+
+def latent_unsupported(rank: int, rope: int, uniform: bool) -> str | None:
+    """Why no kernel serves latents of `rank` channels beside `rope` after RoPE, or None. uniform: the codes' layout."""
+    if (rank, rope) != (CHANNELS, ROPE_CHANNELS):
+        return f"the kernels have latents of {CHANNELS} channels and {ROPE_CHANNELS} after RoPE, not {rank} and {rope}"
+    return "the kernels have layout blocks for latents, not uniform; fit with --method waterfill" if uniform else None
+
+
+class LatentCode:
+    """Transform, codec and pages of a layer on one device. Row vectors: x' = (x - mean) forward, q' = q query, and o =
+    o' output + mean = (o' + after) output."""
+
+    def __init__(self, bundle: Bundle, layer: Layer, device: torch.device | str = "cpu") -> None:
+        self.layer, self.device = layer, torch.device(device)
+        reason = latent_unsupported(layer.head_dim, bundle.rope_dim, layer.key.widths is None)
+        if reason is not None:
+            raise InputError(f"{bundle.path}: layer {layer.layer} cannot be served: {reason}")
+        key = layer.key
+        self.codec = side_codec(layer, False, bundle.encoder, bundle.group).to(device)
+        self.pages = LatentPages(self.codec.code)
+        self.sink, self.recent, self.search = bundle.sink, bundle.recent, bundle.encoder == "search"
+        self.mean = None if key.mean is None else key.mean[0].to(device).contiguous()
+        self.forward, self.output = (
+            latent.kernel_matrix(matrix[0].to(device).contiguous()) for matrix in (key.forward, layer.value.back(False))
+        )
+        self.after = None if key.mean is None else (key.mean[0] @ key.forward[0]).to(device)
+        self.own = dict(
+            sigma=self.codec.sigma,
+            clip=torch.tensor(self.codec.clip, dtype=torch.float32, device=device),
+            sink=self.sink,
+            recent=self.recent,
+            search=self.search,
+            code=self.codec.code.numbers(),
+        )
+        self.without_kernels = (
+            load.missing(self.device) if self.device.type == "cuda" else "the layer is not on a CUDA device"
+        )
+
+    def run(self, operator: torch._ops.OpOverload, **more: Any) -> Any:
+        return operators.run(operator, StepView.of(self.own | more))
+
+    def absorb(self, w_uk: torch.Tensor, w_uv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """A model's matrices of absorbed attention for queries and sums in the cache basis. w_uk [H, P, 512]: queries
+        to latent queries; w_uv [H, 512, V]: sums of latents to outputs."""
+        query, output = (
+            matrix[0].to(w_uk.device) for matrix in (self.layer.key.back(True), self.layer.value.back(False))
+        )
+        return (w_uk.float() @ query).to(w_uk.dtype), (output @ w_uv.float()).to(w_uv.dtype)
+
+
+class LatentKV:
+    """slots, most_new: as in SlotTable; heads: query heads on this GPU."""
+
+    def __init__(self, code: LatentCode, slots: int, heads: int, most_new: int = 1) -> None:
+        if code.device.type == "cuda" and code.without_kernels is not None:
+            raise InputError(f"layer {code.layer.layer} cannot be served: {code.without_kernels}")
+        self.code, self.group = code, heads
+        self.policy = Policy(code.sink, code.recent, ring_pages(code.recent, most_new))
+        self.windows = torch.zeros(
+            ((slots + 1) * self.window_pages, WINDOW_ELEMENTS), dtype=torch.bfloat16, device=code.device
+        )
+        self.bad = torch.full((2,), operators.NO_FAULT, dtype=torch.int32, device=code.device)
+        size = latent.latent_workspace_bytes(self.bad, slots * most_new, heads)
+        self.space = torch.empty(size, dtype=torch.uint8, device=code.device)
+
+    @property
+    def window_pages(self) -> int:
+        """Per slot; the same in all layers of a bundle."""
+        return self.policy.sink_pages + self.policy.ring_pages
+
+    def pool(self, blocks: torch.Tensor) -> torch.Tensor:
+        """Views the engine's memory [blocks, 64, bytes of a token] as pages."""
+        expected = self.code.pages.bytes
+        if blocks.dim() != 3 or blocks.shape[1] * blocks.shape[2] != expected or not blocks.is_contiguous():
+            raise InputError(
+                f"layer {self.code.layer.layer}: the engine's cache is {list(blocks.shape)} with strides "
+                f"{list(blocks.stride())}, expected contiguous blocks of {PAGE_TOKENS} tokens and {expected} bytes"
+            )
+        return blocks.view(torch.uint8).view(len(blocks), expected)
+
+    def attend_step(
+        self,
+        pool: torch.Tensor,
+        steps: StepRows,
+        query: torch.Tensor,
+        rope_query: torch.Tensor,
+        rows: torch.Tensor,
+        rope: torch.Tensor,
+        scale: float,
+    ) -> torch.Tensor:
+        """The first tokens, those of steps, enter their windows and attend: query [S, H, 512] in the cache basis and
+        rope_query [S, H, 64], rows [N, 512] and rope [N, 64] of the model. Returns sums of latents [S, H, 512] in the
+        cache basis, BF16, to which the mean is added: absorb() has the matrices for both. flush() follows."""
+        held = dict(window_table=steps.window_table, windows=self.windows, lengths=steps.lengths)
+        count, code = len(steps.lengths), self.code
+        code.run(
+            latent.latent_append, rows=rows[:count], rope=rope[:count], mean=code.mean, matrix=code.forward, **held
+        )
+        return code.run(
+            latent.latent_decode,
+            query=query[:count],
+            rope_query=rope_query[:count],
+            pool=pool,
+            table=steps.table,
+            after=code.after,
+            workspace=self.space,
+            scale=float(scale),
+            **held,
+        )
+
+    def flush(self, pool: torch.Tensor, rows: Rows) -> None:
+        """Writes the new tokens of steps from the windows into pages; the last layer does it for all layers of a
+        LatentFlush."""
+        if rows.steps is None or (rows.flush is not None and rows.flush.last is not self):
+            return
+        for lengths in rows.steps.after:
+            held = Held(pool, rows.table, self.windows, rows.window_table, lengths)
+            if rows.flush is not None:
+                rows.flush.run(held)
+            else:
+                self.code.run(latent.latent_flush, bad=self.bad, **vars(held))
+
+    def enter(self, pool: torch.Tensor, runs: torch.Tensor, rows: torch.Tensor, rope: torch.Tensor) -> None:
+        """New rows of prompts, as given by runs (tables.NEW_RUN)."""
+        code = self.code
+        code.run(
+            latent.latent_new,
+            pool=pool,
+            windows=self.windows,
+            rows=rows,
+            rope=rope,
+            runs=runs,
+            mean=code.mean,
+            matrix=code.forward,
+            bad=self.bad,
+        )
+
+    def past(
+        self,
+        pool: torch.Tensor,
+        output: torch.Tensor,
+        table: torch.Tensor,
+        window_table: torch.Tensor,
+        sequence: torch.Tensor,
+        firsts: torch.Tensor,
+        starts: torch.Tensor,
+        lengths: torch.Tensor,
+    ) -> None:
+        """Stored tokens as rows of the model: latent_operators.latent_past."""
+        self.code.run(
+            latent.latent_past,
+            output=output,
+            pool=pool,
+            table=table,
+            windows=self.windows,
+            window_table=window_table,
+            sequence=sequence,
+            firsts=firsts,
+            starts=starts,
+            lengths=lengths,
+            mean=self.code.mean,
+            matrix=self.code.output,
+        )
+
+
+class LatentFlush:
+    """step_flush.Flush for latent attention."""
+
+    def __init__(self, caches: Mapping[int, LatentKV], pools: Mapping[int, torch.Tensor]) -> None:
+        order = sorted(caches)
+        sides = torch.zeros((len(order), operators.SIDE_BYTES), dtype=torch.uint8)
+        for side, index in zip(sides, order):
+            kv = caches[index]
+            kv.code.run(latent.describe_latent, side=side, pool=pools[index], windows=kv.windows, bad=kv.bad)
+        self.last = caches[order[-1]]
+        self._sides, self._kept = sides.to(self.last.code.device), [caches, pools]  # sides has addresses of these
+
+    def run(self, held: Held) -> None:
+        """held: the storage, in any of the layers, of the rows with a new token."""
+        self.last.code.run(
+            latent.latent_flush_layers,
+            lengths=held.lengths,
+            table=held.table,
+            window_table=held.window_table,
+            sides=self._sides,
+        )

@@ -1,0 +1,143 @@
+"""self_check.py for latent attention: in every layer, a prompt, its stored tokens read back, and a step of each batch
+size that divides the work otherwise, against the torch reference on the CPU, which writes and reads a cache of its own.
+The rows are made ones, of the deviations and means that the bundle knows."""
+
+import dataclasses
+import logging
+import os
+import time
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+
+from ..cache.chunk_plan import Chunk, ChunkWork
+from ..cache.latent_kv import LatentCode, LatentKV
+from ..cache.rows import StepRows
+from ..files.errors import InputError
+from ..format.bundle import Bundle
+from ..format.latent_layout import CHANNELS, ROPE_CHANNELS, ROW
+from ..format.page_layout import PAGE_TOKENS
+from .self_check import LIMIT, SEQUENCES, VARIABLE
+
+TOKENS = 500
+QUERY = 3.0  # logits of made rows have about this deviation
+
+
+class Serving(Protocol):
+    """What is asked of EngineServing."""
+
+    bundle: Bundle
+    slots: int
+
+    def caches(self) -> Mapping[int, object]: ...
+
+
+@dataclasses.dataclass
+class Rows:
+    """Of one sequence [n] and of queries [m, H], BF16."""
+
+    latents: torch.Tensor
+    rope: torch.Tensor
+    query: torch.Tensor
+    rope_query: torch.Tensor
+
+    def to(self, device: torch.device) -> "Rows":
+        return Rows(*(x.to(device) for x in (self.latents, self.rope, self.query, self.rope_query)))
+
+
+def made_rows(code: LatentCode, heads: int, count: int) -> Rows:
+    """code: on the CPU."""
+    generator = torch.Generator().manual_seed(code.layer.layer)
+
+    def randn(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    rows = randn(count, CHANNELS) * code.codec.sigma.repeat_interleave(CHANNELS // 4, dim=1)
+    query = randn(4, heads, CHANNELS) * QUERY / rows.norm(dim=1).mean().clamp(min=1e-6)
+    rows = rows @ code.output
+    rope_query = randn(4, heads, ROPE_CHANNELS) * QUERY / ROPE_CHANNELS**0.5
+    rows = rows if code.mean is None else rows + code.mean
+    made = rows, randn(count, ROPE_CHANNELS), query, rope_query
+    return Rows(*(x.bfloat16() for x in made))
+
+
+class Run:
+    """A cache of one sequence with `count` tokens of rows, which came as a prompt."""
+
+    def __init__(self, code: LatentCode, rows: Rows, heads: int, count: int, most: int) -> None:
+        """most: sequences of a step."""
+        self.kv, self.rows, self.count = LatentKV(code, most, heads), rows.to(code.device), count
+        device, pages = code.device, -(-(len(rows.latents) - code.sink) // PAGE_TOKENS)
+        self.pool = torch.zeros((max(1, pages), code.pages.bytes), dtype=torch.uint8, device=device)
+        self.table = torch.arange(len(self.pool), dtype=torch.int32, device=device)[None]
+        self.windows = torch.arange(self.kv.window_pages, dtype=torch.int32, device=device)[None]
+        work = ChunkWork(self.kv.policy, [Chunk(0, 0, 0, count)], 0, self.table, self.windows)
+        assert work.new is not None
+        self.kv.enter(self.pool, work.new, self.rows.latents[:count], self.rows.rope[:count])
+
+    def past(self) -> torch.Tensor:
+        number = torch.zeros(1, dtype=torch.int32, device=self.pool.device)
+        output = torch.full((self.count, ROW), torch.nan, dtype=torch.bfloat16, device=self.pool.device)
+        each = number.expand(self.count).contiguous()
+        self.kv.past(self.pool, output, self.table, self.windows, each, number, number, number + self.count)
+        return output
+
+    def step(self, first: int, size: int) -> torch.Tensor:
+        """The token after the prompt attends with queries from `first` on, as `size` sequences that share a cache: sums
+        of latents without their mean."""
+        of = torch.arange(first, first + size, device=self.pool.device) % len(self.rows.query)
+        table, windows = (x.expand(size, -1).contiguous() for x in (self.table, self.windows))
+        lengths = torch.full((size,), self.count + 1, dtype=torch.int32, device=self.pool.device)
+        rows = StepRows(slice(0, size), lengths, table, windows, (lengths,))
+        latent, rope = (x[self.count :].expand(size, -1).contiguous() for x in (self.rows.latents, self.rows.rope))
+        query, rope_query = self.rows.query[of], self.rows.rope_query[of]
+        found = self.kv.attend_step(self.pool, rows, query, rope_query, latent, rope, 1.0).float()
+        return found if self.kv.code.after is None else found - self.kv.code.after
+
+
+def _error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """The largest difference of a row, in parts of the length of the expected one."""
+    found, expected = found.float().cpu(), expected.float()
+    if not bool(found.isfinite().all()):
+        return float("inf")
+    apart = (found - expected).flatten(1).norm(dim=1) / expected.flatten(1).norm(dim=1).clamp(min=1e-20)
+    return float(apart.amax())
+
+
+@torch.no_grad()
+def errors_of(bundle: Bundle, kv: LatentKV, slots: int, tokens: int) -> list[tuple[str, float]]:
+    """[("16 sequences", error)] of one layer."""
+    plain = LatentCode(bundle, kv.code.layer)
+    rows = made_rows(plain, kv.group, tokens + 1)
+    sizes = sorted({min(s, slots) for s in (*SEQUENCES, slots)})
+    ours, right = Run(kv.code, rows, kv.group, tokens, sizes[-1]), Run(plain, rows, kv.group, tokens, 1)
+    made = [(f"{tokens} stored tokens", _error(ours.past(), right.past()))]
+    expected = right.step(0, len(rows.query))
+    for size in sizes:
+        of = torch.arange(size) % len(rows.query)
+        made.append((f"{size} sequences", _error(ours.step(0, size), expected[of])))
+    return made
+
+
+def passed(serving: Serving, log: logging.Logger) -> str:
+    """As self_check.passed()."""
+    if os.environ.get(VARIABLE, "").lower() == "off":
+        log.warning("oscar-kv: self-check skipped (%s=off)", VARIABLE)
+        return "self-check skipped"
+    begin, most = time.perf_counter(), 0.0
+    for index, kv in sorted(serving.caches().items()):
+        assert isinstance(kv, LatentKV)
+        for path, error in errors_of(serving.bundle, kv, serving.slots, TOKENS):
+            most = max(most, error)
+            if not error <= LIMIT:
+                raise InputError(
+                    f"{serving.bundle.path}: the self-check of layer {index} with {path} found outputs that differ "
+                    f"from the reference by {error:.3g} of their size, expected at most {LIMIT:g}; the kernels are "
+                    "wrong on this GPU or for this bundle: serve without the 2-bit cache, and report it. "
+                    f"{VARIABLE}=off starts anyway"
+                )
+    return (
+        f"self-check of {len(serving.caches())} layers on made rows passed in {time.perf_counter() - begin:.1f} s, "
+        f"largest difference {most:.4f} (limit {LIMIT:g})"
+    )
