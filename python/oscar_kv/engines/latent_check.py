@@ -80,7 +80,8 @@ class Run:
         number = torch.zeros(1, dtype=torch.int32, device=self.pool.device)
         output = torch.full((self.count, ROW), torch.nan, dtype=torch.bfloat16, device=self.pool.device)
         each = number.expand(self.count).contiguous()
-        self.kv.past(self.pool, output, self.table, self.windows, each, number, number, number + self.count)
+        ends = number + self.kv.policy.quantized_end(self.count)
+        self.kv.past(self.pool, output, self.table, self.windows, each, number, number, ends)
         return output
 
     def step(self, first: int, size: int) -> torch.Tensor:
