@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(32 * kWarps) past_kernel(const __grid_constant
   const int request = p.sequence[row], position = p.starts[request] + row - p.firsts[request];
   std::uint16_t* out = p.out + row * p.out_stride;
   std::uint32_t* out_pe = reinterpret_cast<std::uint32_t*>(out + kLatentChannels);
-  if (position >= p.sink && position < p.lengths[request] - p.recent) {
+  if (position >= p.sink && position < p.ends[request]) {
     const int body = position - p.sink, slot = body % kPageTokens;
     const std::int64_t id = p.page_table[request * p.table_stride + body / kPageTokens];
     const std::uint8_t* page = p.pages + id * p.page_stride;

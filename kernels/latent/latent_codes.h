@@ -40,13 +40,13 @@ struct LatentPastParams {
   const std::int32_t* sequence;      // [N] request of each row
   const std::int32_t* firsts;        // [R] row of its first token here
   const std::int32_t* starts;        // [R] position of that token
-  const std::int32_t* lengths;       // [R] stored tokens of the request
+  const std::int32_t* ends;          // [R] tokens of the request from sink to this one are read as codes
   const float* sigma;                // [4]
   std::uint16_t* out;                // [N, 576] BF16, 16-byte aligned rows
   std::int64_t out_stride;           // elements, a multiple of 8
   std::int64_t page_stride, table_stride;
   std::uint8_t widths[4];
-  std::int32_t rows, sink, recent, sink_pages, ring_pages;
+  std::int32_t rows, sink, sink_pages, ring_pages;
 };
 cudaError_t latent_past(const LatentPastParams& params, cudaStream_t stream);
 

@@ -11,7 +11,7 @@ from conftest import BUILD_DIR  # noqa: E402
 BUILT = BUILD_DIR / "oscar_kv" / "liboscar_kv_cuda.so"
 if "OSCAR_KV_OPERATORS" not in os.environ and BUILT.is_file():
     os.environ["OSCAR_KV_OPERATORS"] = str(BUILT)
-from latent_state import SINK, LatentState, randn, tokens  # noqa: E402
+from latent_state import RECENT, SINK, LatentState, randn, tokens  # noqa: E402
 from oscar_kv.ops import latent_operators as latent  # noqa: E402
 from oscar_kv.ops import load  # noqa: E402
 from oscar_kv.ops.operators import SIDE_BYTES, run  # noqa: E402
@@ -91,7 +91,7 @@ def test_past_is_that_of_the_reference(widths):
             new(state, sequence, 0, *tokens(count, count))
         output = torch.full((900, 576), 7.0, dtype=torch.bfloat16, device=state.device)
         request = torch.tensor([0] * 293 + [1] * 80, dtype=torch.int32)
-        call(latent.latent_past, state, output=output, sequence=request, lengths=torch.tensor([333, 90], dtype=torch.int32),
+        call(latent.latent_past, state, output=output, sequence=request, ends=torch.tensor([333 - RECENT, 64], dtype=torch.int32),
              firsts=torch.tensor([0, 293], dtype=torch.int32), starts=torch.tensor([40, 10], dtype=torch.int32))
         exact.append(output.cpu())
     assert torch.equal(*exact)
@@ -106,7 +106,7 @@ def test_rows_leave_the_basis_as_they_entered_it():
     moved = output.cuda()
     call(latent.latent_past, cuda, output=moved, sequence=torch.zeros(60, dtype=torch.int32),
          firsts=torch.zeros(1, dtype=torch.int32), starts=torch.zeros(1, dtype=torch.int32),
-         lengths=torch.tensor([60], dtype=torch.int32))
+         ends=torch.tensor([64], dtype=torch.int32))
     found = moved.cpu().float()
     assert torch.equal(found[:, 512:], rope.float())
     assert (found[:, :512] - rows.float()).norm() < 5e-3 * rows.float().norm()

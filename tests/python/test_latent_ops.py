@@ -94,7 +94,7 @@ def test_past_rows_leave_the_cache_basis():
     sequence = torch.tensor([0] * 293 + [1] * 80, dtype=torch.int32)
     output = torch.full((400, 576), torch.nan, dtype=torch.bfloat16)
     call(latent.latent_past, state, output=output, sequence=sequence, firsts=firsts, starts=starts,
-         lengths=torch.tensor(stored, dtype=torch.int32), matrix=state.matrix.t().contiguous())
+         ends=torch.tensor([n - RECENT for n in stored], dtype=torch.int32), matrix=state.matrix.t().contiguous())
     for one, first, count, start in zip(plain, (0, 293), (293, 80), (40, 10)):
         rows, rope = one.seen(len(one.rows))
         expected = rows[start : start + count] @ state.matrix.t() + state.mean

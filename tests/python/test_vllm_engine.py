@@ -334,7 +334,7 @@ def deepseek_v2():
 
 @pytest.mark.parametrize("widths", [(4, 4, 4, 4), (4, 2, 1, 1)])
 def test_latent_attention(widths, monkeypatch, tmp_path):
-    """Requests together, in chunks, preempted and with recorded graphs, as one at a time; at 4 bits near vLLM's BF16 cache."""
+    """Requests together, in chunks, preempted, with recorded graphs and shared prefixes, as one at a time; at 4 bits near vLLM's BF16 cache."""
     model, asked, bundle = tmp_path / "model", prompts(), dict(latent=True, layers=3, widths=widths, centered=True)
     save_model(deepseek_v2(), model)
     with engine(monkeypatch, bundle, model=model, ours=False) as llm:
@@ -351,3 +351,10 @@ def test_latent_attention(widths, monkeypatch, tmp_path):
         compare("latent, in chunks, together", answers(llm, asked), chunks, 0.1)
     with engine(monkeypatch, bundle, model=model, max_num_batched_tokens=512, num_gpu_blocks_override=64, **GRAPHS) as llm:
         compare("latent, preempted", answers(llm, asked), chunks, 0.1)
+    family = prompts((700, 900, 1100), seed=1, shared=640)
+    with engine(monkeypatch, bundle, model=model) as llm:
+        alone = answers(llm, family, together=False)
+    with engine(monkeypatch, bundle, model=model, enable_prefix_caching=True, disable_log_stats=False) as llm:
+        compare("latent, first with prefix caching", answers(llm, family, together=False), alone, 0.3)
+        compare("latent, found in the cache", answers(llm, family), alone, 0.3)
+        assert metric(llm, "prefix_cache_hits") > 0

@@ -92,13 +92,14 @@ def specs_of(layers, made):
 def allocated(specs, made, blocks):
     """vLLM's own way from specs to the memory of layers."""
     from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
-    from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs
+    from vllm.v1.kv_cache_interface import MLAAttentionSpec, UniformTypeKVCacheSpecs
     from vllm.v1.worker.utils import allocate_kv_cache
     made.cache_config.kv_cache_layout = made.cache_config.num_gpu_blocks_override = None
     backend = latent_backend.OscarLatentBackend
     layout = resolve_kv_cache_layout(made, [[m.name for m in backend.supported_kv_cache_layouts()]], specs.values())
     groups = vllm_planning.get_kv_cache_groups(made, specs)
-    assert [(group.layer_names, type(group.kv_cache_spec)) for group in groups] == [(list(specs), UniformTypeKVCacheSpecs)]
+    kind = UniformTypeKVCacheSpecs if len(set(specs.values())) > 1 else MLAAttentionSpec
+    assert [(group.layer_names, type(group.kv_cache_spec)) for group in groups] == [(list(specs), kind)]
     planned = vllm_planning.get_kv_cache_config_from_groups(made, groups, blocks * sum(s.page_size_bytes for s in specs.values()))
     assert planned.num_blocks == blocks
     return allocate_kv_cache(planned, torch.device("cpu"), layout, [64])
@@ -116,7 +117,16 @@ class Requests:
         state = types.SimpleNamespace(mean=code.mean, matrix=code.forward, codec=lambda: code.codec)
         self.code, self.plain, self.done = code, [Plain(state) for _ in range(3)], [0, 0, 0]
         order = torch.randperm(blocks - 1, generator=torch.Generator().manual_seed(3)) + 1
-        self.table, self.slots, self.kinds = order[:21].view(3, 7).int(), [2, 0, 3], set()
+        self.table, self.slots, self.kinds, self.own = order[:21].view(3, 7).int(), [2, 0, 3], set(), [0, 0, 0]
+        for slot in self.slots:
+            self.builder._rows.serving.requests[slot] += 1
+
+    def share(self, request, other, count):
+        """A request begins with `count` tokens of another, in whole blocks."""
+        self.table[request, :count // 64] = self.table[other, :count // 64]
+        plain, of = self.plain[request], self.plain[other]
+        plain.rows, plain.coded, plain.rope = of.rows[:count], of.coded[:count], of.rope[:count]
+        self.done[request] = self.own[request] = count
 
     def of(self, request, count):
         seed = 1000 * request + self.done[request]
@@ -154,7 +164,7 @@ class Requests:
         if count == 1:
             latents, keys = self.seen(plain, start + 1)
         else:
-            latents, keys = self.seen(plain, start) if start else (rows[:0].double(), rope[:0].double())
+            latents, keys = self.seen(plain, start, self.own[request]) if start else (rows[:0].double(), rope[:0].double())
             latents, keys = torch.cat([latents, rows.double()]), torch.cat([keys, rope.double()])
         both = (latents @ self.layer.kv_b_proj.weight.double().T).view(-1, HEADS, NOPE + VALUE)
         key = torch.cat([both[..., :NOPE], keys[:, None].expand(-1, HEADS, -1)], dim=-1)
@@ -162,8 +172,8 @@ class Requests:
         logits.masked_fill_(torch.arange(start + count) > torch.arange(start, start + count)[:, None], -torch.inf)
         return torch.einsum("hts,shd->thd", logits.softmax(-1), both[..., NOPE:])
 
-    def seen(self, plain, length):
-        rows = [plain.coded[i] if SINK <= i < length - RECENT else plain.rows[i].float() for i in range(length)]
+    def seen(self, plain, length, own=0):
+        rows = [plain.coded[i] if SINK <= i < max(length - RECENT, own) else plain.rows[i].float() for i in range(length)]
         back = torch.stack(rows) @ self.code.output
         return (back if self.code.mean is None else back + self.code.mean).double(), torch.stack(plain.rope[:length]).double()
 
@@ -191,6 +201,31 @@ def test_prompts_and_steps_in_memory_of_vllm(serve, which):
     assert one.kinds == {(False, False), (False, True), (True, False), (True, True)}
 
 
+def test_requests_that_begin_with_blocks_of_others(serve):
+    """With prefix caching: such a request reads them as codes, but for the sink, of which a copy is kept."""
+    bundle = latent_bundle(sink=SINK, recent=RECENT)
+    made = serve(bundle, cache_config__enable_prefix_caching=True)
+    layers = [attention(0, made)]
+    layers[0].impl.reserve_workspace()
+    one = Requests(bundle, made, layers, 0)
+    one.forward([(0, 300)])
+    one.forward([(0, 1)])
+    one.share(1, 0, 192)
+    one.forward([(0, 1), (1, 90)])
+    one.forward([(0, 1), (1, 50)])
+    for _ in range(3):
+        one.forward([(1, 1), (0, 1)])
+    one.share(2, 1, 128)  # whose sink is that of the first
+    one.forward([(1, 1), (2, 200)])
+    one.forward([(2, 1), (1, 1), (0, 1)])
+    kv = one.layer.impl.cache(torch.device("cpu"))
+    kv.windows[5 * kv.window_pages:] = 9.0  # the kept copies
+    one.share(2, 0, 256)
+    one.builder._rows.serving.requests[3] += 1
+    with pytest.raises(AssertionError):
+        one.forward([(2, 90)])
+
+
 def test_what_a_bundle_takes(serve):
     bundle = latent_bundle(3, (2, 2, 2, 2))
     serving = vllm_serving.Serving(serve(bundle))
@@ -200,8 +235,7 @@ def test_what_a_bundle_takes(serve):
 
 def test_what_is_refused(serve):
     bundle = latent_bundle()
-    for changed, word in ((dict(cache_config__enable_prefix_caching=True), "prefix caching is on.*--no-enable-prefix-caching"),
-                          (dict(speculative_config=speculation()), "speculative decoding is asked for"),
+    for changed, word in ((dict(speculative_config=speculation()), "speculative decoding is asked for"),
                           (dict(model_config__is_hybrid=True), "beside linear attention"),
                           (dict(parallel_config__decode_context_parallel_size=2), "--decode-context-parallel-size 2")):
         with pytest.raises(InputError, match=word):

@@ -69,16 +69,16 @@ class LatentCode:
 
 
 class LatentKV:
-    """slots, most_new: as in SlotTable; heads: query heads on this GPU."""
+    """slots, most_new: as in SlotTable; heads: query heads on this GPU; kept: sinks of other requests, as in
+    prefix_table.PrefixTable."""
 
-    def __init__(self, code: LatentCode, slots: int, heads: int, most_new: int = 1) -> None:
+    def __init__(self, code: LatentCode, slots: int, heads: int, most_new: int = 1, kept: int = 0) -> None:
         if code.device.type == "cuda" and code.without_kernels is not None:
             raise InputError(f"layer {code.layer.layer} cannot be served: {code.without_kernels}")
         self.code, self.group = code, heads
         self.policy = Policy(code.sink, code.recent, ring_pages(code.recent, most_new))
-        self.windows = torch.zeros(
-            ((slots + 1) * self.window_pages, WINDOW_ELEMENTS), dtype=torch.bfloat16, device=code.device
-        )
+        pages = (slots + 1) * self.window_pages + kept * self.policy.sink_pages
+        self.windows = torch.zeros((pages, WINDOW_ELEMENTS), dtype=torch.bfloat16, device=code.device)
         self.bad = torch.full((2,), operators.NO_FAULT, dtype=torch.int32, device=code.device)
         size = latent.latent_workspace_bytes(self.bad, slots * most_new, heads)
         self.space = torch.empty(size, dtype=torch.uint8, device=code.device)
@@ -97,6 +97,11 @@ class LatentKV:
                 f"{list(blocks.stride())}, expected contiguous blocks of {PAGE_TOKENS} tokens and {expected} bytes"
             )
         return blocks.view(torch.uint8).view(len(blocks), expected)
+
+    @torch.no_grad()
+    def restore(self, places: torch.Tensor, sources: torch.Tensor) -> None:
+        """Copies window pages `sources` [F] to `places` [F], both int64."""
+        self.windows.index_copy_(0, places, self.windows.index_select(0, sources))
 
     def attend_step(
         self,
@@ -164,7 +169,7 @@ class LatentKV:
         sequence: torch.Tensor,
         firsts: torch.Tensor,
         starts: torch.Tensor,
-        lengths: torch.Tensor,
+        ends: torch.Tensor,
     ) -> None:
         """Stored tokens as rows of the model: latent_operators.latent_past."""
         self.code.run(
@@ -177,7 +182,7 @@ class LatentKV:
             sequence=sequence,
             firsts=firsts,
             starts=starts,
-            lengths=lengths,
+            ends=ends,
             mean=self.code.mean,
             matrix=self.code.output,
         )

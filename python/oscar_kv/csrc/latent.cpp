@@ -183,8 +183,8 @@ void latent_new(const Tensor& pool, const Tensor& windows, const Tensor& rows, c
 
 void latent_past(const Tensor& output, const Tensor& pool, const Tensor& table, const Tensor& windows,
                  const Tensor& window_table, const Tensor& sequence, const Tensor& firsts, const Tensor& starts,
-                 const Tensor& lengths, const std::optional<Tensor>& mean, const Tensor& matrix, const Tensor& sigma,
-                 std::int64_t sink, std::int64_t recent, const std::vector<std::int64_t>& numbers) {
+                 const Tensor& ends, const std::optional<Tensor>& mean, const Tensor& matrix, const Tensor& sigma,
+                 std::int64_t sink, const std::vector<std::int64_t>& numbers) {
   const Arguments arguments("latent_past", pool);
   const Code code = latent_code(arguments, numbers);
   const WindowTable held(arguments, window_table, sink);
@@ -196,7 +196,7 @@ void latent_past(const Tensor& output, const Tensor& pool, const Tensor& table, 
   p.sequence = arguments.get<std::int32_t>(sequence, "sequence", ScalarType::Int, {kAny});
   p.firsts = arguments.get<std::int32_t>(firsts, "firsts", ScalarType::Int, {requests});
   p.starts = arguments.get<std::int32_t>(starts, "starts", ScalarType::Int, {requests});
-  p.lengths = arguments.get<std::int32_t>(lengths, "lengths", ScalarType::Int, {requests});
+  p.ends = arguments.get<std::int32_t>(ends, "ends", ScalarType::Int, {requests});
   if (table.size(0) < requests || window_table.size(0) < requests) {
     arguments.refuse("table and window_table have fewer rows than there are requests");
   }
@@ -205,8 +205,7 @@ void latent_past(const Tensor& output, const Tensor& pool, const Tensor& table, 
   p.out_stride = output.stride(0), p.rows = arguments.int32(sequence.size(0), "rows");
   if (output.size(0) < p.rows) arguments.refuse("output has fewer rows than sequence");
   std::memcpy(p.widths, code.widths.data(), sizeof p.widths);
-  p.sink = held.sink, p.recent = arguments.int32(recent, "recent");
-  p.sink_pages = held.sink_pages, p.ring_pages = held.ring_pages;
+  p.sink = held.sink, p.sink_pages = held.sink_pages, p.ring_pages = held.ring_pages;
   oscar::kernels::LatentRowsParams r{};
   r.x = r.y = p.out, r.x_stride = r.y_stride = p.out_stride, r.rows = p.rows;
   r.after = arguments.get<float>(mean, "mean", ScalarType::Float, {kLatentChannels});

@@ -65,9 +65,10 @@ def made_rows(code: LatentCode, heads: int, count: int) -> Rows:
 class Run:
     """A cache of one sequence with `count` tokens of rows, which came as a prompt."""
 
-    def __init__(self, code: LatentCode, rows: Rows, heads: int, count: int, most: int) -> None:
-        """most: sequences of a step."""
-        self.kv, self.rows, self.count = LatentKV(code, most, heads), rows.to(code.device), count
+    def __init__(self, code: LatentCode, rows: Rows, heads: int, count: int, space: torch.Tensor) -> None:
+        """space: the workspace of steps."""
+        self.kv, self.rows, self.count = LatentKV(code, 1, heads), rows.to(code.device), count
+        self.kv.space = space
         device, pages = code.device, -(-(len(rows.latents) - code.sink) // PAGE_TOKENS)
         self.pool = torch.zeros((max(1, pages), code.pages.bytes), dtype=torch.uint8, device=device)
         self.table = torch.arange(len(self.pool), dtype=torch.int32, device=device)[None]
@@ -80,7 +81,8 @@ class Run:
         number = torch.zeros(1, dtype=torch.int32, device=self.pool.device)
         output = torch.full((self.count, ROW), torch.nan, dtype=torch.bfloat16, device=self.pool.device)
         each = number.expand(self.count).contiguous()
-        self.kv.past(self.pool, output, self.table, self.windows, each, number, number, number + self.count)
+        ends = number + self.kv.policy.quantized_end(self.count)
+        self.kv.past(self.pool, output, self.table, self.windows, each, number, number, ends)
         return output
 
     def step(self, first: int, size: int) -> torch.Tensor:
@@ -111,7 +113,7 @@ def errors_of(bundle: Bundle, kv: LatentKV, slots: int, tokens: int) -> list[tup
     plain = LatentCode(bundle, kv.code.layer)
     rows = made_rows(plain, kv.group, tokens + 1)
     sizes = sorted({min(s, slots) for s in (*SEQUENCES, slots)})
-    ours, right = Run(kv.code, rows, kv.group, tokens, sizes[-1]), Run(plain, rows, kv.group, tokens, 1)
+    ours, right = (Run(code, rows, kv.group, tokens, kv.space) for code in (kv.code, plain))
     made = [(f"{tokens} stored tokens", _error(ours.past(), right.past()))]
     expected = right.step(0, len(rows.query))
     for size in sizes:

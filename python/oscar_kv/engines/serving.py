@@ -200,8 +200,8 @@ class EngineServing:
     def restore(self, layers: Iterable[int], rows: Rows) -> None:
         """Before a pass, outside graphs: requests that begin with others' blocks get their sinks in these layers."""
         for index in layers if rows.sinks is not None else ():
-            kv = self._caches[index]
-            assert isinstance(kv, PrefixKV) and rows.sinks is not None
+            kv = self.caches()[index]
+            assert isinstance(kv, (PrefixKV, LatentKV)) and rows.sinks is not None
             kv.restore(*rows.sinks)
 
     def caches(self) -> Mapping[int, SlotKV | LatentKV]:
@@ -253,7 +253,8 @@ class EngineServing:
             self.cell(index)
             with plain_torch():
                 code = LatentCode(self.bundle, self.layers[index], device)
-                self._latents[index] = LatentKV(code, self.slots, heads, self.most_new)
+                kept = self.kept if self.shares else 0
+                self._latents[index] = LatentKV(code, self.slots, heads, self.most_new, kept)
         return self._latents[index]
 
     def cache(self, index: int, group: int, device: torch.device) -> SlotKV:

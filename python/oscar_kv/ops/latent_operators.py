@@ -59,13 +59,12 @@ latent_new = _declare(
 )
 
 # Reads stored tokens into output [.., 576], rows in the model's basis: their number is that of sequence [N], the
-# request of each. firsts, starts [R]: the first row of a request, and its position; lengths [R]: its stored tokens.
-# matrix: out of the cache basis; mean is added afterwards.
+# request of each. firsts, starts [R]: the first row of a request, and its position; ends [R]: the first token after the
+# sink that is not read as a code. matrix: out of the cache basis; mean is added afterwards.
 latent_past = _declare(
     "latent_past",
     "(Tensor(a!) output, Tensor pool, Tensor table, Tensor windows, Tensor window_table, Tensor sequence, Tensor "
-    "firsts, Tensor starts, Tensor lengths, Tensor? mean, Tensor matrix, Tensor sigma, int sink, int recent, int[] "
-    "code) -> ()",
+    "firsts, Tensor starts, Tensor ends, Tensor? mean, Tensor matrix, Tensor sigma, int sink, int[] code) -> ()",
     latent_reference.latent_past,
     _nothing,
 )

@@ -123,7 +123,7 @@ def _read_pages(a: StepView, pages: torch.Tensor) -> tuple[torch.Tensor, torch.T
 def latent_past(a: StepView) -> None:
     request, count = a.sequence.long(), len(a.sequence)
     position = a.starts[request].long() + torch.arange(count, device=request.device) - a.firsts[request]
-    coded = (position >= a.sink) & (position < a.lengths[request] - a.recent)
+    coded = (position >= a.sink) & (position < a.ends[request])
     out = a.windows.new_empty((count, ROW))
     page, place = _window_at(a, request, position)
     out[:] = a.windows[page[:, None], place]

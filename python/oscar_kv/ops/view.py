@@ -59,6 +59,7 @@ class StepView:
     sequence: torch.Tensor  # [N] int32
     starts: torch.Tensor  # [R] int32
     firsts: torch.Tensor
+    ends: torch.Tensor
 
     def __init__(self, **given: Any) -> None:
         self.__dict__.update(given)

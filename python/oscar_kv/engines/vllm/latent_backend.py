@@ -18,10 +18,12 @@ from vllm.v1.attention.backend import AttentionCGSupport
 from vllm.v1.kv_cache_interface import KVCacheLayout
 
 from ...cache.latent_kv import LatentKV
+from ...cache.packed import sent
 from ...cache.rows import Rows
 from ...files.errors import InputError
 from ...format.latent_layout import CHANNELS, ROW
 from ...format.page_layout import PAGE_TOKENS
+from ...format.windows import quantized_end
 from ...ops.load import capability_unsupported
 from ..names import CACHE_DTYPE, VLLM_BACKEND
 from . import backend as adapter
@@ -68,6 +70,7 @@ class OscarLatentBackend(MLACommonBackend):
 @dataclasses.dataclass
 class OscarLatentMetadata(MLACommonMetadata[Any]):
     own: OscarMetadata | None = None
+    ends: torch.Tensor | None = None  # of prompts with stored tokens: latent_operators.latent_past
 
 
 class OscarLatentBuilder(MLACommonMetadataBuilder[OscarLatentMetadata]):
@@ -82,6 +85,12 @@ class OscarLatentBuilder(MLACommonMetadataBuilder[OscarLatentMetadata]):
     def build(self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False) -> OscarLatentMetadata:
         made = super().build(common_prefix_len, common_attn_metadata, fast_build)
         made.own = self._rows.build(common_prefix_len, common_attn_metadata, fast_build)
+        if made.prefill is not None and made.prefill.chunked_context is not None:
+            bundle, ends = self._rows.serving.bundle, [0] * made.num_reqs
+            for chunk in made.own.rows.chunks:
+                coded = max(quantized_end(chunk.start, bundle.sink, bundle.recent), chunk.own)
+                ends[chunk.row] = min(coded, chunk.start)
+            made.ends = sent([ends], self.device)[0].int()
         return made
 
 
@@ -175,6 +184,7 @@ class OscarLatentImpl(MLACommonImpl[OscarLatentMetadata]):
         """Attention of prompts to their stored tokens, which are read into vLLM's workspace part by part."""
         prefill, rows = attn_metadata.prefill, self._pass(attn_metadata)[0]
         assert prefill is not None and prefill.chunked_context is not None and prefill.prefill_backend is not None
+        assert attn_metadata.ends is not None
         context, found = prefill.chunked_context, None
         pool, cache = self.pool(kv_c_and_k_pe_cache), self.cache(q.device)
         for part in context.chunks:
@@ -189,7 +199,7 @@ class OscarLatentImpl(MLACommonImpl[OscarLatentMetadata]):
                 part.token_to_seq[:count].int(),
                 part.cu_seq_lens[:-1].int(),
                 part.starts.int(),
-                context.context_lens[of].to(past.device, torch.int32),
+                attn_metadata.ends[requests],
             )
             both = self.kv_b_proj(past[:, :CHANNELS].contiguous())[0]
             both = both.view(-1, self.num_heads, self.qk_nope_head_dim + self.v_head_dim)

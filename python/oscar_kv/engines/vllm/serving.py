@@ -77,11 +77,6 @@ def latent_refusals(config: Any) -> list[tuple[bool, str]]:
             "--kv-cache-dtype oscar out",
         ),
         (
-            latent and bool(config.cache_config.enable_prefix_caching),
-            "prefix caching is on, which the 2-bit cache of latent attention (MLA) does not have; pass "
-            "--no-enable-prefix-caching",
-        ),
-        (
             latent and config.speculative_config is not None,
             "speculative decoding is asked for, which the 2-bit cache of latent attention (MLA) does not have; leave "
             "--speculative-config out",
