@@ -67,24 +67,26 @@ __device__ void round_rows(const NewRowsParams& p, const NewRun& run, int head, 
   }
 }
 
-// The rows of a run that a product takes: into the windows, and as codes.
+// The rows of a run that a product takes: into the windows, and as codes into shared memory. Returns the page, or null.
 template <int D, int kThreads>
-__device__ __forceinline__ void write_rows(const NewRowsParams& p, const NewRun& run, int head, std::uint8_t* page,
-                                           Shared<D>& s) {
+__device__ __forceinline__ std::uint8_t* write_rows(const NewRowsParams& p, const NewRun& run, int head, Shared<D>& s) {
   using Product = TileProduct<D, kThreads>;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
   const bool exact = load_rows<D, kThreads>(p, run, head, s);
   __syncthreads();
   const std::int64_t of = static_cast<std::int64_t>(p.matrix_heads == 1 ? 0 : head) * 2 * D * D;
   Product::multiply(s.terms[0], exact ? nullptr : s.terms[1], reinterpret_cast<const __nv_bfloat16*>(p.matrix) + of, 0,
                     run.count, s.sum);
   round_rows<D, kThreads>(p, run, head, s);
+  if (run.page < 0) return nullptr;
   __syncthreads();
-  if (run.page < 0) return;
-  for (int r = static_cast<int>(threadIdx.x) / 32; r < run.count; r += Product::kWarps) {
+  std::uint8_t* page =
+      p.side.pages + (static_cast<std::int64_t>(run.page) * p.side.kv_heads + head) * p.side.page_bytes;
+  for (int r = warp; r < run.count; r += Product::kWarps) {
     const int slot = run.first_slot + r;
     encode<D / 32>(p.side, head, run.first_position + r, slot, s.sum + r * Product::kSumRow, s.codes[slot], page);
   }
-  __syncthreads();
+  return page;
 }
 
 template <int D, int kThreads>
@@ -92,17 +94,22 @@ __device__ __forceinline__ void write_run(const NewRowsParams& p, Shared<D>& s) 
   constexpr int kTokens = Shared<D>::Product::kTokens;
   const NewRun run = p.runs[blockIdx.x];
   const int head = blockIdx.y;
-  std::uint8_t* page =
-      p.side.pages + (static_cast<std::int64_t>(run.page) * p.side.kv_heads + head) * p.side.page_bytes;
   if (run.count <= 0) return;
+  std::uint8_t* page = nullptr;
+  if constexpr (kTokens == kPageTokens) {
+    page = write_rows<D, kThreads>(p, run, head, s);
+  } else {
 #pragma unroll 1
-  for (int first = 0; first < (kTokens < kPageTokens ? run.count : 1); first += kTokens) {
-    NewRun part = run;
-    part.first_row += first, part.first_slot += first, part.first_position += first;
-    if (kTokens < kPageTokens) part.count = min(kTokens, run.count - first);
-    write_rows<D, kThreads>(p, part, head, page, s);
+    for (int first = 0; first < run.count; first += kTokens) {
+      NewRun part = run;
+      part.first_row += first, part.first_slot += first, part.first_position += first;
+      part.count = min(kTokens, run.count - first);
+      page = write_rows<D, kThreads>(p, part, head, s);
+      __syncthreads();
+    }
   }
-  if (run.page < 0) return;
+  if (page == nullptr) return;
+  __syncthreads();
   write_codes<D>(p.side.layout, p.side.value_side, run.first_slot, run.count, s.codes, page);
 }
 
