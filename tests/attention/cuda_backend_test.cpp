@@ -289,6 +289,12 @@ TEST(DecodeChoice, NamesWhatTheFastKernelIsNotBuiltFor) {
   reason(make_scenario(128, 2, 4, Basis::kIdentity, {64, 256, 3}), "not for 3");
   reason(make_scenario(96, 2, 4, Basis::kIdentity, windows), "head sizes 64, 128, 256 and 512, not for 96");
   reason(make_scenario(128, 2, 17, Basis::kIdentity, windows), "not for 17");
+  reason(make_scenario(512, 2, 4, Basis::kIdentity, windows), "does not read head_dim 512 in layout uniform");
+  const RowCode wide = band_code(512, {4, 2, 1, 1});
+  reason(with_sigma(make_scenario(512, 2, 9, Basis::kIdentity, windows, wide)),
+         "1 to 8 query heads on a KV head, not for 9");
+  s = with_sigma(make_scenario(512, 2, 8, Basis::kIdentity, windows, wide));
+  EXPECT_EQ(decode_note(s.method, s.model, gpu), "");
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Times the decode attention kernel on random caches: L2 flushed before every call, CUDA graph replay, median.
-// Usage: decode_attention_bench [--json FILE] [--repeat N] [--layout NAME ...] [--kernel auto|stream|cluster|parts ...]
-//                               [--rotated-mean] [BATCHxCONTEXTxQ_HEADSxKV_HEADS[xHEAD_DIM] ...]
+// Usage: decode_attention_bench [--json FILE] [--repeat N] [--layout NAME ...] [--rotated-mean]
+//                               [--kernel auto|stream|half|cluster|parts ...]
+//                               [BATCHxCONTEXTxQ_HEADSxKV_HEADS[xHEAD_DIM]]...
 // --rotated-mean: keys of `blocks` pages without the mean they had before RoPE, whose part of the logits is computed.
 // Layouts: uniform, or the widths of the four blocks of keys and of values, such as 4211-2222. Without --layout:
 // uniform and two layouts of `blocks` with as many bytes.
@@ -187,6 +188,7 @@ int main_with(int argc, char** argv) {
     for (const Layout& layout : layouts) {
       for (const std::string& name : kernels) {
         const DecodeKernel kernel = name == "stream"    ? DecodeKernel::kStream
+                                    : name == "half"    ? DecodeKernel::kHalfStream
                                     : name == "cluster" ? DecodeKernel::kCluster
                                     : name == "parts"   ? DecodeKernel::kParts
                                                         : DecodeKernel::kAuto;

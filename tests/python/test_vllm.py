@@ -514,6 +514,18 @@ def test_layers_that_read_the_cache_of_another(serve, kind, proposed):
         reader.impl.cache(reader, torch.device("cpu")).forward(engine.pool, None, rows, None, None, SCALE, rows)
 
 
+@pytest.mark.parametrize("head_size,version,served", [(128, 3, True), (256, 4, False), (512, 4, True), (512, 2, False), (512, None, False)])
+def test_flash_attention_for_the_heads_of_a_bundle(head_size, version, served, monkeypatch):
+    """Versions 2 and 3 have no heads above 256 channels; what vLLM chooses for a head size decides."""
+    asked = []
+    found = types.SimpleNamespace(get_flash_attn_version=lambda **named: asked.append(named) or version)
+    monkeypatch.setitem(sys.modules, "vllm.v1.attention.backends.fa_utils", found)
+    monkeypatch.setitem(sys.modules, "vllm.vllm_flash_attn", types.SimpleNamespace(flash_attn_varlen_func=lambda fa_version: fa_version))
+    function = vllm_serving.flash_attention(head_size)
+    assert (function is not None) == served and asked == [{"head_size": 512} if head_size == 512 else {}]
+    assert function is None or function() == version
+
+
 @pytest.mark.parametrize("heads,kv_heads", [(6, 2), (2, 1)])
 def test_readers_have_the_heads_of_the_layer_that_holds_the_cache(serve, heads, kv_heads):
     made = serve(random_bundle(1, d=64))
