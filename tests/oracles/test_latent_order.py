@@ -14,7 +14,7 @@ def test_order_of_methods(tool, tmp_path):
     for path in ("prefill", "decode"):
         ordered = [kl[name, path] for name in ("waterfill-225", "balanced", "oscar", "naive2")]
         assert all(1.5 * better < worse for better, worse in zip(ordered, ordered[1:])), ordered
-        assert 7 * kl["waterfill-4", path] < kl["waterfill-225", path] < kl["waterfill-15", path]
+        assert 1.5 * kl["waterfill-4", path] < kl["waterfill-225", path] < kl["waterfill-15", path]
         # Widths by measured curves lose no more than those of the analytic allocation, but for what short texts leave open.
         for bits in latent_order.BITS:
             assert kl["measured-" + bits, path] < 1.05 * kl["waterfill-" + bits, path], bits

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 from conftest import GOLDEN  # noqa: E402
 from interchange import pack_codes, unpack_codes  # noqa: E402
+from latent_bundles import LATENT, make_latent  # noqa: E402
 from oscar_kv.format.bundle import check_geometry, load_bundle  # noqa: E402
 from oscar_kv.format.manifest import side_codec  # noqa: E402
 from oscar_kv.files.errors import InputError  # noqa: E402
@@ -150,32 +151,9 @@ def with_nan(values):
     return values
 
 
-LATENT = {"attention": "latent", "latent_dim": 32, "rope_dim": 16}
-
-
-def make_latent(folder, facts):
-    """The key side of the first head of each layer, as a bundle of latent attention."""
-    from safetensors.torch import load_file, save_file
-
-    tensors = {name: x[:1].contiguous() for name, x in load_file(folder / ROTATIONS).items() if ".k." in name}
-    save_file(tensors, folder / ROTATIONS, {"format": "oscar-rotations", "format_version": "1"})
-    data = (folder / ROTATIONS).read_bytes()
-    document = json.loads((folder / MANIFEST).read_text())
-    document.update(format_version=4)
-    document["model"].update(facts)
-    document["files"] = {ROTATIONS: {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}}
-    for layer in document["layers"]:
-        del layer["value"]
-        layer["kv_heads"], layer["key"]["heads"] = 1, 1
-        layer["key"]["clip"] = layer["key"]["clip"][:1]
-    del document["numbers_sha256"]
-    (folder / MANIFEST).write_text(json.dumps(document))
-    return folder
-
-
 @pytest.fixture
 def latent(tmp_path):
-    return make_latent(shutil.copytree(GOLDEN / "bundle", tmp_path / "latent"), LATENT)
+    return make_latent(tmp_path / "latent")
 
 
 def test_values_of_latent_attention_are_its_keys(latent):
@@ -197,7 +175,7 @@ def test_values_of_latent_attention_are_its_keys(latent):
     ({"latent_dim": 64}, "'latent_dim' is 64, expected layers with one KV head of this size.*found 1 of 32 in layer 0"),
     ({"latent_dim": "32"}, "'latent_dim' is")])
 def test_damaged_facts_of_latent_attention(facts, what, tmp_path):
-    bad = make_latent(shutil.copytree(GOLDEN / "bundle", tmp_path / "bad"), LATENT | facts)
+    bad = make_latent(tmp_path / "bad", **facts)
     with pytest.raises(InputError, match=what):
         load_bundle(bad, latent=True)
 

@@ -25,6 +25,7 @@ from oscar_kv.engines.sglang import hooks as sglang_hooks, plugin as sglang_plug
 from oscar_kv.files.errors import InputError  # noqa: E402
 from oscar_kv.cache.paged_kv import LayerCode  # noqa: E402
 from fitted_models import MODELS, fitted_bundle  # noqa: E402
+from latent_bundles import make_latent  # noqa: E402
 from lora_adapters import FITTED, OTHERS, save_adapter  # noqa: E402
 from oscar_kv.cache.transform import Phases  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
@@ -601,3 +602,10 @@ def test_commands_of_the_card_are_sglangs(fit, tmp_path):
         given = parser.parse_args(["--model-path", *command[3:], "--tp-size", "2"])
         assert (given.attention_backend, given.page_size, given.dtype, given.tp_size) == ("oscar", 64, "bfloat16", 2)
         assert given.context_length == 512 and given.disable_radix_cache is apart
+
+
+def test_bundles_of_latent_attention_are_refused_by_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("OSCAR_KV_BUNDLE", str(make_latent(tmp_path / "latent")))
+    monkeypatch.setattr(sglang_serving, "settings", groups)
+    with pytest.raises(InputError, match="is a bundle for latent attention .MLA., which only oscar-verify runs$"):
+        sglang_serving.Serving(configurator([attention(0), attention(1)]))

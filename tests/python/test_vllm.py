@@ -25,6 +25,7 @@ from oscar_kv.engines.vllm import gauges as vllm_gauges, plugin as vllm_plugin, 
 from oscar_kv.files.errors import InputError  # noqa: E402
 from oscar_kv.cache.transform import Phases  # noqa: E402
 from oscar_kv.hf.attach import _phases  # noqa: E402
+from latent_bundles import make_latent  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
 from test_speculation import exact_bundle  # noqa: E402
 from transformers import AutoConfig, AutoModel, LlamaConfig  # noqa: E402
@@ -687,3 +688,9 @@ def test_commands_of_the_card_are_vllms(fit, tmp_path, monkeypatch):
         given = EngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args(["--model", *command[3:], "--tensor-parallel-size", "2"])
         assert (given.kv_cache_dtype, given.attention_backend, given.dtype) == ("oscar", "OSCAR", "bfloat16")
         assert given.max_model_len == 512 and given.enable_prefix_caching is caching and given.tensor_parallel_size == 2
+
+
+def test_bundles_of_latent_attention_are_refused_by_name(tmp_path):
+    made = config(additional_config={vllm_serving.BUNDLE_OPTION: str(make_latent(tmp_path / "latent"))})
+    with pytest.raises(InputError, match="is a bundle for latent attention .MLA., which only oscar-verify runs$"):
+        vllm_serving.Serving(made)
