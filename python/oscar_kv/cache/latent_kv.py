@@ -70,9 +70,18 @@ class LatentCode:
 
 class LatentKV:
     """slots, most_new: as in SlotTable; heads: query heads on this GPU; kept: sinks of other requests, as in
-    prefix_table.PrefixTable."""
+    prefix_table.PrefixTable; space: the workspace of steps, which layers share as they run one after another. None:
+    made here."""
 
-    def __init__(self, code: LatentCode, slots: int, heads: int, most_new: int = 1, kept: int = 0) -> None:
+    def __init__(
+        self,
+        code: LatentCode,
+        slots: int,
+        heads: int,
+        most_new: int = 1,
+        kept: int = 0,
+        space: torch.Tensor | None = None,
+    ) -> None:
         if code.device.type == "cuda" and code.without_kernels is not None:
             raise InputError(f"layer {code.layer.layer} cannot be served: {code.without_kernels}")
         self.code, self.group = code, heads
@@ -81,8 +90,10 @@ class LatentKV:
         self.windows = torch.zeros((pages, WINDOW_ELEMENTS), dtype=torch.bfloat16, device=code.device)
         self.bad = torch.full((2,), operators.NO_FAULT, dtype=torch.int32, device=code.device)
         self._flush: LatentFlush | None = None
-        size = latent.latent_workspace_bytes(self.bad, slots * most_new, heads)
-        self.space = torch.empty(size, dtype=torch.uint8, device=code.device)
+        if space is None:
+            size = latent.latent_workspace_bytes(self.bad, slots * most_new, heads)
+            space = torch.empty(size, dtype=torch.uint8, device=code.device)
+        self.space = space
 
     @property
     def window_pages(self) -> int:
