@@ -70,9 +70,18 @@ class LatentCode:
 
 class LatentKV:
     """slots, most_new: as in SlotTable; heads: query heads on this GPU; kept: sinks of other requests, as in
-    prefix_table.PrefixTable."""
+    prefix_table.PrefixTable; space: the workspace of steps, which layers share as they run one after another. None:
+    made here."""
 
-    def __init__(self, code: LatentCode, slots: int, heads: int, most_new: int = 1, kept: int = 0) -> None:
+    def __init__(
+        self,
+        code: LatentCode,
+        slots: int,
+        heads: int,
+        most_new: int = 1,
+        kept: int = 0,
+        space: torch.Tensor | None = None,
+    ) -> None:
         if code.device.type == "cuda" and code.without_kernels is not None:
             raise InputError(f"layer {code.layer.layer} cannot be served: {code.without_kernels}")
         self.code, self.group = code, heads
@@ -80,8 +89,11 @@ class LatentKV:
         pages = (slots + 1) * self.window_pages + kept * self.policy.sink_pages
         self.windows = torch.zeros((pages, WINDOW_ELEMENTS), dtype=torch.bfloat16, device=code.device)
         self.bad = torch.full((2,), operators.NO_FAULT, dtype=torch.int32, device=code.device)
-        size = latent.latent_workspace_bytes(self.bad, slots * most_new, heads)
-        self.space = torch.empty(size, dtype=torch.uint8, device=code.device)
+        self._flush: LatentFlush | None = None
+        if space is None:
+            size = latent.latent_workspace_bytes(self.bad, slots * most_new, heads)
+            space = torch.empty(size, dtype=torch.uint8, device=code.device)
+        self.space = space
 
     @property
     def window_pages(self) -> int:
@@ -136,12 +148,17 @@ class LatentKV:
     def flush(self, pool: torch.Tensor, rows: Rows) -> None:
         """Writes the new tokens of steps from the windows into pages; the last layer does it for all layers of a
         LatentFlush."""
-        if rows.steps is None or (rows.flush is not None and rows.flush.last is not self):
+        flush = rows.flush
+        if flush is None and self.code.without_kernels is None:  # this layer by itself
+            if self._flush is None or self._flush.pools[0].data_ptr() != pool.data_ptr():
+                self._flush = LatentFlush({0: self}, {0: pool})
+            flush = self._flush
+        if rows.steps is None or (flush is not None and flush.last is not self):
             return
         for lengths in rows.steps.after:
             held = Held(pool, rows.table, self.windows, rows.window_table, lengths)
-            if rows.flush is not None:
-                rows.flush.run(held)
+            if flush is not None:
+                flush.run(held)
             else:
                 self.code.run(latent.latent_flush, bad=self.bad, **vars(held))
 
@@ -197,8 +214,8 @@ class LatentFlush:
         for side, index in zip(sides, order):
             kv = caches[index]
             kv.code.run(latent.describe_latent, side=side, pool=pools[index], windows=kv.windows, bad=kv.bad)
-        self.last = caches[order[-1]]
-        self._sides, self._kept = sides.to(self.last.code.device), [caches, pools]  # sides has addresses of these
+        self.last, self.pools = caches[order[-1]], pools
+        self._sides, self._kept = sides.to(self.last.code.device), caches  # sides has addresses of these and of pools
 
     def run(self, held: Held) -> None:
         """held: the storage, in any of the layers, of the rows with a new token."""

@@ -67,8 +67,7 @@ class Run:
 
     def __init__(self, code: LatentCode, rows: Rows, heads: int, count: int, space: torch.Tensor) -> None:
         """space: the workspace of steps."""
-        self.kv, self.rows, self.count = LatentKV(code, 1, heads), rows.to(code.device), count
-        self.kv.space = space
+        self.kv, self.rows, self.count = LatentKV(code, 1, heads, space=space), rows.to(code.device), count
         device, pages = code.device, -(-(len(rows.latents) - code.sink) // PAGE_TOKENS)
         self.pool = torch.zeros((max(1, pages), code.pages.bytes), dtype=torch.uint8, device=device)
         self.table = torch.arange(len(self.pool), dtype=torch.int32, device=device)[None]

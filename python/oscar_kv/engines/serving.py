@@ -254,7 +254,8 @@ class EngineServing:
             with plain_torch():
                 code = LatentCode(self.bundle, self.layers[index], device)
                 kept = self.kept if self.shares else 0
-                self._latents[index] = LatentKV(code, self.slots, heads, self.most_new, kept)
+                space = next((kv.space for kv in self._latents.values()), None)
+                self._latents[index] = LatentKV(code, self.slots, heads, self.most_new, kept, space)
         return self._latents[index]
 
     def cache(self, index: int, group: int, device: torch.device) -> SlotKV:
