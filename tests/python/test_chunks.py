@@ -219,9 +219,9 @@ def test_operators_on_cuda():
         for code in codes:
             device = code.device
             code.transform.reserve(1100, device)
-            pool = torch.zeros(40, 2, code.page_bytes, dtype=torch.uint8, device=device)
+            pool = torch.zeros(43, 2, code.page_bytes, dtype=torch.uint8, device=device)
             windows = torch.zeros(12, 2, 128 * layer.head_dim, dtype=torch.bfloat16, device=device)
-            table = torch.arange(39, dtype=torch.int32, device=device).view(3, 13)
+            table = torch.arange(42, dtype=torch.int32, device=device).view(3, 14)
             window_table = torch.arange(12, dtype=torch.int32, device=device).view(3, 4)
             bad = torch.full((2,), operators.NO_FAULT, dtype=torch.int32, device=device)
             state.append((code, pool, windows, table, window_table, bad))
