@@ -7,12 +7,12 @@ from typing import Any
 
 from ..files.errors import InputError, quoted
 from ..files.foreign_files import is_folder
+from ..ops.support import UNTRIED_VARIABLE, untried
 
 BUNDLE_VARIABLE = "OSCAR_KV_BUNDLE"  # of the environment: the bundle's folder
 CACHE_DTYPE, VLLM_BACKEND = "oscar", "OSCAR"  # vLLM's --kv-cache-dtype and --attention-backend
 SGLANG_BACKEND = "oscar"  # SGLang's --attention-backend
 CHECKPOINT_VARIABLE = "OSCAR_KV_CHECKPOINT"  # of the environment, for SGLang: the checkpoint's folder
-UNTRIED_VARIABLE = "OSCAR_KV_UNTRIED"  # of the environment: 1 serves what has not run in the engine on a GPU
 VARIABLES = (
     BUNDLE_VARIABLE,
     CHECKPOINT_VARIABLE,
@@ -48,7 +48,7 @@ def existing_folder(value: Any, place: str) -> str | None:
 
 def check_tried(kind: str | None, engine: str) -> None:
     """InputError for a kind of model that an engine has not served on a GPU, unless the environment asks for it."""
-    if kind is not None and os.environ.get(UNTRIED_VARIABLE) != "1":
+    if kind is not None and not untried():
         raise InputError(
             f"the model has {kind}, which {engine} has not served from the 2-bit cache on a GPU yet; "
             f"{UNTRIED_VARIABLE}=1 tries it, after the self-check of its kernels"

@@ -1,5 +1,6 @@
 """Which caches the CUDA operators support. Unsupported cases use the torch reference; functions return the reason."""
 
+import os
 from typing import Any, Protocol
 
 from ..format.codec import RowCodec
@@ -8,6 +9,13 @@ from ..format.page_layout import PAGE_TOKENS
 from .rule import Rule
 
 MOST_WINDOW_PAGES = MOST_WINDOW // PAGE_TOKENS
+UNTRIED_VARIABLE = "OSCAR_KV_UNTRIED"  # of the environment: 1 uses what has not run on a GPU
+MOST_TRIED_CHUNKS = 256  # channels of a head with which the chunk kernels have run
+
+
+def untried() -> bool:
+    """Whether the environment asks for what has not run on a GPU."""
+    return os.environ.get(UNTRIED_VARIABLE) == "1"
 
 
 class Layer(Protocol):
@@ -68,9 +76,10 @@ def decode_unsupported(layer_code: Layer, group: int, window_pages: int) -> str 
 
 def chunks_unsupported(layer_code: Layer) -> str | None:
     """Why the chunk kernels do not support this layer, or None."""
-    return (
-        layer_code.without_kernels or shape_unsupported(layer_code.key.code.head_dim) or layout_unsupported(layer_code)
-    )
+    head_dim = layer_code.key.code.head_dim
+    if head_dim > MOST_TRIED_CHUNKS and not untried():
+        return f"no GPU has run the chunk kernels with heads of {head_dim} channels; {UNTRIED_VARIABLE}=1 uses them"
+    return layer_code.without_kernels or shape_unsupported(head_dim) or layout_unsupported(layer_code)
 
 
 def rule_unsupported(rule: Rule) -> str | None:

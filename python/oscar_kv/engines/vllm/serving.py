@@ -84,32 +84,10 @@ def latent_refusals(config: Any) -> list[tuple[bool, str]]:
     ]
 
 
-def vllm_version() -> str:
-    from vllm import __version__
-
-    return __version__
-
-
-def refusals(config: Any) -> list[str]:
-    """Sentences for vLLM settings that this adapter does not support."""
-    cache, parallel = config.cache_config, config.parallel_config
-    method, draft = (getattr(config.speculative_config, name, None) for name in ("method", "draft_model_config"))
-    offloading = getattr(cache, "kv_offloading_size", None) is not None  # vLLM makes a transfer of it
-    cases = [
-        *latent_refusals(config),
-        (
-            getattr(config.model_config, "enable_sleep_mode", False),
-            "no GPU has woken with the 2-bit cache, whose "
-            "BF16 windows are not in the memory that vLLM saves; leave --enable-sleep-mode out",
-        ),
-        (
-            cache.kv_cache_dtype_skip_layers,
-            "--kv-cache-dtype-skip-layers is given, but the bundle says which layers stay in BF16; leave it out",
-        ),
-        (
-            cache.kv_sharing_fast_prefill,
-            "layers that read another's cache would get a part of the tokens; leave --kv-sharing-fast-prefill out",
-        ),
+def speculation_refusals(config: Any) -> list[tuple[bool, str]]:
+    """The same for speculative decoding. config: of it, or None."""
+    method, draft = (getattr(config, name, None) for name in ("method", "draft_model_config"))
+    return [
         (
             method not in (None, *SPECULATION),
             f"speculative decoding with the method {method} is asked for, which "
@@ -126,9 +104,38 @@ def refusals(config: Any) -> list[str]:
             "one; use ngram, or leave --speculative-config out",
         ),
         (
-            getattr(config.speculative_config, "kv_cache_dtype", None) is not None,
+            getattr(config, "kv_cache_dtype", None) is not None,
             "a cache type of the draft model is "
             "given, but it keeps BF16; leave kv_cache_dtype out of --speculative-config",
+        ),
+    ]
+
+
+def vllm_version() -> str:
+    from vllm import __version__
+
+    return __version__
+
+
+def refusals(config: Any) -> list[str]:
+    """Sentences for vLLM settings that this adapter does not support."""
+    cache, parallel = config.cache_config, config.parallel_config
+    offloading = getattr(cache, "kv_offloading_size", None) is not None  # vLLM makes a transfer of it
+    cases = [
+        *latent_refusals(config),
+        *speculation_refusals(config.speculative_config),
+        (
+            getattr(config.model_config, "enable_sleep_mode", False),
+            "no GPU has woken with the 2-bit cache, whose "
+            "BF16 windows are not in the memory that vLLM saves; leave --enable-sleep-mode out",
+        ),
+        (
+            cache.kv_cache_dtype_skip_layers,
+            "--kv-cache-dtype-skip-layers is given, but the bundle says which layers stay in BF16; leave it out",
+        ),
+        (
+            cache.kv_sharing_fast_prefill,
+            "layers that read another's cache would get a part of the tokens; leave --kv-sharing-fast-prefill out",
         ),
         (
             cache.prefix_match_unit is not None and config.model_config.is_hybrid,
