@@ -26,11 +26,15 @@ std::optional<std::string> unserved_layer(const LayerTransform& layer, std::int6
          ", or use format transformers";
 }
 
+// Whether the engine serves the bundle only on request (python/oscar_kv/engines/names.py): heads of more than 256
+// channels have not run in an engine on a GPU.
+bool is_untried(const Bundle& bundle) { return !bundle.layers.empty() && bundle.layers.front().head_dim > 256; }
+
 // The command in the card. sharing: requests share prefixes.
 std::string serve_command(const PluginEngine& engine, const Bundle& bundle, const std::string& model, bool sharing) {
   const std::int64_t distance = longest_distance(bundle);
-  return "```console\nOSCAR_KV_BUNDLE=\"$PWD\"/" + std::string(kBundleFolder) + " " + engine.command + " " +
-         shell_word(model) + " \\\n  " + engine.options +
+  return std::string("```console\n") + (is_untried(bundle) ? "OSCAR_KV_UNTRIED=1 " : "") + "OSCAR_KV_BUNDLE=\"$PWD\"/" +
+         std::string(kBundleFolder) + " " + engine.command + " " + shell_word(model) + " \\\n  " + engine.options +
          (distance > 0 ? std::string(" ") + engine.length + " " + digits(distance + 1) : "") +
          (sharing ? "" : std::string(" \\\n  ") + engine.no_sharing) + "\n```\n\n";
 }
@@ -50,6 +54,10 @@ std::string serve_section(const PluginEngine& engine, const Bundle& bundle, cons
     out << "With " << engine.sharing
         << " the sink must be whole pages (`oscar-fit --windows 64,256`). This bundle has a "
         << "sink of " << bundle.windows.sink << " tokens.\n\n";
+  }
+  if (is_untried(bundle)) {
+    out << "Heads of more than 256 channels have not run in " << engine.name
+        << " on a GPU, which `OSCAR_KV_UNTRIED=1` accepts. ";
   }
   if (longest_distance(bundle) > 0) {
     out << "`" << engine.length << "` is the longest context of the calibration; longer ones were not seen. ";
