@@ -3,6 +3,7 @@ and vLLM's settings. Implements no interface of vLLM; reads its configuration as
 
 import collections
 import functools
+import importlib
 import logging
 import os
 import pathlib
@@ -232,6 +233,8 @@ def flash_attention(head_size: int) -> Callable[..., Any] | None:
 
         wide = head_size > 256
         version = get_flash_attn_version(head_size=head_size) if wide else get_flash_attn_version()
+        if wide and version == 4:
+            importlib.import_module("vllm.vllm_flash_attn.cute.interface")  # which needs nvidia-cutlass-dsl
     except (ImportError, AssertionError, AttributeError):
         return None
     served = (4,) if wide else (2, 3)
