@@ -23,6 +23,13 @@ if PACKAGE_PATH:
     sys.path.insert(0, PACKAGE_PATH)
 
 
+def use_built_operators():
+    """Names the operators of the build, unless the environment names others. Before oscar_kv is imported."""
+    built = BUILD_DIR / "oscar_kv" / "liboscar_kv_cuda.so"
+    if built.is_file():
+        os.environ.setdefault("OSCAR_KV_OPERATORS", str(built))
+
+
 def program(name, *arguments, codes=(0,)):
     """Runs one of the built programs, which ends with one of `codes`; returns its stdout."""
     path = next((p for p in (BUILD_DIR / "bin" / name, BUILD_DIR / "tests" / name) if p.exists()), None)

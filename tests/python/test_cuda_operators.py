@@ -1,7 +1,6 @@
 """The CUDA operators against the torch reference on the CPU: every head size, layout and group of query heads that the kernels
 have, graph capture, and generate() through attach(). Skipped where there is no GPU or the operators were not built."""
 import dataclasses
-import os
 import pathlib
 
 import pytest
@@ -9,12 +8,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from block_engine import SCALE, Engine, PrefixEngine, families, requests  # noqa: E402
-from conftest import BUILD_DIR, SAMPLES  # noqa: E402
+from conftest import SAMPLES, use_built_operators  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
 
-BUILT = BUILD_DIR / "oscar_kv" / "liboscar_kv_cuda.so"
-if "OSCAR_KV_OPERATORS" not in os.environ and BUILT.is_file():
-    os.environ["OSCAR_KV_OPERATORS"] = str(BUILT)
+use_built_operators()
 from oscar_kv.cache import chunk_pass  # noqa: E402
 from oscar_kv.engines import self_check  # noqa: E402
 from oscar_kv.ops import load, operators, reference, support  # noqa: E402

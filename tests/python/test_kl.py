@@ -8,11 +8,9 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from conftest import BUILD_DIR, SAMPLES  # noqa: E402
+from conftest import SAMPLES, use_built_operators  # noqa: E402
 
-BUILT = BUILD_DIR / "oscar_kv" / "liboscar_kv_cuda.so"
-if "OSCAR_KV_OPERATORS" not in os.environ and BUILT.is_file():
-    os.environ["OSCAR_KV_OPERATORS"] = str(BUILT)
+use_built_operators()
 import kl_cases  # noqa: E402
 import oscar_kv  # noqa: E402
 from kl_cases import CASES, CONTEXT, SEQUENCES, WINDOWS  # noqa: E402

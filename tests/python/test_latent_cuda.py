@@ -1,16 +1,13 @@
 """The CUDA operators of latent attention against the torch reference on the CPU. Skipped where there is no GPU or the operators
 were not built."""
-import os
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from conftest import BUILD_DIR  # noqa: E402
+from conftest import use_built_operators  # noqa: E402
 
-BUILT = BUILD_DIR / "oscar_kv" / "liboscar_kv_cuda.so"
-if "OSCAR_KV_OPERATORS" not in os.environ and BUILT.is_file():
-    os.environ["OSCAR_KV_OPERATORS"] = str(BUILT)
+use_built_operators()
 from latent_state import RECENT, SINK, LatentState, randn, tokens  # noqa: E402
 from oscar_kv.ops import latent_operators as latent  # noqa: E402
 from oscar_kv.ops import load  # noqa: E402

@@ -1,6 +1,5 @@
 """A model whose layers lie on several devices by `device_map`: caches follow the weights. On two GPUs by the kernels; transformers
 places layers on a CPU and a GPU, or on two GPUs, with accelerate. test_offload.py has what needs no GPU."""
-import os
 
 import pytest
 
@@ -8,11 +7,9 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from conftest import BUILD_DIR, SAMPLES  # noqa: E402
+from conftest import SAMPLES, use_built_operators  # noqa: E402
 
-BUILT = BUILD_DIR / "oscar_kv" / "liboscar_kv_cuda.so"
-if "OSCAR_KV_OPERATORS" not in os.environ and BUILT.is_file():
-    os.environ["OSCAR_KV_OPERATORS"] = str(BUILT)
+use_built_operators()
 import oscar_kv  # noqa: E402
 from oscar_kv.ops import load  # noqa: E402
 from oscar_kv.files.errors import InputError  # noqa: E402

@@ -13,7 +13,7 @@ import torch  # noqa: E402
 import vllm  # noqa: E402
 from latent_state import Plain, randn  # noqa: E402
 from oscar_kv.cache.latent_kv import LatentCode, LatentKV  # noqa: E402
-from oscar_kv.engines import latent_check  # noqa: E402
+from oscar_kv.engines import latent_check, self_check  # noqa: E402
 from oscar_kv.engines.serving import bits_and_bytes  # noqa: E402
 from oscar_kv.engines.vllm import latent_backend, latent_layers  # noqa: E402
 from oscar_kv.files.errors import InputError  # noqa: E402
@@ -265,13 +265,13 @@ def test_the_self_check_finds_what_is_wrong(monkeypatch):
     assert all(error < 1e-3 for _, error in latent_check.errors_of(bundle, kv, 5, 300))
     own = kv.code.own
     kv.code.own = dict(own, code=[1, 512, 0, 0, 2, 4, 1, 1])  # other widths than the bundle's
-    assert max(error for _, error in latent_check.errors_of(bundle, kv, 5, 300)) > latent_check.LIMIT
+    assert max(error for _, error in latent_check.errors_of(bundle, kv, 5, 300)) > self_check.LIMIT
     kv.code.own, kv.code.output = own, kv.code.forward  # rows that do not leave the basis as they entered it
     (path, error), *_ = latent_check.errors_of(bundle, kv, 5, 300)
-    assert path == "300 stored tokens" and error > latent_check.LIMIT
+    assert path == "300 stored tokens" and error > self_check.LIMIT
     monkeypatch.setattr(latent_check, "TOKENS", 200)
     serving = types.SimpleNamespace(bundle=bundle, slots=2, caches=lambda: {0: kv})
     with pytest.raises(InputError, match="the self-check of layer 0 with 200 stored tokens found outputs"):
-        latent_check.passed(serving, logging.getLogger())
+        self_check.passed(serving, logging.getLogger(), latent_check.checked)
     kv.code.output = LatentCode(bundle, bundle.layers[0]).output
-    assert "self-check of 1 layers on made rows passed" in latent_check.passed(serving, logging.getLogger())
+    assert "self-check of 1 layers on made rows passed" in self_check.passed(serving, logging.getLogger(), latent_check.checked)

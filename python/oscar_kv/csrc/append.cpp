@@ -117,7 +117,7 @@ void flush_tokens(const Tensor& pool, const Tensor& windows, const Tensor& windo
   q.pages = arguments.get<std::uint8_t>(pool, "pool", ScalarType::Byte, {kAny, kv_heads, code.page.bytes()});
   q.page_bytes = code.page.bytes(), q.run_count = f.batch;
   q.kv_heads = held.kv_heads, q.matrix_heads = 1;
-  q.encoder = search ? oscar::kernels::QuantizeEncoder::kSearch : oscar::kernels::QuantizeEncoder::kMinMax;
+  q.encoder = encoder_of(search);
   q.windows = held.pages, q.window_table = held.table;
   q.sink_pages = held.sink_pages, q.ring_pages = held.ring_pages;
   const auto [key, value] = both_sides(arguments, q, code, key_sigma, value_sigma, key_clip, value_clip, bad);

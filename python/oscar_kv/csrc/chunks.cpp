@@ -98,7 +98,7 @@ NewRowsLayer new_rows_layer(const Arguments& arguments, const Tensor& pool, cons
   q.pages = arguments.get<std::uint8_t>(pool, "pool", ScalarType::Byte, {kAny, kAny, code.page.bytes()});
   const std::int64_t kv_heads = pool.size(1);
   q.page_bytes = code.page.bytes(), q.kv_heads = arguments.int32(kv_heads, "KV heads"), q.matrix_heads = 1;
-  q.encoder = search ? oscar::kernels::QuantizeEncoder::kSearch : oscar::kernels::QuantizeEncoder::kMinMax;
+  q.encoder = encoder_of(search);
   NewRowsLayer layer{};
   oscar::kernels::NewRowsParams &k = layer.key, &v = layer.value;
   std::tie(k.side, v.side) = both_sides(arguments, q, code, key_sigma, value_sigma, key_clip, value_clip, bad);

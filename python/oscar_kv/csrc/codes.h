@@ -22,6 +22,10 @@ struct Code {
   }
 };
 
+inline oscar::kernels::QuantizeEncoder encoder_of(bool search) {
+  return search ? oscar::kernels::QuantizeEncoder::kSearch : oscar::kernels::QuantizeEncoder::kMinMax;
+}
+
 inline Code code_of(const Arguments& arguments, const std::vector<std::int64_t>& numbers, const char* name) {
   if (numbers.size() != 8) {
     arguments.refuse(std::string("the code of ") + name + " has " + std::to_string(numbers.size()) +

@@ -104,10 +104,6 @@ NewestSide side_of(const Arguments& arguments, const Tensor& pool, const Tensor&
   return side;
 }
 
-oscar::kernels::QuantizeEncoder encoder_of(bool search) {
-  return search ? oscar::kernels::QuantizeEncoder::kSearch : oscar::kernels::QuantizeEncoder::kMinMax;
-}
-
 }  // namespace
 
 void latent_append(const Tensor& windows, const Tensor& window_table, const Tensor& lengths, const Tensor& rows,

@@ -58,7 +58,7 @@ void flush_layers(const Tensor& lengths, const Tensor& table, const Tensor& wind
   p.sink_pages = (p.sink + oscar::kPageTokens - 1) / oscar::kPageTokens;
   p.ring_pages = arguments.int32(window_table.size(1) - p.sink_pages, "ring pages");
   require_ring(arguments, p.ring_pages, 1);
-  p.encoder = search ? oscar::kernels::QuantizeEncoder::kSearch : oscar::kernels::QuantizeEncoder::kMinMax;
+  p.encoder = encoder_of(search);
   // The sizes of the pools are unknown here, so the check finds only negative ids and missing pages.
   oscar::kernels::StepTables step{};
   step.lengths = p.lengths, step.table = p.page_table, step.window_table = p.window_table;

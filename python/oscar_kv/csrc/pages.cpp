@@ -27,7 +27,7 @@ void quantize_rows(const Tensor& pool, const Tensor& key, const Tensor& value, c
   q.runs = arguments.get<PageRun>(runs, "runs", ScalarType::Int, {kAny, kRunNumbers});
   q.page_bytes = code.page.bytes(), q.run_count = arguments.int32(runs.size(0), "runs");
   q.kv_heads = arguments.int32(kv_heads, "KV heads"), q.matrix_heads = 1;
-  q.encoder = search ? oscar::kernels::QuantizeEncoder::kSearch : oscar::kernels::QuantizeEncoder::kMinMax;
+  q.encoder = encoder_of(search);
   q.rows_bfloat16 = true;
   auto [k, v] = both_sides(arguments, q, code, key_sigma, value_sigma, key_clip, value_clip, bad);
   k.rows = arguments.address(key, "key", ScalarType::BFloat16, {kAny, kv_heads, d});

@@ -41,12 +41,35 @@ ROUNDINGS = 4.0
 Source = Callable[[LayerCode, int, int], CheckRows]
 
 
-def passed(serving: Any, log: logging.Logger) -> str:
+def passed(serving: Any, log: logging.Logger, check: Callable[[Any], str] | None = None) -> str:
     """Checks the layers of an EngineServing once; returns what it found in a few words. InputError names the layer,
-    what it did, and the difference."""
+    what it did, and the difference. check: of caches of another kind (latent_check.checked)."""
     if os.environ.get(VARIABLE, "").lower() == "off":
         log.warning("oscar-kv: self-check skipped (%s=off)", VARIABLE)
         return "self-check skipped"
+    return (check or checked)(serving)
+
+
+def refuse_large(serving: Any, layer: str, path: str, error: float) -> None:
+    """InputError if what a layer did differs too much from the reference."""
+    if not error <= LIMIT:
+        raise InputError(
+            f"{serving.bundle.path}: the self-check of {layer} with {path} found outputs that differ from the "
+            f"reference by {error:.3g} of their size, expected at most {LIMIT:g}; the kernels are "
+            "wrong on this GPU or for this bundle: serve without the 2-bit cache, and report it. "
+            f"{VARIABLE}=off starts anyway"
+        )
+
+
+def told(layers: int, rows: str, begin: float, most: float) -> str:
+    """What passed. begin: by time.perf_counter()."""
+    return (
+        f"self-check of {layers} layers on {rows} rows passed in {time.perf_counter() - begin:.1f} s, largest "
+        f"difference {most:.4f} (limit {LIMIT:g})"
+    )
+
+
+def checked(serving: Any) -> str:
     begin, found, held = time.perf_counter(), [], model_rows(serving.bundle)
     source = made_rows if held is None else held.rows
     codes: set[tuple[Any, ...]] = set()  # that the reference has written; kernels write the sides of a layer apart
@@ -60,20 +83,10 @@ def passed(serving: Any, log: logging.Logger) -> str:
         codes |= sides
     errors = torch.stack([error for *_, error in found]).tolist() if found else []
     for (index, kv, path, _), error in zip(found, errors):
-        if not error <= LIMIT:
-            layer = kv.code.layer
-            raise InputError(
-                f"{serving.bundle.path}: the self-check of layer {index} ({_code(layer.key)} keys, "
-                f"{_code(layer.value)} values) with {path} found outputs that differ from the "
-                f"reference by {error:.3g} of their size, expected at most {LIMIT:g}; the kernels are "
-                "wrong on this GPU or for this bundle: serve without the 2-bit cache, and report it. "
-                f"{VARIABLE}=off starts anyway"
-            )
+        layer = kv.code.layer
+        refuse_large(serving, f"layer {index} ({_code(layer.key)} keys, {_code(layer.value)} values)", path, error)
     rows = "made" if held is None else "the model's"
-    return (
-        f"self-check of {len({i for i, *_ in found})} layers on {rows} rows passed in "
-        f"{time.perf_counter() - begin:.1f} s, largest difference {max(errors, default=0.0):.4f} (limit {LIMIT:g})"
-    )
+    return told(len({i for i, *_ in found}), rows, begin, max(errors, default=0.0))
 
 
 @torch.no_grad()

@@ -215,7 +215,8 @@ class EngineServing:
         if self._faults is None:
             self._faults = Faults(self.caches, log, self.count_nonfinite)
         if not self._verdict and any(kv.code.device.type == "cuda" for kv in self.caches().values()):
-            self._verdict = (latent_check if self.bundle.rope_dim else self_check).passed(self, log)
+            check = latent_check.checked if self.bundle.rope_dim else None
+            self._verdict = self_check.passed(self, log, check)
         if not self._told and tokens >= context:
             self._told = True
             log.info("oscar-kv: %s", self.summary(tokens))

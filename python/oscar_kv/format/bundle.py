@@ -24,6 +24,7 @@ from .manifest import (
     as_value_side,
     left_out_layers,
     parse_manifest,
+    rope_dim_of,
     tensor_name,
 )
 
@@ -62,8 +63,8 @@ class Bundle:
 
     @property
     def rope_dim(self) -> int:
-        """Latent attention: BF16 channels of a token beside its row, which no code stores. 0: keys and values apart."""
-        return self.model["rope_dim"] if "attention" in self.model else 0
+        """As Manifest.rope_dim."""
+        return rope_dim_of(self.model)
 
     def slice_heads(self, begin: int, end: int) -> "Bundle":
         """The bundle of one rank: KV heads [begin, end) of every layer."""
@@ -140,7 +141,7 @@ def _read_tensors(manifest: Manifest, rotations: RegularFile) -> None:
                         f"[{', '.join(map(str, shape))}]"
                     )
                 setattr(side, field, file.float32(name))
-        if "attention" in manifest.model:
+        if manifest.rope_dim:
             layer.value = as_value_side(layer.key)
 
 
@@ -212,7 +213,7 @@ def load_bundle(path: FileName, latent: bool = False) -> Bundle:
     path = directory / NAME
     document = _read_document(directory)
     manifest = parse_manifest(document, path)
-    if "attention" in manifest.model and not latent:
+    if manifest.rope_dim and not latent:
         raise InputError(f"{path}: is a bundle for latent attention (MLA), which only oscar-verify and vLLM run")
     _read_tensors(manifest, _check_files(manifest, directory))
     faults = []

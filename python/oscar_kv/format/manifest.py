@@ -73,6 +73,11 @@ def side_codec(layer: Layer, key: bool, encoder: str, group: int) -> RowCodec:
     return RowCodec(side.code(layer.head_dim, group), key, layer.kv_heads, encoder, side.clip, side.sigma)
 
 
+def rope_dim_of(model: dict[str, Any]) -> int:
+    """Manifest.rope_dim of the manifest's `model`."""
+    return model["rope_dim"] if "attention" in model else 0
+
+
 @dataclasses.dataclass
 class Manifest:
     method: str
@@ -91,8 +96,8 @@ class Manifest:
 
     @property
     def rope_dim(self) -> int:
-        """As Bundle.rope_dim."""
-        return self.model["rope_dim"] if "attention" in self.model else 0
+        """Latent attention: BF16 channels of a token beside its row, which no code stores. 0: keys and values apart."""
+        return rope_dim_of(self.model)
 
 
 def tensor_name(layer: int, key: bool, part: str) -> str:

@@ -69,14 +69,35 @@ def source_of(layer: Any) -> str | None:
     return getattr(layer, "kv_sharing_target_layer_name", None)
 
 
-class OscarBackend(AttentionBackend):
+class OscarPages:
+    """What vLLM asks of a backend, as far as our pages answer it."""
+
     supported_dtypes = [torch.bfloat16]
     supported_kv_cache_dtypes = [CACHE_DTYPE]
-    forward_includes_kv_cache_update = True  # a chunk attends to its past before its tokens overwrite the ring's oldest
 
     @staticmethod
     def get_name() -> str:
         return VLLM_BACKEND
+
+    @staticmethod
+    def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list[int]:
+        return [PAGE_TOKENS]
+
+    @classmethod
+    def supported_kv_cache_layouts(cls) -> tuple[KVCacheLayout, ...]:
+        return (KVCacheLayout.LBHNC,)
+
+    @classmethod
+    def supports_kv_connector(cls) -> bool:
+        return False
+
+    @classmethod
+    def supports_compute_capability(cls, capability: Any) -> bool:
+        return capability_unsupported(capability.major, capability.minor) is None
+
+
+class OscarBackend(OscarPages, AttentionBackend):
+    forward_includes_kv_cache_update = True  # a chunk attends to its past before its tokens overwrite the ring's oldest
 
     @staticmethod
     def get_impl_cls() -> type["OscarImpl"]:
@@ -85,10 +106,6 @@ class OscarBackend(AttentionBackend):
     @staticmethod
     def get_builder_cls() -> type["OscarMetadataBuilder"]:
         return OscarMetadataBuilder
-
-    @staticmethod
-    def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list[int]:
-        return [PAGE_TOKENS]
 
     @classmethod
     def get_supported_head_sizes(cls) -> list[int]:
@@ -99,10 +116,6 @@ class OscarBackend(AttentionBackend):
         return kv_cache_dtype == CACHE_DTYPE
 
     @classmethod
-    def supported_kv_cache_layouts(cls) -> tuple[KVCacheLayout, ...]:
-        return (KVCacheLayout.LBHNC,)
-
-    @classmethod
     def supports_sink(cls) -> bool:
         return True
 
@@ -111,16 +124,8 @@ class OscarBackend(AttentionBackend):
         return True  # of a checkpoint's kv_cache_scheme; no page reads them
 
     @classmethod
-    def supports_kv_connector(cls) -> bool:
-        return False
-
-    @classmethod
     def supports_device_cpu_query_lens_mismatch(cls) -> bool:
         return False
-
-    @classmethod
-    def supports_compute_capability(cls, capability: Any) -> bool:
-        return capability_unsupported(capability.major, capability.minor) is None
 
     @classmethod
     def customize_spec(cls, spec: Any) -> Any:

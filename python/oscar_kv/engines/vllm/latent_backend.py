@@ -15,29 +15,18 @@ from vllm.model_executor.layers.attention.mla_attention import (
     init_mla_context_partial,
 )
 from vllm.v1.attention.backend import AttentionCGSupport
-from vllm.v1.kv_cache_interface import KVCacheLayout
 
 from ...cache.latent_kv import LatentKV
 from ...cache.packed import sent
 from ...cache.rows import Rows
 from ...files.errors import InputError
 from ...format.latent_layout import CHANNELS, ROW
-from ...format.page_layout import PAGE_TOKENS
 from ...format.windows import quantized_end
-from ...ops.load import capability_unsupported
-from ..names import CACHE_DTYPE, VLLM_BACKEND
 from . import backend as adapter
-from .backend import OscarMetadata, OscarMetadataBuilder
+from .backend import OscarMetadata, OscarMetadataBuilder, OscarPages
 
 
-class OscarLatentBackend(MLACommonBackend):
-    supported_dtypes = [torch.bfloat16]
-    supported_kv_cache_dtypes = [CACHE_DTYPE]
-
-    @staticmethod
-    def get_name() -> str:
-        return VLLM_BACKEND
-
+class OscarLatentBackend(OscarPages, MLACommonBackend):
     @staticmethod
     def get_impl_cls() -> type["OscarLatentImpl"]:
         return OscarLatentImpl
@@ -46,25 +35,9 @@ class OscarLatentBackend(MLACommonBackend):
     def get_builder_cls() -> type["OscarLatentBuilder"]:
         return OscarLatentBuilder
 
-    @staticmethod
-    def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list[int]:
-        return [PAGE_TOKENS]
-
     @classmethod
     def get_supported_head_sizes(cls) -> list[int]:
         return [ROW]
-
-    @classmethod
-    def supported_kv_cache_layouts(cls) -> tuple[KVCacheLayout, ...]:
-        return (KVCacheLayout.LBHNC,)
-
-    @classmethod
-    def supports_kv_connector(cls) -> bool:
-        return False
-
-    @classmethod
-    def supports_compute_capability(cls, capability: Any) -> bool:
-        return capability_unsupported(capability.major, capability.minor) is None
 
 
 @dataclasses.dataclass

@@ -59,26 +59,26 @@ def proposed_tokens(config: Any) -> int:
 
 def latent_refusals(config: Any) -> list[tuple[bool, str]]:
     """Of models with latent attention: whether it applies, and the sentence."""
-    latent = bool(getattr(config.model_config, "use_mla", False))
-    fp8 = bool(getattr(config.attention_config, "use_prefill_query_quantization", False))
+    if not getattr(config.model_config, "use_mla", False):
+        return []
     return [
         (
-            latent and fp8,
+            getattr(config.attention_config, "use_prefill_query_quantization", False),
             "FP8 queries of prompts are asked for (use_prefill_query_quantization), and stored latents come back in "
             "BF16; leave the option out",
         ),
         (
-            latent and not is_release(vllm_version(), RELEASE),
+            not is_release(vllm_version(), RELEASE),
             f"the model has latent attention (MLA), which oscar-kv serves in vLLM {RELEASE} only; install "
             f"vllm=={RELEASE}.0",
         ),
         (
-            latent and config.model_config.is_hybrid,
+            config.model_config.is_hybrid,
             "the model has latent attention (MLA) beside linear attention, which the 2-bit cache does not serve; leave "
             "--kv-cache-dtype oscar out",
         ),
         (
-            latent and config.speculative_config is not None,
+            config.speculative_config is not None,
             "speculative decoding is asked for, which the 2-bit cache of latent attention (MLA) does not have; leave "
             "--speculative-config out",
         ),
