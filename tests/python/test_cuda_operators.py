@@ -86,6 +86,25 @@ def test_windows_of_other_sizes(sink, recent):
     assert (output.cpu() - expected).abs().max() <= 2e-3 * expected.abs().max() and (lse.cpu() - expected_lse).abs().max() <= 2e-3
 
 
+@pytest.mark.parametrize("inference", [False, True])
+def test_tables_are_looked_at_before_kernels_follow_them(inference):
+    """As of test_table_checks.py, in inference mode, too; the state of layer_pass() stands for the arguments that it was made of."""
+    _, cuda = filled()
+    query = randn(5, 2, 4, 128, seed=4).bfloat16().cuda()
+    with torch.inference_mode(inference):
+        decode(cuda, query)
+        table = cuda.table.tensor(cuda.code.device)
+        run = LayerPass(cuda.code, cuda.pool, cuda.windows, cuda.bad, Shared().workspace(query, 128, 4, 5, 2), 1.0)
+        rows = [randn(5, heads, 128, seed=5).bfloat16().cuda() for heads in (8, 8, 2, 2)]
+        run(*rows, (table, cuda.window_table, cuda.device_lengths, None))
+        first = int(table[4, 0])
+        table[4, 0] = len(cuda.pool)
+        for call in (lambda: decode(cuda, query), lambda: run(*rows, (table, cuda.window_table, cuda.device_lengths, None))):
+            with pytest.raises(RuntimeError, match=f"page 0 of sequence 4 is {len(cuda.pool)}, expected 0 to"):
+                call()
+        table[4, 0] = first
+
+
 def test_a_sequence_without_tokens_has_the_output_zero():
     _, cuda = filled()
     cuda.device_lengths[1] = 0

@@ -7,7 +7,7 @@ import torch
 
 from ..format.page_layout import PAGE_TOKENS
 from ..format.window_layout import element_places
-from . import reference, table_checks
+from . import reference
 from .tables import CODES, NEW, WINDOW
 from .view import StepView
 
@@ -48,17 +48,6 @@ def _window_index(
 
 
 def past_rows(a: StepView) -> None:
-    if table_checks.enabled():
-        table_checks.check_shapes("past_rows", tiles=(a.tiles, (None, 6)))
-        table_checks.check_tiles(
-            "past_rows",
-            a.tiles,
-            min(len(a.key), len(a.value)),
-            min(len(a.key_out), len(a.value_out)),
-            len(a.pool),
-            len(a.windows),
-            0 if a.phases is None else len(a.phases),
-        )
     tiles = a.tiles.long()
     for kind in (CODES, WINDOW, NEW):
         mine = tiles[tiles[:, 0] == kind]
@@ -86,17 +75,6 @@ def past_rows(a: StepView) -> None:
 
 
 def new_rows(a: StepView) -> None:
-    if table_checks.enabled():
-        table_checks.check_shapes("new_rows", runs=(a.runs, (None, 6)))
-        reference.check_writes("new_rows", a)
-        table_checks.check_new_runs(
-            "new_rows",
-            a.runs,
-            min(len(a.key), len(a.value)),
-            len(a.pool),
-            len(a.windows),
-            0 if a.phases is None else len(a.phases),
-        )
     runs = a.runs.long()
     run, i = _tokens(runs[:, 1])
     if len(run) == 0:

@@ -9,7 +9,6 @@ from ..format.codec import RowCodec, code_of, decode_rows
 from ..format.latent_layout import CHANNELS, ROW, LatentPages, window_places
 from ..format.page_layout import PAGE_TOKENS
 from ..format.windows import quantized_end, sink_pages
-from . import table_checks
 from .merge import Parts
 from .view import StepView
 
@@ -62,17 +61,7 @@ def _write_codes(a: StepView, page: torch.Tensor, slot: torch.Tensor, rows: torc
     a.pool[touched] = held
 
 
-def _check_step(op: str, a: StepView, codes: bool, recent: int | None = None) -> None:
-    """recent: of a step that reads the windows; None: only its newest tokens' places are used."""
-    if table_checks.enabled():
-        table, pages = (a.table, len(a.pool)) if codes else (None, 0)
-        table_checks.check_step(
-            op, a.lengths, a.window_table, len(a.windows), a.sink, table, pages, recent or 0, newest_only=recent is None
-        )
-
-
 def latent_append(a: StepView) -> None:
-    _check_step("latent_append", a, False)
     sequence = (a.lengths > 0).nonzero().flatten()
     page, place = _window_at(a, sequence, a.lengths[sequence].long() - 1)
     rows = torch.cat([rotate(a.rows, a.mean, a.matrix, None), a.rope], dim=-1)
@@ -80,7 +69,6 @@ def latent_append(a: StepView) -> None:
 
 
 def latent_flush(a: StepView) -> None:
-    _check_step("latent_flush", a, True)
     sequence = (a.lengths > a.sink).nonzero().flatten()
     if len(sequence) == 0:
         return
@@ -93,8 +81,6 @@ def latent_flush(a: StepView) -> None:
 
 
 def latent_new(a: StepView) -> None:
-    if table_checks.enabled():
-        table_checks.check_new_runs("latent_new", a.runs, len(a.rows), len(a.pool), len(a.windows))
     runs = a.runs.tolist()
     tokens = [
         (first + i, page, slot + i, position + i, window)
@@ -147,7 +133,6 @@ def _window_positions(a: StepView, ends: torch.Tensor) -> torch.Tensor:
 
 
 def latent_decode(a: StepView) -> torch.Tensor:
-    _check_step("latent_decode", a, True, a.recent)
     batch, heads = a.query.shape[:2]
     lengths = a.lengths.long()
     ends, query, rope_query = quantized_end(lengths, a.sink, a.recent), a.query.float(), a.rope_query.float()

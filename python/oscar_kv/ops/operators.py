@@ -1,14 +1,15 @@
 """The cache operators on plain tensors, declared to torch: schemas, fakes for torch.compile and export, and the torch
 reference (reference.py) for every device, which takes the arguments by name (view.py). If the CUDA operators (csrc/)
-are installed and a GPU is present, load.py loads them for CUDA tensors.
+are installed and a GPU is present, load.py loads them for CUDA tensors. table_checks.py looks at tables before a call.
 
 Codes of a side come as RowCode.numbers(). pool [pages, Hkv, bytes] uint8 holds pages as described in
 format/page_layout.py, and windows [window pages, Hkv, 128 d] BF16 as in format/window_layout.py. Tables, lengths and
 runs are int32."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
@@ -26,24 +27,45 @@ _reference_depth: list[None] = []  # one for each by_reference() that is open
 _library = torch.library.Library("oscar_kv", "FRAGMENT")
 
 
-def _declare(name: str, schema: str, implementation: Reference, fake: Reference) -> torch._ops.OpOverload:
-    """implementation, fake: of a StepView with the names of the schema."""
+def _view(operator: torch._ops.OpOverload, given: Sequence[Any]) -> StepView:
+    return StepView(**dict(zip(_arguments[operator], given, strict=True)))
+
+
+def _declare(
+    name: str, schema: str, implementation: Reference | None, fake: Reference = lambda a: None, instead: str = ""
+) -> torch._ops.OpOverload:
+    """implementation, fake: of a StepView with the names of the schema. No implementation: only kernels serve it;
+    instead: what does without them."""
     _library.define(name + schema)
     operator = getattr(torch.ops.oscar_kv, name).default
-    names = [argument.name for argument in operator._schema.arguments]
+    _arguments[operator] = [argument.name for argument in operator._schema.arguments]
 
-    def flat(function: Reference) -> Callable[..., Any]:
-        return lambda *given: function(StepView(**dict(zip(names, given, strict=True))))
-
-    def checked(a: StepView) -> Any:
+    def reference(a: StepView) -> Any:
+        if implementation is None:
+            raise RuntimeError(f"oscar_kv::{name}: the CUDA operators are not loaded{instead}")
         if table_checks.enabled():
             table_checks.check_call(name, a)
         return implementation(a)
 
-    _library.impl(name, flat(checked), "CompositeExplicitAutograd")
-    torch.library.register_fake(f"oscar_kv::{name}", flat(fake), lib=_library)
-    _arguments[operator], _references[operator] = names, implementation
+    _references[operator] = reference
+    _library.impl(name, lambda *given: reference(_view(operator, given)), "CompositeExplicitAutograd")
+    torch.library.register_fake(f"oscar_kv::{name}", lambda *given: fake(_view(operator, given)), lib=_library)
     return operator
+
+
+def check_kernels() -> None:
+    """From now on, tables are looked at before kernels are launched, too. A capture cannot read what was found."""
+    later = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+
+    def checked(operator: torch._ops.OpOverload, keys: torch._C.DispatchKeySet, *given: Any) -> Any:
+        on_cuda = any(isinstance(one, torch.Tensor) and one.is_cuda for one in given)
+        if on_cuda and table_checks.enabled() and not torch.cuda.is_current_stream_capturing():
+            table_checks.check_call(operator._schema.name.removeprefix("oscar_kv::"), _view(operator, given))
+        return operator.redispatch(keys & later, *given)
+
+    for operator in _arguments:
+        name = operator._schema.name.removeprefix("oscar_kv::")
+        _library.impl(name, functools.partial(checked, operator), "BackendSelect", with_keyset=True)
 
 
 @contextlib.contextmanager
@@ -79,19 +101,6 @@ def places(
     return values, [order.index(name) for name in names]
 
 
-def _nothing(a: StepView) -> None:
-    return None
-
-
-def _only_kernels(name: str, instead: str = "") -> Reference:
-    """Of an operator without a reference. instead: what serves without kernels."""
-
-    def refuse(a: StepView) -> NoReturn:
-        raise RuntimeError(f"oscar_kv::{name}: the CUDA operators are not loaded{instead}")
-
-    return refuse
-
-
 # Transforms rows [N, H, d] of keys or values to the cache basis, BF16: subtracts a mean [H, d] or [N, H, d], then
 # multiplies by matrices [1 or H, d, d].
 rotate_rows = _declare(
@@ -107,7 +116,6 @@ write_rows = _declare(
     "(Tensor(a!) pool, Tensor page, Tensor slot, Tensor key_codes, Tensor key_params, Tensor value_codes, Tensor "
     "value_params, int[] key_code, int[] value_code) -> ()",
     lambda a: reference.write_rows(**vars(a)),
-    _nothing,
 )
 
 # Writes rows [N, Hkv, d] BF16 in the cache basis into pages, as given by runs [R, 5] (tables.RUN): clips, encodes
@@ -118,7 +126,6 @@ quantize_rows = _declare(
     "(Tensor(a!) pool, Tensor key, Tensor value, Tensor runs, Tensor key_sigma, Tensor value_sigma, "
     "Tensor key_clip, Tensor value_clip, Tensor(b!) bad, bool search, int[] key_code, int[] value_code) -> ()",
     reference.quantize_rows,
-    _nothing,
 )
 
 
@@ -162,7 +169,6 @@ flush_tokens = _declare(
     "value_sigma, Tensor key_clip, Tensor value_clip, Tensor(b!) bad, int sink, bool search, int[] key_code, int[] "
     "value_code) -> ()",
     reference.flush_tokens,
-    _nothing,
 )
 
 
@@ -198,7 +204,6 @@ step_tokens = _declare(
     "output_matrix, Tensor? key_mean, Tensor? value_mean, Tensor? phases, Tensor key_sigma, Tensor value_sigma, float "
     "scale, int sink, int recent, int[] key_code, int[] value_code) -> ()",
     reference.step_tokens,
-    _nothing,
 )
 
 
@@ -210,8 +215,8 @@ describe_layer = _declare(
     "describe_layer",
     "(Tensor(a!) sides, Tensor pool, Tensor windows, Tensor key_sigma, Tensor value_sigma, Tensor key_clip, Tensor "
     "value_clip, Tensor bad, int[] key_code, int[] value_code) -> ()",
-    _only_kernels("flush_layers", "; flush_tokens serves one layer"),
-    _nothing,
+    None,
+    instead="; flush_tokens serves one layer",
 )
 
 # flush_tokens for layers of any codes, in one launch. sides [2 L, SIDE_BYTES]: describe_layer() of all
@@ -220,16 +225,14 @@ flush_layers = _declare(
     "flush_layers",
     "(Tensor lengths, Tensor table, Tensor window_table, Tensor sides, int kv_heads, int head_dim, int sink, bool "
     "search) -> ()",
-    _only_kernels("flush_layers", "; flush_tokens serves one layer"),
-    _nothing,
+    None,
+    instead="; flush_tokens serves one layer",
 )
 
 
 # Whether the operators run on the device of `like`: CUDA's error or 0, the driver's version of CUDA (13000), and the
 # version that it must have to translate the operators' PTX.
-device_code = _declare(
-    "device_code", "(Tensor like) -> (int, int, int)", _only_kernels("device_code"), lambda a: (0, 0, 0)
-)
+device_code = _declare("device_code", "(Tensor like) -> (int, int, int)", None, lambda a: (0, 0, 0))
 
 # Bytes that decode_attention needs on the device of `like`. page_queries: from kernels.page_queries() with rotated
 # means, otherwise 0.
@@ -250,7 +253,6 @@ past_rows = _declare(
     "Tensor? key_mean, Tensor? value_mean, Tensor? phases, Tensor key_sigma, Tensor value_sigma, Tensor(a!) key_out, "
     "Tensor(b!) value_out, int[] key_code, int[] value_code) -> ()",
     chunk_reference.past_rows,
-    _nothing,
 )
 
 # Writes new rows [N, Hkv, d] of the model into windows and pages, as given by runs [R, 6] (tables.NEW_RUN). Other
@@ -261,7 +263,6 @@ new_rows = _declare(
     "value_matrix, Tensor? key_mean, Tensor? value_mean, Tensor? phases, Tensor key_sigma, Tensor value_sigma, Tensor "
     "key_clip, Tensor value_clip, Tensor(c!) bad, bool search, int[] key_code, int[] value_code) -> ()",
     chunk_reference.new_rows,
-    _nothing,
 )
 
 
@@ -275,8 +276,8 @@ describe_pass = _declare(
     "Tensor output_matrix, Tensor key_terms, Tensor value_terms, Tensor? key_mean, Tensor? value_mean, Tensor? phases, "
     "Tensor? tile_phases, Tensor key_sigma, Tensor value_sigma, Tensor key_clip, Tensor value_clip, Tensor bad, Tensor "
     "workspace, float scale, int sink, int recent, bool search, int[] key_code, int[] value_code) -> ()",
-    _only_kernels("layer_pass", "; step_tokens and new_rows serve a layer"),
-    _nothing,
+    None,
+    instead="; step_tokens and new_rows serve a layer",
 )
 
 # new_rows with these runs, then step_tokens for the first rows: as many as lengths has. None leaves either out. state:
@@ -285,8 +286,8 @@ layer_pass = _declare(
     "layer_pass",
     "(Tensor(a!) output, Tensor query, Tensor key, Tensor value, Tensor state, Tensor? table, Tensor? window_table, "
     "Tensor? lengths, Tensor? runs) -> ()",
-    _only_kernels("layer_pass", "; step_tokens and new_rows serve a layer"),
-    _nothing,
+    None,
+    instead="; step_tokens and new_rows serve a layer",
 )
 
 # Merges another part of a softmax into out [N, H, d] with log-sum-exp [H, N] FP32.
@@ -294,7 +295,6 @@ merge_outputs = _declare(
     "merge_outputs",
     "(Tensor(a!) out, Tensor(b!) lse, Tensor part, Tensor part_lse) -> ()",
     lambda a: chunk_reference.merge_outputs(**vars(a)),
-    _nothing,
 )
 
 
@@ -305,8 +305,9 @@ PAGE_RANK = 32  # kPageRank of kernels/decode/tile_phases.h
 tile_phases = _declare(
     "tile_phases",
     "(Tensor frequencies) -> Tensor",
-    _only_kernels("tile_phases", "; the reference needs no such table"),
+    None,
     lambda a: a.frequencies.new_empty((2 * PAGE_RANK * (2 * a.frequencies.shape[0] + PAGE_TOKENS),), dtype=torch.int16),
+    "; the reference needs no such table",
 )
 
 page_runs = reference.page_runs

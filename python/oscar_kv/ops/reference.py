@@ -10,7 +10,6 @@ from ..format.codec import RowCodec, code_of, code_unsupported, decode_rows
 from ..format.page_layout import PAGE_TOKENS, PageLayout
 from ..format.window_layout import WindowLayout
 from ..format.windows import quantized_end, sink_pages
-from . import table_checks
 from .merge import Parts
 from .rule import Rule
 from .view import StepView
@@ -89,20 +88,6 @@ def encode(
     return codec.to(rows.device).encode(rows.float())
 
 
-def check_writes(op: str, a: StepView) -> None:
-    """What every operator that writes codes is given for its heads."""
-    heads = a.pool.shape[1]
-    table_checks.check_shapes(
-        op,
-        key_sigma=(a.key_sigma, (heads, 4)),
-        value_sigma=(a.value_sigma, (heads, 4)),
-        key_clip=(a.key_clip, (heads,)),
-        value_clip=(a.value_clip, (heads,)),
-        bad=(a.bad, (2,)),
-    )
-    table_checks.check_clips(op, key_clip=a.key_clip, value_clip=a.value_clip)
-
-
 def write_encoded(a: StepView, page: torch.Tensor, slot: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
     """Encodes rows [N, Hkv, d] and writes them to token slot [N] of page [N]."""
     write_rows(
@@ -117,11 +102,6 @@ def write_encoded(a: StepView, page: torch.Tensor, slot: torch.Tensor, key: torc
 
 
 def quantize_rows(a: StepView) -> None:
-    if table_checks.enabled():
-        shape = (len(a.key), a.pool.shape[1], code_of(a.key_code).head_dim)
-        table_checks.check_shapes("quantize_rows", key=(a.key, shape), value=(a.value, shape), runs=(a.runs, (None, 5)))
-        check_writes("quantize_rows", a)
-        table_checks.check_runs("quantize_rows", a.runs, len(a.key), len(a.pool))
     places = [(first + i, page, slot + i) for first, count, page, slot, _ in a.runs.tolist() for i in range(count)]
     if places:
         row, page, slot = torch.tensor(places, device=a.pool.device).unbind(1)
@@ -136,9 +116,6 @@ def dequantize_pages(
     key_code: Sequence[int],
     value_code: Sequence[int],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    if table_checks.enabled():
-        table_checks.check_shapes("dequantize_pages", runs=(runs, (None, 5)))
-        table_checks.check_runs("dequantize_pages", runs, None, len(pool))
     layout = page_layout(key_code, value_code, pool.device)
     pages, rows = pool[runs[:, 2].long()], []  # [R, Hkv, bytes]
     for side, sigma in ((layout.key, key_sigma), (layout.value, value_sigma)):
@@ -187,14 +164,6 @@ def rotate_rows(rows: torch.Tensor, mean: torch.Tensor | None, matrix: torch.Ten
 
 def append_tokens(a: StepView) -> torch.Tensor:
     windows, window_table, lengths = a.windows, a.window_table, a.lengths
-    if table_checks.enabled():
-        shape = (len(lengths), windows.shape[1], windows.shape[2] // (2 * PAGE_TOKENS))
-        table_checks.check_shapes("append_tokens", key=(a.key, shape), value=(a.value, shape))
-        # one for each token where RoPE turns it
-        for name, mean in (("key_mean", a.key_mean), ("value_mean", a.value_mean)):
-            found = shape if mean is not None and mean.dim() == 3 else shape[1:]
-            table_checks.check_shapes("append_tokens", **{name: (mean, found)})
-        table_checks.check_step("append_tokens", lengths, window_table, len(windows), a.sink, newest_only=True)
     sides = rotate_rows(a.key, a.key_mean, a.key_matrix), rotate_rows(a.value, a.value_mean, a.value_matrix)
     sequence = (lengths > 0).nonzero().flatten()
     window_layout(windows, window_table, a.sink).write(
@@ -209,11 +178,6 @@ def append_tokens(a: StepView) -> torch.Tensor:
 
 
 def flush_tokens(a: StepView) -> None:
-    if table_checks.enabled():
-        check_writes("flush_tokens", a)
-        table_checks.check_step(
-            "flush_tokens", a.lengths, a.window_table, len(a.windows), a.sink, a.table, len(a.pool), newest_only=True
-        )
     sequence = (a.lengths > a.sink).nonzero().flatten()
     if len(sequence) == 0:
         return
@@ -293,18 +257,6 @@ def attention(
 
 
 def decode_attention(a: StepView) -> tuple[torch.Tensor, torch.Tensor]:
-    if table_checks.enabled():
-        table_checks.check_step(
-            "decode_attention",
-            a.lengths,
-            a.window_table,
-            len(a.windows),
-            a.sink,
-            a.table,
-            len(a.pool),
-            a.recent,
-            0 if a.phases is None else len(a.phases),
-        )
     lengths = a.lengths.long()
     positions = (lengths - 1)[:, None].expand(-1, a.query.shape[2])
     ends = quantized_end(lengths, a.sink, a.recent)
