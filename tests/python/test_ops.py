@@ -4,7 +4,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from conftest import GOLDEN  # noqa: E402
-from oscar_kv.ops import operators  # noqa: E402
+from oscar_kv.ops import operators, reference  # noqa: E402
 from oscar_kv.ops.rule import ALL, Rule  # noqa: E402
 from oscar_kv.format.bundle import load_bundle  # noqa: E402
 from oscar_kv.cache.chunk_plan import Chunk, ChunkWork  # noqa: E402
@@ -91,7 +91,7 @@ def merge_arguments(cache):
 @pytest.mark.parametrize("layer", [0, 1])
 @pytest.mark.parametrize("name,arguments", [
     ("decode_attention", decode_arguments), ("decode_attention", lambda c: decode_arguments(c, False)),
-    ("write_rows", write_arguments), ("dequantize_pages", dequantize_arguments), ("quantize_rows", quantize_arguments),
+    ("dequantize_pages", dequantize_arguments), ("quantize_rows", quantize_arguments),
     ("rotate_rows", rotate_arguments), ("rotate_rows", lambda c: (rotate_arguments(c)[0], None, None)),
     ("append_tokens", append_arguments), ("append_tokens", lambda c: append_arguments(c, False)),
     ("flush_tokens", flush_arguments), ("past_rows", lambda c: chunk_arguments(c, True)), ("new_rows", lambda c: chunk_arguments(c, False)),
@@ -102,7 +102,7 @@ def test_opcheck(layer, name, arguments):
 
 def test_every_operator_is_checked():
     declared = {name for name in dir(operators) if isinstance(getattr(operators, name), torch._ops.OpOverload)}
-    assert declared == {"rotate_rows", "decode_attention", "write_rows", "dequantize_pages", "quantize_rows", "append_tokens", "flush_tokens",
+    assert declared == {"rotate_rows", "decode_attention", "dequantize_pages", "quantize_rows", "append_tokens", "flush_tokens",
                         "decode_workspace_bytes", "tile_phases", "past_rows", "new_rows", "merge_outputs", "step_tokens", "describe_layer", "flush_layers", "device_code",
                         "describe_pass", "layer_pass"}
 
@@ -111,7 +111,7 @@ def test_rows_are_written_where_they_belong():
     cache = filled()
     before, given = cache.pool.clone(), write_arguments(cache)
     old = [x.unflatten(0, (-1, 64)) for x in operators.dequantize_pages(*dequantize_arguments(cache))]
-    operators.write_rows(*given)
+    reference.write_rows(*given)
     new = [x.unflatten(0, (-1, 64)) for x in operators.dequantize_pages(*dequantize_arguments(cache))]
     assert not torch.equal(before, cache.pool)
     for codec, codes, a, b in ((cache.code.key, given[3:5], old[0], new[0]), (cache.code.value, given[5:7], old[1], new[1])):

@@ -6,10 +6,9 @@ from typing import Any
 import torch
 
 from ..format.bundle import Bundle
-from ..format.codec import code_unsupported
 from ..format.manifest import Layer, side_codec
 from ..format.page_layout import PageLayout
-from ..ops import load, operators
+from ..ops import load, operators, support
 from ..ops.view import StepView
 from .shared import Shared
 from .transform import LayerTransform, Phases
@@ -40,7 +39,8 @@ class LayerCode:
         self.without_kernels = (
             load.missing(self.device) if self.device.type == "cuda" else "the layer is not on a CUDA device"
         )
-        self.encode_unsupported = self.without_kernels or code_unsupported(self.key.code)
+        # Why the kernels of chunks do not serve this layer on its GPU, or None.
+        self.chunks_unsupported = support.chunks_unsupported(self) if self.device.type == "cuda" else None
 
     def phases(self) -> torch.Tensor | None:
         """Of operators, for a mean before RoPE."""

@@ -12,7 +12,7 @@ import torch
 from ..files.errors import InputError, NumericalError
 from ..format.page_layout import PAGE_TOKENS
 from ..format.windows import Policy, ring_pages
-from ..ops import operators, reference, support
+from ..ops import operators, reference
 from ..ops.rule import ALL, Rule
 from . import chunk_pass
 from .chunk_plan import Chunk, ChunkWork
@@ -154,11 +154,9 @@ class PagedKV:
         return self.tiers.quantized_end(tokens)
 
     def pass_unsupported(self, rule: Rule = ALL) -> str | None:
-        """Why attend_chunks() does not serve a layer with this rule, or None; append() ignores the rule."""
-        if self.code.key.encoder not in ("minmax", "search"):
-            return f"encoder {self.code.key.encoder} is computed row by row"
-        if self.code.device.type == "cuda" and (reason := support.chunks_unsupported(self.code)) is not None:
-            return reason
+        """Why attend_chunks() does not serve a layer with this rule, or None."""
+        if self.code.chunks_unsupported is not None:
+            return self.code.chunks_unsupported
         return "windows, chunks of the sequence and soft caps are computed in torch" if rule.hides or rule.cap else None
 
     def _chunks(self, counts: Sequence[int]) -> list[Chunk]:
@@ -205,20 +203,13 @@ class PagedKV:
     @torch.no_grad()
     def append(self, key: torch.Tensor, value: torch.Tensor, counts: Sequence[int]) -> None:
         """key, value: [N, Hkv, d] of the model, after RoPE: counts[b] new tokens per sequence, concatenated."""
-        lengths = [n + c for n, c in zip(self.lengths, counts)]
-        if self.pass_unsupported() is None:
-            if any(counts):
-                work, _ = self.work_of(counts)
-                assert work.new is not None
-                rows = key.contiguous(), value.contiguous()
-                chunk_pass.append(self.code, self.pool, self.windows, work.new, *rows, self.bad)
-                self.check_finite()
-        else:
-            self._reserve_pages(lengths)
-            self.tiers.append(self.held(), self.lengths, counts, key, value, self.bad)
-            if self.code.encode_unsupported is None:
-                self.check_finite()
-        self._grow_to(lengths)
+        if any(counts):
+            work, _ = self.work_of(counts)
+            assert work.new is not None
+            rows = key.contiguous(), value.contiguous()
+            chunk_pass.append(self.code, self.pool, self.windows, work.new, *rows, self.bad)
+            self.check_finite()
+        self._grow_to([n + c for n, c in zip(self.lengths, counts)])
         self.device_lengths.copy_(torch.tensor(self.lengths, dtype=torch.int32))
 
     def check_finite(self) -> None:

@@ -8,7 +8,7 @@ import torch
 from ..format.page_layout import PAGE_TOKENS
 from ..format.window_layout import element_places
 from . import reference
-from .tables import CODES, NEW, WINDOW
+from .tables import CODES, NEW, RUN, WINDOW
 from .view import StepView
 
 
@@ -74,23 +74,30 @@ def past_rows(a: StepView) -> None:
             out[at] = (made if added is None else made + added).to(out.dtype)
 
 
-def new_rows(a: StepView) -> None:
+def cache_rows(a: StepView) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values [N, Hkv, d] of new_rows in the cache basis, BF16, after they are written into the windows."""
     runs = a.runs.long()
     run, i = _tokens(runs[:, 1])
-    if len(run) == 0:
-        return
-    first, _, page, slot, position, window = runs[run].unbind(1)
-    mean = _mean(a.key_mean, a.phases, position + i)
+    first, _, _, _, position, window = runs[run].unbind(1)
+    positions = torch.zeros(len(a.key), dtype=torch.long, device=a.key.device).index_copy_(0, first + i, position + i)
     rows = (
-        reference.rotate_rows(a.key[first + i], mean, _whole(a.key_matrix)),
-        reference.rotate_rows(a.value[first + i], a.value_mean, _whole(a.value_matrix)),
+        reference.rotate_rows(a.key, _mean(a.key_mean, a.phases, positions), _whole(a.key_matrix)),
+        reference.rotate_rows(a.value, a.value_mean, _whole(a.value_matrix)),
     )
     kept = (window >= 0).nonzero().flatten()
     for index, side in zip(_window_index(a.windows, window[kept], (position + i)[kept] % PAGE_TOKENS), rows):
-        a.windows[index] = side[kept]
-    coded = (page >= 0).nonzero().flatten()
-    if len(coded) > 0:
-        reference.write_encoded(a, page[coded], (slot + i)[coded], rows[0][coded], rows[1][coded])
+        a.windows[index] = side[(first + i)[kept]]
+    return rows
+
+
+def coded_runs(runs: torch.Tensor) -> torch.Tensor:
+    """Of runs [R, 6] (tables.NEW_RUN) those that go to pages, as tables.RUN."""
+    return runs[runs[:, 2] >= 0][:, : len(RUN)].contiguous()
+
+
+def new_rows(a: StepView) -> None:
+    key, value = cache_rows(a)
+    reference.quantize_rows(a.but(key=key, value=value, runs=coded_runs(a.runs)))
 
 
 def merge_outputs(out: torch.Tensor, lse: torch.Tensor, part: torch.Tensor, part_lse: torch.Tensor) -> None:

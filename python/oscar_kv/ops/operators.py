@@ -53,6 +53,7 @@ def _declare(
     return operator
 
 
+@functools.cache
 def check_kernels() -> None:
     """From now on, tables are looked at before kernels are launched, too. A capture cannot read what was found."""
     later = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
@@ -108,14 +109,6 @@ rotate_rows = _declare(
     "(Tensor rows, Tensor? mean, Tensor? matrix) -> Tensor",
     lambda a: reference.rotate_rows(**vars(a)),
     lambda a: a.rows.new_empty(a.rows.shape, dtype=torch.bfloat16),
-)
-
-# Writes codes [N, Hkv, d] and parameters [N, Hkv, bytes] of rows to token slot [N] of page [N].
-write_rows = _declare(
-    "write_rows",
-    "(Tensor(a!) pool, Tensor page, Tensor slot, Tensor key_codes, Tensor key_params, Tensor value_codes, Tensor "
-    "value_params, int[] key_code, int[] value_code) -> ()",
-    lambda a: reference.write_rows(**vars(a)),
 )
 
 # Writes rows [N, Hkv, d] BF16 in the cache basis into pages, as given by runs [R, 5] (tables.RUN): clips, encodes
