@@ -6,7 +6,6 @@ import random
 import torch
 
 from oscar_kv.cache.paged_kv import LayerCode
-from oscar_kv.cache.prefix_kv import PrefixKV
 from oscar_kv.cache.prefix_table import PrefixTable
 from oscar_kv.cache.slot_kv import SlotKV, SlotTable
 from oscar_kv.cache.step_flush import StepFlush
@@ -273,7 +272,7 @@ class PrefixEngine(Engine):
 
     def make_cache(self, code, blocks, group):
         self.requests = collections.Counter()  # {slot: requests that had it}
-        self.kv = PrefixKV(code, self.slots, self.width * 64, group, self.kept, self.most_new)
+        self.kv = SlotKV(code, self.slots, self.width * 64, group, self.most_new, self.kept)
         self.table = PrefixTable(self.slots, code.sink // 64, self.kv.tiers.layout.ring_pages, self.device, self.kept, code.recent, self.requests.__getitem__,
                                  self.most_new)
         self.users, self.block_of, self.key_of, self.reached = {}, {}, {}, {}

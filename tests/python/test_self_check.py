@@ -10,7 +10,6 @@ torch = pytest.importorskip("torch")
 from safetensors.torch import save_file  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
 from oscar_kv.cache.paged_kv import LayerCode  # noqa: E402
-from oscar_kv.cache.prefix_kv import PrefixKV  # noqa: E402
 from oscar_kv.cache.slot_kv import SlotKV  # noqa: E402
 from oscar_kv.cache.transform import Phases  # noqa: E402
 from oscar_kv.engines import check_rows, self_check  # noqa: E402
@@ -25,7 +24,7 @@ def serving_of(*bundles, slots=20, device="cpu", d=64, shares=False):
     caches = {}
     for index, bundle in enumerate(bundles):
         code = LayerCode(bundle, bundle.layers[0], Phases(10000.0 ** -(torch.arange(0, d, 2) / d)), device)
-        caches[index] = PrefixKV(code, slots, 900, 3, 4) if shares else SlotKV(code, slots, 900, 3)
+        caches[index] = SlotKV(code, slots, 900, 3, kept=4 if shares else 0)
     return types.SimpleNamespace(bundle=bundles[0], slots=slots, caches=lambda: caches, room=lambda: 900)
 
 

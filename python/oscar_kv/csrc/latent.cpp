@@ -4,7 +4,8 @@
 #include "kernels/latent/latent_codes.h"
 #include "kernels/latent/latent_decode.h"
 #include "kernels/latent/latent_rows.h"
-#include "oscar_kv/csrc/newest.h"
+#include "oscar_kv/csrc/codes.h"
+#include "oscar_kv/csrc/windows.h"
 
 namespace oscar_kv {
 namespace {
@@ -14,6 +15,7 @@ using oscar::kLatentRow;
 using oscar::kLatentWindowBytes;
 using oscar::kRopeChannels;
 using oscar::kernels::NewestSide;
+constexpr std::int64_t kSideBytes = oscar::kernels::kNewestSideBytes;
 constexpr std::int64_t kRunNumbers = sizeof(oscar::kernels::NewRun) / sizeof(std::int32_t);
 
 Code latent_code(const Arguments& arguments, const std::vector<std::int64_t>& numbers) {
@@ -92,20 +94,13 @@ void latent_append(const Tensor& windows, const Tensor& window_table, const Tens
   arguments.launched(oscar::kernels::latent_rows(p, arguments.stream()), "latent_rows");
 }
 
-// On the host: writes the descriptor of a layer for latent_flush_layers().
+// On the host: writes the descriptor of a layer for flush_layers().
 void describe_latent(const Tensor& side, const Tensor& pool, const Tensor& windows, const Tensor& sigma,
                      const Tensor& clip, const Tensor& bad, const std::vector<std::int64_t>& code) {
   const Arguments arguments("describe_latent", pool);
   NewestSide made = side_of(arguments, pool, sigma, clip, bad, code);
   made.windows = latent_windows(arguments, windows);
   std::memcpy(arguments.host_bytes(side, "side", {kSideBytes}), &made, sizeof made);
-}
-
-void latent_flush_layers(const Tensor& lengths, const Tensor& table, const Tensor& window_table, const Tensor& sides,
-                         std::int64_t sink, bool search) {
-  const Arguments arguments("latent_flush_layers", lengths);
-  const auto p = newest_tokens(arguments, lengths, table, window_table, sides, sink, search);
-  arguments.launched(oscar::kernels::newest_latents(p, arguments.stream()), "newest_latents");
 }
 
 void latent_new(const Tensor& pool, const Tensor& windows, const Tensor& rows, const Tensor& rope, const Tensor& runs,
@@ -212,7 +207,6 @@ std::int64_t latent_workspace_bytes(const Tensor& like, std::int64_t batch, std:
 STABLE_TORCH_LIBRARY_IMPL(oscar_kv, CUDA, m) {
   m.impl("latent_append", TORCH_BOX(&latent_append));
   m.impl("describe_latent", TORCH_BOX(&describe_latent));
-  m.impl("latent_flush_layers", TORCH_BOX(&latent_flush_layers));
   m.impl("latent_new", TORCH_BOX(&latent_new));
   m.impl("latent_past", TORCH_BOX(&latent_past));
   m.impl("latent_decode", TORCH_BOX(&latent_decode));

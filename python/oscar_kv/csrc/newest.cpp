@@ -1,16 +1,19 @@
 // The newest tokens of all layers in a step, on their way into pages: the layers' descriptors, and the launch that
 // reads them.
-#include "oscar_kv/csrc/newest.h"
+#include "kernels/quantize/newest_tokens.h"
 
 #include <cstring>
 #include <type_traits>
 
+#include "kernels/latent/latent_codes.h"
 #include "oscar_kv/csrc/codes.h"
+#include "oscar_kv/csrc/windows.h"
 
 namespace oscar_kv {
 
 using oscar::kernels::NewestSide;
 static_assert(std::is_trivially_copyable_v<NewestSide>);
+constexpr std::int64_t kSideBytes = oscar::kernels::kNewestSideBytes;
 
 // On the host: writes the descriptors of a layer, two NewestSide, for flush_layers().
 void describe_layer(const Tensor& sides, const Tensor& pool, const Tensor& windows, const Tensor& key_sigma,
@@ -30,11 +33,17 @@ void describe_layer(const Tensor& sides, const Tensor& pool, const Tensor& windo
 }
 
 void flush_layers(const Tensor& lengths, const Tensor& table, const Tensor& window_table, const Tensor& sides,
-                  std::int64_t kv_heads, std::int64_t head_dim, std::int64_t sink, bool search) {
+                  std::int64_t kv_heads, std::int64_t row, std::int64_t sink, bool search) {
   const Arguments arguments("flush_layers", lengths);
-  oscar::kernels::NewestTokensParams p = newest_tokens(arguments, lengths, table, window_table, sides, sink, search);
-  p.kv_heads = arguments.int32(kv_heads, "KV heads"), p.head_dim = arguments.int32(head_dim, "head_dim");
-  arguments.launched(oscar::kernels::newest_tokens(p, arguments.stream()), "newest_tokens");
+  const Sequences sequences(arguments, lengths, window_table, sink);
+  oscar::kernels::NewestTokensParams p{};
+  sequences.put(p), sequences.put_pages(arguments, table, p);
+  p.sides = reinterpret_cast<const NewestSide*>(
+      arguments.get<std::uint8_t>(sides, "sides", ScalarType::Byte, {kAny, kSideBytes}));
+  p.side_count = arguments.int32(sides.size(0), "sides"), p.encoder = encoder_of(search);
+  p.kv_heads = arguments.int32(kv_heads, "KV heads"), p.head_dim = arguments.int32(row, "row");
+  const cudaStream_t stream = arguments.stream();
+  arguments.launched(row == oscar::kLatentRow ? newest_latents(p, stream) : newest_tokens(p, stream), "newest_tokens");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(oscar_kv, CUDA, m) {

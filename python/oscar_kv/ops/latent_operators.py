@@ -25,7 +25,7 @@ latent_append = _declare(
 )
 
 # Writes the newest token of each sequence from its window into its page. Kernels do it for all layers of a step:
-# latent_flush_layers.
+# flush_layers.
 latent_flush = _declare(
     "latent_flush",
     "(Tensor(a!) pool, Tensor windows, Tensor window_table, Tensor table, Tensor lengths, Tensor sigma, Tensor clip, "
@@ -40,13 +40,6 @@ describe_latent = _declare(
     None,
     instead="; latent_flush serves one layer",
 )
-latent_flush_layers = _declare(
-    "latent_flush_layers",
-    "(Tensor lengths, Tensor table, Tensor window_table, Tensor sides, int sink, bool search) -> ()",
-    None,
-    instead="; latent_flush serves one layer",
-)
-
 # Writes new rows of prompts into windows and pages, as given by runs [R, 6] (tables.NEW_RUN).
 latent_new = _declare(
     "latent_new",

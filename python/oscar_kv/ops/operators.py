@@ -212,11 +212,11 @@ describe_layer = _declare(
     instead="; flush_tokens serves one layer",
 )
 
-# flush_tokens for layers of any codes, in one launch. sides [2 L, SIDE_BYTES]: describe_layer() of all
-# layers, on the device.
+# flush_tokens for layers of any codes, in one launch. sides [2 L, SIDE_BYTES]: describe_layer() of all layers, on the
+# device. row: their head size. Or latent_flush, with sides [L, SIDE_BYTES] of describe_latent(), one head, and row 576.
 flush_layers = _declare(
     "flush_layers",
-    "(Tensor lengths, Tensor table, Tensor window_table, Tensor sides, int kv_heads, int head_dim, int sink, bool "
+    "(Tensor lengths, Tensor table, Tensor window_table, Tensor sides, int kv_heads, int row, int sink, bool "
     "search) -> ()",
     None,
     instead="; flush_tokens serves one layer",

@@ -1,4 +1,4 @@
-"""SGLang's attention backend `oscar`: SlotKV or PrefixKV with the interfaces of SGLang 0.5.23
+"""SGLang's attention backend `oscar`: SlotKV with the interfaces of SGLang 0.5.23
 (srt/layers/attention/base_attn_backend.py there). A request's slot is its row of SGLang's ReqToTokenPool; row 0 is
 padding. SGLang maps tokens to memory one by one, and with pages of 64 tokens every 64th entry names a block."""
 
