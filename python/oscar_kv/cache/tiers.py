@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from ..format.page_layout import PAGE_TOKENS
-from ..format.window_layout import WindowLayout
+from ..format.window_layout import WindowLayout, element_places
 from ..format.windows import Policy, Tokens, quantized_end, ring_pages
 from ..ops import operators, reference, support
 from ..ops.rule import ALL, Rule
@@ -34,7 +34,8 @@ class Tiers:
 
     def __init__(self, code: LayerCode, pages: int | None = None) -> None:
         self.code = code
-        self.layout = WindowLayout(code.layer.head_dim, code.sink, pages or ring_pages(code.recent, 1)).to(code.device)
+        places = element_places(code.layer.head_dim)
+        self.layout = WindowLayout(places, code.sink, pages or ring_pages(code.recent, 1)).to(code.device)
         self.step_unsupported = code.without_kernels or support.step_unsupported(code)
 
     def new_windows(self, sequences: int, sinks: int = 0) -> torch.Tensor:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import torch
 
 from ..format.codec import RowCodec, code_of, code_unsupported, decode_rows
+from ..format.latent_layout import window_places
 from ..format.page_layout import PAGE_TOKENS, PageLayout
-from ..format.window_layout import WindowLayout
+from ..format.window_layout import WindowLayout, element_places
 from ..format.windows import quantized_end, sink_pages
 from .merge import Parts
 from .rule import Rule
@@ -29,12 +30,15 @@ def page_layout(key_code: Sequence[int], value_code: Sequence[int], device: torc
 
 @functools.lru_cache(maxsize=64)
 def _window_layout(head_dim: int, sink: int, ring_pages: int, device: torch.device) -> WindowLayout:
-    return WindowLayout(head_dim, sink, ring_pages).to(device)
+    """head_dim 0: of latents."""
+    return WindowLayout(element_places(head_dim) if head_dim else window_places(), sink, ring_pages).to(device)
 
 
-def window_layout(windows: torch.Tensor, window_table: torch.Tensor, sink: int) -> WindowLayout:
-    ring_pages = window_table.shape[1] - sink_pages(sink)
-    return _window_layout(windows.shape[-1] // (2 * PAGE_TOKENS), sink, ring_pages, windows.device)
+def window_layout(windows: torch.Tensor, window_table: torch.Tensor | None = None, sink: int = 0) -> WindowLayout:
+    """Without a table: for index() only."""
+    pages = sink_pages(sink) + 1 if window_table is None else window_table.shape[1]
+    head_dim = windows.shape[-1] // (2 * PAGE_TOKENS) if windows.dim() == 3 else 0
+    return _window_layout(head_dim, sink, pages - sink_pages(sink), windows.device)
 
 
 def page_runs(table: torch.Tensor, pages: int) -> torch.Tensor:
@@ -78,11 +82,12 @@ def encode(
     numbers: Sequence[int],
     key: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Codes and parameters of rows [N, Hkv, d]; rows that are not finite count as zeros and are noted in `bad`."""
+    """Codes and parameters of rows [N, Hkv, d]; rows that are not finite count as zeros and are noted in `bad`, [1] or
+    more."""
     heads = rows.shape[1]
     finite = rows.isfinite().all(dim=-1)
     if not bool(finite.all()):
-        bad[0 if key else 1] = min(int(bad[0 if key else 1]), int((~finite).flatten().nonzero()[0]))
+        bad[0] = min(int(bad[0]), int((~finite).flatten().nonzero()[0]))
         rows = torch.where(finite.unsqueeze(-1), rows, torch.zeros_like(rows))
     codec = RowCodec(code_of(numbers), key, heads, "search" if search else "minmax", clip.tolist(), sigma)
     return codec.to(rows.device).encode(rows.float())
@@ -95,7 +100,7 @@ def write_encoded(a: StepView, page: torch.Tensor, slot: torch.Tensor, key: torc
         page,
         slot,
         *encode(key, a.key_sigma, a.key_clip, a.bad, a.search, a.key_code, True),
-        *encode(value, a.value_sigma, a.value_clip, a.bad, a.search, a.value_code, False),
+        *encode(value, a.value_sigma, a.value_clip, a.bad[1:], a.search, a.value_code, False),
         a.key_code,
         a.value_code,
     )
