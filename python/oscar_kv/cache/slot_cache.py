@@ -30,12 +30,16 @@ class SlotCache:
         """Copies window pages `sources` [F] to `places` [F], both int64."""
         self.windows.index_copy_(0, places, self.windows.index_select(0, sources))
 
+    def held(self, pool: torch.Tensor, rows: Rows) -> Held:
+        """The storage of these rows."""
+        return Held(pool, rows.table, self.windows, rows.window_table, rows.lengths)
+
     def flush(self, pool: torch.Tensor, rows: Rows) -> None:
         """Writes the new tokens of steps from the windows into pages; the last layer does it for all layers of
         rows.flush. Two tokens of a launch may not go into one page."""
         if rows.steps is None or (rows.flush is not None and rows.flush.last is not self):
             return
-        held = Held(pool, rows.table, self.windows, rows.window_table, rows.lengths)
+        held = self.held(pool, rows)
         for lengths in rows.steps.after:
             one = dataclasses.replace(held, lengths=lengths)
             if rows.flush is None:
