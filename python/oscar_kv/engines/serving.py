@@ -21,7 +21,7 @@ from ..files.fingerprint import checkpoint_fingerprint
 from ..files.rope_settings import check_reach, check_rope
 from ..format.bundle import Bundle, check_geometry
 from ..format.latent_layout import LatentPages
-from ..format.manifest import Layer, Manifest, side_codec
+from ..format.manifest import Fitted, Layer, side_codec
 from ..format.page_layout import PAGE_TOKENS, PageLayout
 from ..format.windows import ring_pages, sink_pages
 from ..ops.load import rocm_unsupported
@@ -123,7 +123,7 @@ def layers_by_reason(reasons: Mapping[int, str]) -> str:
     return "; ".join(f"{layer_numbers(indices)} ({reason})" for reason, indices in by_reason.items())
 
 
-def _cell(bundle: Bundle | Manifest, layer: Layer) -> int:
+def _cell(bundle: Fitted, layer: Layer) -> int:
     """Bytes per token and head in a page: an engine's block is [Hkv, 64, cell], this package's is [Hkv, page
     bytes]. A layer without bits has a byte that nobody reads, because engines know no pages without bytes."""
     codes = [side_codec(layer, key, bundle.encoder, bundle.group).code for key in (True, False)]
@@ -132,7 +132,7 @@ def _cell(bundle: Bundle | Manifest, layer: Layer) -> int:
     return max(1, PageLayout(*codes).bytes // PAGE_TOKENS)
 
 
-def bits_and_bytes(bundle: Bundle | Manifest, layers: Sequence[Layer] | None = None) -> tuple[float, int]:
+def bits_and_bytes(bundle: Fitted, layers: Sequence[Layer] | None = None) -> tuple[float, int]:
     """Bits of a number, and bytes of a token, in the pages of these layers, or of all."""
     layers = bundle.layers if layers is None else layers
     coded = sum(_cell(bundle, layer) * layer.kv_heads for layer in layers)
