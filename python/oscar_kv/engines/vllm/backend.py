@@ -320,7 +320,21 @@ class Plan:
         return self.rows
 
 
-class OscarImpl(AttentionImpl):
+class BoundPages:
+    """The pages of a layer in vLLM's memory, once its cache is made."""
+
+    _cache: Any = None
+    _pool: Any = None
+    _blocks: torch.Tensor | None = None
+
+    def pool(self, kv_cache: torch.Tensor) -> torch.Tensor:
+        """Checked once."""
+        if self._blocks is None or self._blocks.data_ptr() != kv_cache.data_ptr():
+            self._blocks, self._pool = kv_cache, self._cache.pool(kv_cache)
+        return self._pool
+
+
+class OscarImpl(BoundPages, AttentionImpl):
     """One layer. vLLM gives its index with the first forward pass."""
 
     def __init__(
@@ -362,22 +376,12 @@ class OscarImpl(AttentionImpl):
                     "scale, which oscar-kv does not serve; leave --kv-cache-dtype oscar out"
                 )
             self.serving.readers[layer_index(self.source)] += 1
-        self._cache: SlotKV | None = None
-        self._pool: Any = None
-        self._blocks: torch.Tensor | None = None
 
     def cache(self, layer: Any, device: torch.device) -> SlotKV:
         if self._cache is None:
             self._index = layer_index(self.source or layer.layer_name)
             self._cache = self.serving.cache(self._index, self.num_heads // self.num_kv_heads, device)
         return self._cache
-
-    def pool(self, kv_cache: torch.Tensor) -> torch.Tensor:
-        """The pages in vLLM's memory; checked once."""
-        if self._blocks is None or self._blocks.data_ptr() != kv_cache.data_ptr():
-            assert self._cache is not None
-            self._blocks, self._pool = kv_cache, self._cache.pool(kv_cache)
-        return self._pool
 
     def forward(
         self,
