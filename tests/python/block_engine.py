@@ -5,6 +5,7 @@ import random
 
 import torch
 
+from cache_rows import cache_rows
 from oscar_kv.cache.paged_kv import LayerCode
 from oscar_kv.cache.prefix_table import PrefixTable
 from oscar_kv.cache.slot_kv import SlotKV, SlotTable
@@ -51,7 +52,7 @@ class Oracle:
         own: tokens before it are codes, even in the recent window."""
         code, transform = self.code, self.code.transform
         end = min(max(code.sink + max(0, tokens - code.sink - code.recent), own), max(tokens, code.sink))
-        rows = transform.key_rows(key[:tokens], torch.arange(tokens)), transform.value_rows(value[:tokens])
+        rows = cache_rows(transform, key[:tokens], value[:tokens], torch.arange(tokens))
         sides = []
         for codec, row in zip((code.key, code.value), rows):
             row = row.float().clone()

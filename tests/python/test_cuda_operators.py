@@ -12,6 +12,7 @@ from conftest import SAMPLES, use_built_operators  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
 
 use_built_operators()
+from cache_rows import coded_rows  # noqa: E402
 from oscar_kv.cache import chunk_pass  # noqa: E402
 from oscar_kv.engines import self_check  # noqa: E402
 from oscar_kv.ops import load, operators, reference, support  # noqa: E402
@@ -156,7 +157,7 @@ def test_append_tokens(d, heads, dtype, lengths):
 
 def test_rotate_rows():
     (cpu, cuda), rows = caches(d=128), randn(700, 2, 128, seed=9)
-    expected, found = (operators.rotate_rows(rows.to(t.key_mean.device), t.key_mean, t.key_forward) for t in (cpu.code.transform, cuda.code.transform))
+    expected, found = (reference.rotate_rows(rows.to(t.key_mean.device), t.key_mean, t.key_forward) for t in (cpu.code.transform, cuda.code.transform))
     assert found.is_cuda and (found.cpu().float() - expected.float()).abs().max() <= 2 ** -7 * expected.float().abs().max()
 
 
@@ -368,7 +369,7 @@ def test_graph_capture_and_replay(layout):
     assert captured.lengths == eager.lengths == captured.device_lengths.tolist()
     assert torch.equal(captured.windows, eager.windows)
     used = eager.quantized_end(eager.lengths[0])
-    assert all(torch.equal(a, b) for a, b in zip(captured.rows(0, used // 64 - 1), eager.rows(0, used // 64 - 1)))
+    assert all(torch.equal(a, b) for a, b in zip(coded_rows(captured, 0, used // 64 - 1), coded_rows(eager, 0, used // 64 - 1)))
 
 
 class Captured:
@@ -503,7 +504,6 @@ def test_opcheck(layout):
     flat = randn(5, 2, 128, seed=1).bfloat16().cuda()
     runs = torch.tensor([[0, 5, 0, 3, 0]], dtype=torch.int32, device="cuda")
     calls = {
-        operators.rotate_rows: (rows[1], t.key_mean, t.key_forward),
         operators.decode_attention: (query, cache.pool, table, cache.windows, cache.window_table, cache.device_lengths, *sides[:2], None, None, None,
                                Shared().workspace(query, 128, 4, 2, 2), 0.1, code.sink, code.recent, 0, True, *code.numbers),
         operators.append_tokens: (cache.windows, cache.window_table, *rows, cache.device_lengths, t.query, t.key_forward, t.value_forward,

@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 
 from oscar_kv.ops import operators, table_checks  # noqa: E402
 from test_ops import (append_arguments, chunk_arguments, decode_arguments, dequantize_arguments, filled, flush_arguments,  # noqa: E402
-                      quantize_arguments, step_arguments)
+                      quantize_arguments)
 
 MANY = 10 ** 6
 BLOCKS = [1, 32, 0, 0, 4, 4, 2, 2]  # RowCode.numbers() of more bits than the cache has
@@ -47,7 +47,6 @@ CASES = {
     "decode, sink below zero": ("decode_attention", decode_arguments, 13, lambda n: -1, "sink and recent are -1 and"),
     "decode, ring": ("decode_attention", decode_arguments, 14, lambda n: 2000, "the ring of"),
     "decode, one table": ("decode_attention", decode_arguments, 2, lambda t: t[:1], "expected a row for each of 2"),
-    "step, page -1": ("step_tokens", step_arguments, 5, put(0, 0, -1), "page 0 of sequence 0 is -1"),
     "append, window page -1": ("append_tokens", append_arguments, 1, lambda t: t * 0 - 1, "of sequence 0 is -1, expected 0 to"),
     "append, length": ("append_tokens", append_arguments, 5, first(-1), "the length of sequence 0 is -1"),
     "append, mean of three heads": ("append_tokens", append_arguments, 9, lambda t: torch.zeros(3, 32), "key_mean is [3, 32]"),

@@ -152,29 +152,7 @@ class LatentKV(SlotCache):
             bad=self.bad,
         )
 
-    def past(
-        self,
-        pool: torch.Tensor,
-        output: torch.Tensor,
-        table: torch.Tensor,
-        window_table: torch.Tensor,
-        sequence: torch.Tensor,
-        firsts: torch.Tensor,
-        starts: torch.Tensor,
-        ends: torch.Tensor,
-    ) -> None:
-        """Stored tokens as rows of the model: latent_operators.latent_past."""
-        self.code.call(
-            latent.latent_past,
-            output=output,
-            pool=pool,
-            table=table,
-            windows=self.windows,
-            window_table=window_table,
-            sequence=sequence,
-            firsts=firsts,
-            starts=starts,
-            ends=ends,
-            mean=self.code.mean,
-            matrix=self.code.output,
-        )
+    def past(self, pool: torch.Tensor, **of: torch.Tensor) -> None:
+        """Stored tokens as rows of the model. of: further arguments of latent_operators.latent_past."""
+        code = self.code
+        code.call(latent.latent_past, pool=pool, windows=self.windows, mean=code.mean, matrix=code.output, **of)

@@ -12,7 +12,7 @@ import torch
 from ..files.errors import InputError, NumericalError
 from ..format.page_layout import PAGE_TOKENS
 from ..format.windows import Policy, ring_pages
-from ..ops import operators, reference
+from ..ops import operators
 from ..ops.rule import ALL, Rule
 from . import chunk_pass
 from .chunk_plan import Chunk, ChunkWork
@@ -238,15 +238,10 @@ class PagedKV:
         more[: self.pool.shape[0]] = self.pool
         self.pool = more
 
-    def reserve(self, tokens: int) -> None:
-        """Reserves memory for sequences of this many tokens. Until then no tensor moves, and step_on_device() may be
-        captured."""
-        self._reserve_pages([tokens] * self.batch)
-        self.table.tensor(self.code.device)
-
-    def reserve_more(self, tokens: int) -> None:
-        """reserve() for this many more tokens of every sequence."""
-        self._reserve_pages([n + tokens for n in self.lengths])
+    def reserve(self, tokens: int, more: bool = False) -> None:
+        """Reserves memory for sequences of this many tokens, or for so many more of every sequence. Until then no
+        tensor moves, and step_on_device() may be captured."""
+        self._reserve_pages([tokens + (n if more else 0) for n in self.lengths])
         self.table.tensor(self.code.device)
 
     def tensors(self) -> list[torch.Tensor]:
@@ -305,12 +300,6 @@ class PagedKV:
         sequence that follow the cache's; query i of sequence b has position lengths[b] + i. rule: the layer's.
         Returns output [B, Hq, T, d] FP32 and log-sum-exp [B, Hq, T], without the rule's sinks (rule.with_sinks())."""
         return self.tiers.attend(self.held(), query, scale, new, rule)
-
-    def rows(self, begin: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Quantized tokens of pages [begin, end) of every sequence, FP32 in the cache basis: [B, Hkv, T, d] twice."""
-        runs = operators.page_runs(self.table.tensor(self.code.device)[:, begin:end], self.pool.shape[0])
-        rows = reference.dequantize(self.pool, runs, self.code.key.sigma, self.code.value.sigma, *self.code.numbers)
-        return tuple(r.unflatten(0, (self.batch, -1)).transpose(1, 2) for r in rows)
 
     def allocated_bytes(self) -> int:
         return sum(t.numel() * t.element_size() for t in (self.windows, self.pool))

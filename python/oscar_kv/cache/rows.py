@@ -61,13 +61,3 @@ class Rows:
             stored = (steps.table, steps.window_table, steps.lengths) if steps and count else (None, None, None)
             self._tables[policy, room] = (*stored, None if work is None else work.new) if fits else None
         return self._tables[policy, room]
-
-
-@dataclasses.dataclass
-class Batch:
-    """New tokens of the requests in a pass, on the host."""
-
-    counts: list[int]  # [R]
-    firsts: list[int]  # [R] first token among the batch's tokens
-    few: list[int]  # requests that are no chunk; empty if `each` tells all
-    each: int | None  # tokens of every request, None if they differ or there are chunks

@@ -11,7 +11,7 @@ ruin every token after it. A restarted request, in any slot, counts as a new one
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -25,7 +25,7 @@ from .chunk_plan import Chunk
 from .layer_code import LayerCode
 from .layer_pass import LayerPass
 from .packed import sent
-from .rows import Batch, Rows
+from .rows import Rows
 from .shared import MOST_ITEMS
 from .slot_cache import SlotCache
 from .step_rows import StepTables
@@ -66,19 +66,6 @@ class SlotTable:
         token has slot_mapping -1.
         slots, starts, counts: sequences on the host; starts is read only for chunks. lengths [R], table [R, P] and
         slot_mapping [tokens]: on the device, without waiting for it. slots may also be a tensor [R] on the device."""
-        made, batch = self._requests(slots, starts, counts, lengths, table, slot_mapping)
-        return self._with_steps(made, batch, slot_mapping)
-
-    def _requests(
-        self,
-        slots: Sequence[int] | torch.Tensor,
-        starts: Sequence[int],
-        counts: Sequence[int],
-        lengths: torch.Tensor,
-        table: torch.Tensor,
-        slot_mapping: torch.Tensor,
-    ) -> tuple[Rows, Batch]:
-        """Rows without steps, and data about the batch for _with_steps()."""
         count, device = lengths.shape[0], lengths.device
         if count > self.slots:
             raise InputError(
@@ -114,19 +101,14 @@ class SlotTable:
             self._table[:count] = table
             table = self._table[:count]
         made = Rows(self._lengths[:count], table, self._window_table[:count])
-        few = []
-        if not uniform:
-            most = self._steps.most_new
-            few = [b for b, n in enumerate(counts) if 1 <= n <= most and known[b]]
-            many = [b for b, n in enumerate(counts) if n > most and known[b]]
-            made.chunks = tuple(Chunk(b, firsts[b], int(starts[b]), counts[b]) for b in many)
-        return made, Batch(counts, firsts, few, each if uniform else None)
-
-    def _with_steps(self, made: Rows, batch: Batch, slot_mapping: torch.Tensor) -> Rows:
-        if batch.each is not None:
-            made.steps = self._steps.uniform(made, batch.each, slot_mapping)
-        else:
-            made.steps = self._steps.mixed(made, batch.counts, batch.firsts, batch.few)
+        if uniform:
+            made.steps = self._steps.uniform(made, each, slot_mapping)
+            return made
+        most = self._steps.most_new
+        few = [b for b, n in enumerate(counts) if 1 <= n <= most and known[b]]
+        many = [b for b, n in enumerate(counts) if n > most and known[b]]
+        made.chunks = tuple(Chunk(b, firsts[b], int(starts[b]), counts[b]) for b in many)
+        made.steps = self._steps.mixed(made, counts, firsts, few)
         return made
 
     def _slots_of(
@@ -166,6 +148,17 @@ class Places(Protocol):
 
     def __call__(self, numbers: torch.Tensor) -> torch.Tensor:
         """The pages of the kernels for page numbers of the engine."""
+
+
+class NewTokens(NamedTuple):
+    """Rows of the model that SlotKV.forward() was given."""
+
+    query: torch.Tensor  # [N, Hq, d]
+    key: torch.Tensor  # [N, Hkv, d]
+    value: torch.Tensor
+    output: torch.Tensor  # [N, Hq, d], written
+    scale: float
+    sinks: torch.Tensor | None
 
 
 class SlotKV(SlotCache):
@@ -274,18 +267,18 @@ class SlotKV(SlotCache):
         tokens and to their own unquantized tokens, then they are appended; with readers, once the last of them has
         attended. A reader writes the rows of steps again, with the same bytes."""
         reads = key is None or value is None
-        key, value = self._shared(key, value)
+        new = NewTokens(query, *self._shared(key, value), output, scale, sinks)
         if rows.chunks:
-            self._attend_chunks(pool, rows, query, key, value, scale, output, sinks)
+            self._attend_chunks(pool, rows, new)
         if self._pass is None or not self._pass.of(pool, scale):
             self._pass = LayerPass(self.code, pool, self.windows, self.bad, self.space, scale)
         tables = None if sinks is not None else rows.tables(self.policy, self.room, self._most)
         if tables is not None and self._awaited:
             tables = (*tables[:3], None)
         if tables is None:
-            self._apart(self._pass, rows, query, key, value, output, sinks)
+            self._apart(self._pass, rows, new)
         elif tables[2] is not None or tables[3] is not None:
-            self._pass(output, query, key, value, tables)
+            self._pass(output, new.query, new.key, new.value, tables)
         if not reads:
             self.flush(pool, rows)
 
@@ -302,18 +295,10 @@ class SlotKV(SlotCache):
         self._lent = (key, value) if self._awaited else None
         return key, value
 
-    def _apart(
-        self,
-        run: LayerPass,
-        rows: Rows,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        output: torch.Tensor,
-        sinks: torch.Tensor | None,
-    ) -> None:
+    def _apart(self, run: LayerPass, rows: Rows, of: NewTokens) -> None:
         """A pass in several calls: its tokens are in another order, or too many for a launch, or need the log-sum-exp
         for sinks."""
+        query, key, value, output, _, sinks = of
         if rows.chunks and self._awaited == 0:
             work = rows.work(self.policy, self.room)
             new = (key, value) if isinstance(work.tokens, slice) else (key[work.tokens], value[work.tokens])
@@ -335,22 +320,10 @@ class SlotKV(SlotCache):
         if not isinstance(token, slice):
             output[token] = made
 
-    def _attend_chunks(
-        self,
-        pool: torch.Tensor,
-        rows: Rows,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        scale: float,
-        output: torch.Tensor,
-        sinks: torch.Tensor | None,
-    ) -> None:
+    def _attend_chunks(self, pool: torch.Tensor, rows: Rows, new: NewTokens) -> None:
         """All chunks attend in one call before any is appended."""
-        work, held = (
-            rows.work(self.policy, self.room),
-            Held(pool, rows.table, self.windows, rows.window_table, rows.lengths),
-        )
+        query, key, value, output, scale, sinks = new
+        work, held = rows.work(self.policy, self.room), self.held(pool, rows)
         if not work.whole:
             query, key, value = query[work.tokens], key[work.tokens], value[work.tokens]
         direct = isinstance(work.tokens, slice)

@@ -1,7 +1,7 @@
 """Attention of sequences with consecutive rows, with its log-sum-exp. Uses the FlashAttention that an engine hands in,
 otherwise torch's, which has no heads above 256 channels. For them and on the CPU, tiles of scores are computed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -22,36 +22,17 @@ class Sequences(Protocol):
     longest_key: int
 
 
-def _by_torch(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    ends: torch.Tensor,
-    key_ends: torch.Tensor,
-    longest: int,
-    longest_key: int,
-    causal: bool,
-    scale: float,
-    out: torch.Tensor,
-) -> torch.Tensor:
-    made, lse, *_ = torch.ops.aten._flash_attention_forward(
-        query, key, value, ends, key_ends, longest, longest_key, 0.0, causal, False, scale=scale
-    )
-    out.copy_(made)
-    return lse
-
-
 def _in_tiles(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    ends: Sequence[int],
-    key_ends: Sequence[int],
+    plan: Sequences,
     causal: bool,
     scale: float,
     out: torch.Tensor,
 ) -> torch.Tensor:
-    """In FP32. ends, key_ends: on the host."""
+    """attention() in FP32."""
+    ends, key_ends = plan.ends, plan.key_ends
     lse = query.new_empty(query.shape[1], query.shape[0], dtype=torch.float32)
     for begin, end, first, last in zip(ends, ends[1:], key_ends, key_ends[1:]):
         if end > begin:
@@ -76,20 +57,14 @@ def attention(
     all rows. function: an engine's flash_attn_varlen_func for this head size; None: torch's."""
     wide = function is None and query.shape[2] > MOST_CHANNELS
     if wide or not query.is_cuda or query.dtype != torch.bfloat16:
-        return _in_tiles(query, key, value, plan.ends, plan.key_ends, causal, scale, out)
+        return _in_tiles(query, key, value, plan, causal, scale, out)
     if function is None:
-        return _by_torch(
-            query,
-            key,
-            value,
-            plan.device_ends,
-            plan.device_key_ends,
-            plan.longest,
-            plan.longest_key,
-            causal,
-            scale,
-            out,
+        places = plan.device_ends, plan.device_key_ends, plan.longest, plan.longest_key
+        made, lse, *_ = torch.ops.aten._flash_attention_forward(
+            query, key, value, *places, 0.0, causal, False, scale=scale
         )
+        out.copy_(made)
+        return lse
     made = function(
         q=query,
         k=key,

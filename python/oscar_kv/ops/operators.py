@@ -102,15 +102,6 @@ def places(
     return values, [order.index(name) for name in names]
 
 
-# Transforms rows [N, H, d] of keys or values to the cache basis, BF16: subtracts a mean [H, d] or [N, H, d], then
-# multiplies by matrices [1 or H, d, d].
-rotate_rows = _declare(
-    "rotate_rows",
-    "(Tensor rows, Tensor? mean, Tensor? matrix) -> Tensor",
-    lambda a: reference.rotate_rows(**vars(a)),
-    lambda a: a.rows.new_empty(a.rows.shape, dtype=torch.bfloat16),
-)
-
 # Writes rows [N, Hkv, d] BF16 in the cache basis into pages, as given by runs [R, 5] (tables.RUN): clips, encodes
 # (minmax or search) and packs them. clip [Hkv]; sigma [Hkv, 4]; bad [2]: the smallest position * Hkv + head that is not
 # finite, for keys and for values.
@@ -175,7 +166,7 @@ def _decode_fake(a: StepView) -> tuple[torch.Tensor, torch.Tensor]:
 # Softmax attention of each sequence's newest token over the three tiers, in the cache basis. query [B, Hkv, g, d] BF16
 # (the reference also takes FP32); table [B, P].
 # turned [B, Hkv, g, d], phases [positions, d] and tile_phases: phase logits of rotated means. window: sliding window, 0
-# for none. workspace: from kernels.workspace(), not used by the reference.
+# for none. workspace: from cache.shared.Shared, not used by the reference.
 # Returns output [B, Hkv, g, d] and, if requested, log-sum-exp [B, Hkv, g], FP32; 0 and -inf for a sequence of length 0.
 decode_attention = _declare(
     "decode_attention",
@@ -185,20 +176,6 @@ decode_attention = _declare(
     reference.decode_attention,
     _decode_fake,
 )
-
-# A step of a serving engine. The newest row of each sequence, query [B, Hq, d], key and value [B, Hkv, d], enters its
-# window, then attends to the three tiers. Writes the model's output [B, Hq, d], 0 for a sequence of length 0. The
-# caller writes the new tokens into pages afterwards (flush_tokens(), flush_layers()). Arguments as in the operators
-# above; output_matrix, value_mean: for outputs. Kernels have this step in layer_pass.
-step_tokens = _declare(
-    "step_tokens",
-    "(Tensor(a!) output, Tensor query, Tensor key, Tensor value, Tensor pool, Tensor table, Tensor(b!) windows, "
-    "Tensor window_table, Tensor lengths, Tensor query_matrix, Tensor key_matrix, Tensor value_matrix, Tensor "
-    "output_matrix, Tensor? key_mean, Tensor? value_mean, Tensor? phases, Tensor key_sigma, Tensor value_sigma, float "
-    "scale, int sink, int recent, int[] key_code, int[] value_code) -> ()",
-    reference.step_tokens,
-)
-
 
 SIDE_BYTES = 256  # kNewestSideBytes of kernels/quantize/newest_tokens.h
 
@@ -227,7 +204,7 @@ flush_layers = _declare(
 # version that it must have to translate the operators' PTX.
 device_code = _declare("device_code", "(Tensor like) -> (int, int, int)", None, lambda a: (0, 0, 0))
 
-# Bytes that decode_attention needs on the device of `like`. page_queries: from kernels.page_queries() with rotated
+# Bytes that decode_attention needs on the device of `like`. page_queries: from support.page_queries() with rotated
 # means, otherwise 0.
 decode_workspace_bytes = _declare(
     "decode_workspace_bytes",
@@ -261,7 +238,7 @@ new_rows = _declare(
 
 PASS_BYTES = 2048  # kPassBytes of csrc/step.cpp
 
-# Writes into state [PASS_BYTES] uint8 on the CPU the arguments of step_tokens and new_rows that stay the same from pass
+# Writes into state [PASS_BYTES] uint8 on the CPU the arguments of a step and of new_rows that stay the same from pass
 # to pass. It holds addresses. key_terms, value_terms: key_matrix and value_matrix of new_rows.
 describe_pass = _declare(
     "describe_pass",
@@ -270,17 +247,17 @@ describe_pass = _declare(
     "Tensor? tile_phases, Tensor key_sigma, Tensor value_sigma, Tensor key_clip, Tensor value_clip, Tensor bad, Tensor "
     "workspace, float scale, int sink, int recent, bool search, int[] key_code, int[] value_code) -> ()",
     None,
-    instead="; step_tokens and new_rows serve a layer",
+    instead="; other operators serve a layer",
 )
 
-# new_rows with these runs, then step_tokens for the first rows: as many as lengths has. None leaves either out. state:
-# of describe_pass().
+# new_rows with these runs, then a step for the first rows, as many as lengths has: they enter their windows and attend,
+# and output [.., Hq, d] is written. None leaves either out. state: of describe_pass().
 layer_pass = _declare(
     "layer_pass",
     "(Tensor(a!) output, Tensor query, Tensor key, Tensor value, Tensor state, Tensor? table, Tensor? window_table, "
     "Tensor? lengths, Tensor? runs) -> ()",
     None,
-    instead="; step_tokens and new_rows serve a layer",
+    instead="; other operators serve a layer",
 )
 
 # Merges another part of a softmax into out [N, H, d] with log-sum-exp [H, N] FP32.

@@ -267,19 +267,3 @@ def decode_attention(a: StepView) -> tuple[torch.Tensor, torch.Tensor]:
     ends = quantized_end(lengths, a.sink, a.recent)
     output, lse = attention(a.but(query=a.query.float(), lengths=lengths), positions, ends, Rule(a.window))
     return output, lse if a.want_lse else lse.new_empty(0)
-
-
-def step_output(a: StepView) -> torch.Tensor:
-    """step_tokens before the rounding of its output: [B, Hkv, g, d] FP32, of any rows where the length is 0."""
-    turned, mean, heads = None, a.key_mean, a.key.shape[1]
-    if a.phases is not None and mean is not None:
-        raw = a.query.float().unflatten(1, (heads, -1))
-        turned, mean = phase_queries(raw, mean), rotated(mean, a.phases[(a.lengths.long() - 1).clamp(min=0)])
-    coded = append_tokens(a.but(key_mean=mean))
-    found, _ = decode_attention(a.but(query=coded.unflatten(1, (heads, -1)), turned=turned, window=0, want_lse=False))
-    found = torch.matmul(found, a.output_matrix)
-    return found if a.value_mean is None else found + a.value_mean[:, None, :]
-
-
-def step_tokens(a: StepView) -> None:
-    a.output.copy_(torch.where((a.lengths > 0)[:, None, None], step_output(a).flatten(1, 2), 0))
