@@ -22,6 +22,13 @@ namespace {
 
 constexpr const char* kPoints = "points.json";
 
+// What `profiles` of a side take with `after` layers, its own included. first: none of the side was measured before.
+std::uint64_t side_passes(std::int64_t after, std::int64_t sequences, std::int64_t profiles, std::int64_t whole,
+                          bool first) {
+  const std::int64_t others = sequences - whole, passing = first || whole == 0 ? 1 : 0;
+  return static_cast<std::uint64_t>(profiles * (sequences + whole * (after - 1)) + passing * others * (after - 1));
+}
+
 // The rank that measures each piece; pieces without cost go to the first.
 std::vector<std::size_t> deal_by_cost(const std::vector<std::uint64_t>& cost, int ranks) {
   std::vector<std::size_t> order(cost.size()), owners(cost.size(), 0);
@@ -52,7 +59,7 @@ class PointLog {
                   {"curve_sequences", facts.sequences},
                   {"budgets", request.budgets},
                   {"profiles", request.profiles},
-                  {"one", request.one},
+                  {"whole", request.whole},
                   {"windows", std::to_string(facts.sink) + "," + std::to_string(facts.recent)},
                   {"dtype", facts.dtype},
                   {"device", device.is_cpu() ? "cpu" : "cuda"}}}};
@@ -137,7 +144,7 @@ class CurveRun {
         progress_("curves",
                   most_curve_passes(decoder.config(), std::ssize(request.sequences),
                                     request.target_kl ? kTargetBudgets : std::ssize(request.budgets), request.profiles,
-                                    request.one),
+                                    request.whole),
                   "passes") {
     const ModelConfig& model = decoder.config();
     choice_.most = static_cast<std::size_t>(request.profiles);
@@ -160,6 +167,7 @@ class CurveRun {
     require_memory(decoder.options().device,
                    CurvePasses::memory_bytes(model, decoder.options(), curves_.sequences, curves_.context, kAnchors),
                    "pass fewer --curve-sequences or a shorter --curve-context");
+    settle_on_device(request.timeline, decoder.options().device);
   }
 
   MeasuredCurves run() {
@@ -204,16 +212,18 @@ class CurveRun {
     const SideCurve& curve = curves_.curves[place];
     progress_.set_note("layer " + std::to_string(curve.layer) + " " + curve_side_name(curve.side));
     if (const std::optional<PassResult> found = log.find(round, place)) {
-      const std::int64_t after = decoder_.config().layers - curve.layer, profiles = std::ssize(wanted);
-      progress_.advance(
-          static_cast<std::uint64_t>(curves_.sequences * (request_.one ? after + profiles - 1 : after * profiles)));
+      progress_.advance(side_passes(decoder_.config().layers - curve.layer, curves_.sequences, std::ssize(wanted),
+                                    request_.whole, round == 0));
       return *found;
     }
     std::vector<Widths> profiles;
     for (const std::size_t i : wanted) profiles.push_back(falling_profiles()[i]);
     const std::int64_t number = bundle_.layers.at(static_cast<std::size_t>(curve.layer)).layer;
-    PassResult result =
-        passes().measure(methods_, decoder_.config().kv_place(number), curve.side, profiles, request_.one);
+    // The first point of a side was measured in all sequences.
+    std::optional<KnownProfile> known;
+    if (!curve.points.empty()) known = {curve.points.front().widths, curve.points.front().sequences};
+    PassResult result = passes().measure(methods_, decoder_.config().kv_place(number), curve.side, profiles,
+                                         request_.whole, known ? &*known : nullptr);
     log.add(round, place, result);
     return result;
   }
@@ -254,8 +264,9 @@ class CurveRun {
 
   CurvePasses& passes() {
     if (!passes_) {
-      passes_.emplace(decoder_, request_.sequences, request_.windows,
-                      [this](std::uint64_t n) { progress_.advance(n); });
+      passes_.emplace(
+          decoder_, request_.sequences, request_.windows, [this](std::uint64_t n) { progress_.advance(n); },
+          request_.timeline);
     }
     return *passes_;
   }
@@ -376,14 +387,13 @@ MeasuredCurves measure_curves(Curves facts, const Bundle& bundle, const ProfileP
 }
 
 std::uint64_t most_curve_passes(const ModelConfig& model, std::int64_t sequences, std::int64_t budgets,
-                                std::int64_t profiles, bool one) {
-  const std::int64_t layers = model.layers;
-  // (L (L + 1))/2 layers for each of two sides, or that once and the coded layer of the others; two end-to-end passes
-  // per budget.
-  const std::int64_t both =
-      one ? layers * (layers + 1) + 2 * (profiles - 1) * layers : profiles * layers * (layers + 1);
-  const std::int64_t sides = model.is_latent() ? both / 2 : both;
-  return static_cast<std::uint64_t>(sequences * (layers + sides + 2 * layers * budgets));
+                                std::int64_t profiles, std::int64_t whole) {
+  // Two end-to-end passes per budget.
+  std::uint64_t passes = static_cast<std::uint64_t>(sequences * model.layers * (1 + 2 * budgets));
+  for (std::int64_t after = 1; after <= model.layers; ++after) {
+    passes += (model.is_latent() ? 1 : 2) * side_passes(after, sequences, profiles, whole, true);
+  }
+  return passes;
 }
 
 }  // namespace oscar

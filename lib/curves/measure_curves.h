@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/run_directory.h"
+#include "base/timeline.h"
 #include "bundle/bundle.h"
 #include "bundle/curves.h"
 #include "curves/choose_profiles.h"
@@ -26,12 +27,13 @@ struct CurveRequest {
   // (bundle/target_budget.h).
   std::optional<double> target_kl;
   std::int64_t profiles = static_cast<std::int64_t>(ChoiceOptions{}.most);  // most that are measured of a side
-  bool one = false;                                                         // CurvePasses::measure()
+  std::int64_t whole = 0;      // sequences in which all profiles pass the later layers: CurvePasses::measure()
   fs::path work_dir;           // where the state of the run is kept; empty: nowhere
   bool resume = false;         // go on with the run in work_dir
   std::string resume_command;  // for the message of an interrupted run
   std::string tool_version;
-  Ranks* ranks = nullptr;  // that share sides and budgets; all get the result. Each has a folder in work_dir
+  Timeline* timeline = nullptr;  // gets the phases of CurvePasses; null: nothing is measured
+  Ranks* ranks = nullptr;        // that share sides and budgets; all get the result. Each has a folder in work_dir
 };
 
 inline constexpr std::int64_t kTargetBudgets = 3;  // of a target: the most that it is expected to measure
@@ -52,8 +54,9 @@ struct MeasuredCurves {
 MeasuredCurves measure_curves(Curves facts, const Bundle& bundle, const ProfilePredictions& predictions,
                               Decoder& decoder, const CurveRequest& request);
 
-// The largest number of passes of one sequence through one layer in a run, which its progress counts.
+// The largest number of passes of one sequence through one layer in a run, which its progress counts. whole: as in
+// CurveRequest.
 std::uint64_t most_curve_passes(const ModelConfig& model, std::int64_t sequences, std::int64_t budgets,
-                                std::int64_t profiles, bool one);
+                                std::int64_t profiles, std::int64_t whole);
 
 }  // namespace oscar

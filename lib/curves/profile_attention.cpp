@@ -115,21 +115,33 @@ ProfileAttention::ProfileAttention(const WidthMethods& methods, Side side, const
 
 at::Tensor ProfileAttention::attend(const AttentionInput& input) {
   const SequenceBatch& batch = *input.batch;
-  bool copies_of_one = static_cast<std::int64_t>(batch.lengths.size()) == copies();
-  for (std::size_t s = 0; copies_of_one && s < batch.lengths.size(); ++s) {
-    copies_of_one = batch.starts[s] == 0 && batch.lengths[s] == batch.lengths[0];
+  const std::int64_t sequences = std::ssize(batch.lengths) / copies(), tokens = batch.lengths[0];
+  bool copies_of_each = std::ssize(batch.lengths) == sequences * copies() && (sequences == 1 || !input.asked.defined());
+  for (std::size_t s = 0; copies_of_each && s < batch.lengths.size(); ++s) {
+    copies_of_each = batch.starts[s] == 0 && batch.lengths[s] == tokens;
   }
-  if (!copies_of_one) throw std::invalid_argument("ProfileAttention needs a copy of one sequence for each profile");
-  const std::int64_t tokens = batch.lengths[0];
-  AttentionInput one = with_tokens(input, 0, tokens);  // the copies are equal up to here
-  for (at::Tensor* q : {&one.q, &one.q_rope}) {
-    if (q->defined()) *q = q->narrow(0, 0, q->size(0) / copies());
+  if (!copies_of_each) throw std::invalid_argument("ProfileAttention needs a copy of a sequence for each profile");
+  std::vector<at::Tensor> outputs;
+  const std::int64_t queries = input.q.size(0) / sequences;
+  for (std::int64_t s = 0; s < sequences; ++s) {
+    AttentionInput one = with_tokens(input, s * copies() * tokens, tokens);  // the copies are equal up to here
+    for (at::Tensor* q : {&one.q, &one.q_rope}) {
+      if (q->defined()) *q = q->narrow(0, s * queries, queries / copies());
+    }
+    one.asked = asked_of_one(input, copies(), tokens);
+    outputs.push_back(attend_one(one));
   }
-  one.asked = asked_of_one(input, copies(), tokens);
-  const bool all = one.asked.defined() && !fused_prefill_runs(input);
-  if (all) one = with_all_queries(one);
+  return sequences == 1 ? outputs.front() : at::cat(outputs);
+}
+
+at::Tensor ProfileAttention::attend_one(const AttentionInput& input) const {
+  const bool all = input.asked.defined() && !fused_prefill_runs(input);
+  const AttentionInput one = all ? with_all_queries(input) : input;
   const at::Tensor out = side_ == Side::kKey ? attend_keys(one) : attend_values(one);
-  return (all ? out.index_select(0, input.asked.to(out.device())) : out).to(input.q.scalar_type());
+  if (!all) return out.to(input.q.scalar_type());
+  const at::Tensor asked = input.asked.to(out.device());
+  const at::Tensor of_copies = at::arange(copies(), asked.options()).mul_(input.k.size(0)).unsqueeze(1);
+  return out.index_select(0, (of_copies + asked).flatten()).to(input.q.scalar_type());
 }
 
 at::Tensor ProfileAttention::attend_keys(const AttentionInput& input) const {

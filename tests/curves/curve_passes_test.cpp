@@ -182,7 +182,7 @@ TEST_F(CurvePassesTest, OneProfileStandsForTheOthers) {
   for (const auto& [layer, side] : {std::pair{1, Side::kKey}, std::pair{1, Side::kValue}, std::pair{4, Side::kKey}}) {
     const PassResult all = passes.measure(methods, layer, side, profiles);
     const std::uint64_t before = std::exchange(steps, 0);
-    const PassResult one = passes.measure(methods, layer, side, profiles, true);
+    const PassResult one = passes.measure(methods, layer, side, profiles, 0);
     EXPECT_EQ(steps < before, layer != 4);
     for (std::size_t s = 0; s < sequences_.size(); ++s) {
       EXPECT_NEAR(one.kl[0][s], all.kl[0][s], 1e-3 * all.kl[0][s]);
@@ -190,6 +190,64 @@ TEST_F(CurvePassesTest, OneProfileStandsForTheOthers) {
         const double ratio = one.kl[p][s] / all.kl[p][s];
         EXPECT_LT(std::abs(std::log(ratio)), layer == 4 ? 1e-3 : std::log(3.0)) << "layer " << layer << ", " << ratio;
       }
+    }
+    steps = 0;
+  }
+}
+
+// Sequences that pass the layers together, as on a GPU, have the KL that each has by itself.
+TEST_F(CurvePassesTest, GroupsOfSequencesMeasureTheSame) {
+  const std::vector<std::vector<std::int32_t>> three{sequences_[0], sequences_[1], random_ids(9, kTokens)};
+  const std::vector<Widths> profiles{{1, 0, 0, 0}, {2, 1, 1, 0}};
+  const WidthMethods methods = make_width_methods(*bundle_, checkpoint_->config(), kWindows);
+  std::vector<std::uint64_t> steps(2, 0);
+  CurvePasses apart(*decoder_, three, kWindows, [&](std::uint64_t n) { steps[0] += n; });
+  CurvePasses together(
+      *decoder_, three, kWindows, [&](std::uint64_t n) { steps[1] += n; }, nullptr, 4 * kTokens);
+  for (const auto& [layer, side] : {std::pair{1, Side::kKey}, std::pair{1, Side::kValue}, std::pair{4, Side::kKey}}) {
+    const PassResult one = apart.measure(methods, layer, side, profiles);
+    const PassResult all = together.measure(methods, layer, side, profiles);
+    for (std::size_t p = 0; p < profiles.size(); ++p) {
+      for (std::size_t s = 0; s < three.size(); ++s) {
+        EXPECT_NEAR(all.kl[p][s], one.kl[p][s], 1e-2 * one.kl[p][s] + 1e-7) << "layer " << layer << ", sequence " << s;
+      }
+    }
+    EXPECT_EQ(steps[0], steps[1]);
+  }
+  const KvMethod method = make_method(bundle_->method, checkpoint_->config(), bundle_, kWindows);
+  const std::vector<double> one = apart.measure_end_to_end(method), all = together.measure_end_to_end(method);
+  for (std::size_t s = 0; s < three.size(); ++s) EXPECT_NEAR(all[s], one[s], 1e-2 * one[s]);
+}
+
+// Where some sequences pass the later layers with one profile only, or with none if one is known, the others have their
+// own KL and these nearly theirs.
+TEST_F(CurvePassesTest, SomeSequencesStandForTheOthers) {
+  std::vector<std::vector<std::int32_t>> four = sequences_;
+  four.push_back(random_ids(9, kTokens)), four.push_back(random_ids(10, kTokens));
+  std::uint64_t steps = 0;
+  CurvePasses passes(*decoder_, four, kWindows, [&](std::uint64_t n) { steps += n; });
+  const WidthMethods methods = make_width_methods(*bundle_, checkpoint_->config(), kWindows);
+  const std::vector<Widths> profiles{{1, 0, 0, 0}, {2, 1, 1, 0}, {4, 4, 2, 1}};
+  for (const auto& [layer, side] : {std::pair{1, Side::kKey}, std::pair{1, Side::kValue}, std::pair{4, Side::kKey}}) {
+    const PassResult all = passes.measure(methods, layer, side, profiles);
+    const std::uint64_t before = std::exchange(steps, 0);
+    PassResult half = passes.measure(methods, layer, side, profiles, 2);
+    EXPECT_EQ(steps < before, layer != 4);
+    const KnownProfile known{profiles[0], all.kl[0]};
+    const PassResult later = passes.measure(methods, layer, side, {profiles[1], profiles[2]}, 2, &known);
+    for (std::size_t p = 0; p < profiles.size(); ++p) {
+      double sum = 0.0, expected = 0.0;
+      for (std::size_t s = 0; s < four.size(); ++s) {
+        const bool own = p == 0 || s % 2 == 1 || layer == 4;
+        if (own) {
+          EXPECT_NEAR(half.kl[p][s], all.kl[p][s], 1e-3 * all.kl[p][s]);
+        }
+        if (p > 0) {
+          EXPECT_NEAR(later.kl[p - 1][s], half.kl[p][s], 1e-3 * half.kl[p][s] + 1e-9);
+        }
+        sum += half.kl[p][s], expected += all.kl[p][s];
+      }
+      EXPECT_LT(std::abs(std::log(sum / expected)), std::log(1.3)) << "layer " << layer << ", profile " << p;
     }
     steps = 0;
   }

@@ -118,6 +118,7 @@ CurveShape curve_shape(const CurveArguments& arguments, const ModelConfig& model
                                      [&](const CurveShape& each) { return fits_cpu(model, each); });
     shape = found == kCpuShapes.end() ? kCpuShapes.back() : *found;
   }
+  shape.halves = device.is_cuda() && arguments.sequences == 0 && arguments.context == 0;
   if (arguments.sequences > 0 || arguments.context > 0) shape.profiles = kFullCurves.profiles;
   if (arguments.sequences > 0) shape.sequences = arguments.sequences;
   if (arguments.context > 0) shape.context = arguments.context;
@@ -203,8 +204,9 @@ MeasuredCurves curves_for(const Statistics& statistics, const std::string& sha25
   if (text_hashes) facts.text_hashes = std::move(text.hashes);
   CurveRequest request{.sequences = std::move(text.sequences), .windows = windows, .target_kl = arguments.target_kl};
   if (!request.target_kl) request.budgets = budgets;
-  const CurveShape shape = curve_shape(arguments, checkpoint.config(), options.device);
-  request.profiles = shape.profiles, request.one = shape.one();
+  CurveShape shape = curve_shape(arguments, checkpoint.config(), options.device);
+  shape.sequences = std::ssize(request.sequences);
+  request.profiles = shape.profiles, request.whole = shape.whole(), request.timeline = options.timeline;
   request.work_dir = curve_directory(arguments, common);
   request.resume = arguments.resume;
   request.resume_command = arguments.resume_command;
@@ -215,11 +217,11 @@ MeasuredCurves curves_for(const Statistics& statistics, const std::string& sha25
 
 CurveText load_curve_text(const Checkpoint& checkpoint, at::Device device, const CacheWindows& windows,
                           const CurveArguments& arguments, const PromptSet* prompts, const std::string& prompts_name) {
-  const auto [sequences, context, profiles] = curve_shape(arguments, checkpoint.config(), device);
+  const CurveShape shape = curve_shape(arguments, checkpoint.config(), device);
   const fs::path& directory = checkpoint.location().directory;
   const LazyTokenizer tokenizer(directory / "tokenizer.json");
   if (arguments.text.empty()) {
-    return curve_text(*prompts, prompts_name, context, sequences, checkpoint.config(), tokenizer, windows);
+    return curve_text(*prompts, prompts_name, shape.context, shape.sequences, checkpoint.config(), tokenizer, windows);
   }
   std::vector<fs::path> files(arguments.text.begin(), arguments.text.end());
   const PromptSet found =
@@ -228,7 +230,7 @@ CurveText load_curve_text(const Checkpoint& checkpoint, at::Device device, const
   for (const std::string& note : reading_notes(found)) log_info(note);
   std::string name;
   for (const fs::path& file : files) name += (name.empty() ? "" : ", ") + utf8_text(file.filename().string());
-  return curve_text(found, name, context, sequences, checkpoint.config(), tokenizer, windows);
+  return curve_text(found, name, shape.context, shape.sequences, checkpoint.config(), tokenizer, windows);
 }
 
 std::string curve_choice_text(const CurvePlan& plan) {
@@ -249,7 +251,7 @@ CurvePlan plan_curves(const Checkpoint& checkpoint, at::Device device, const Com
   plan.windows = windows;
   plan.decoding = curve_decoding(arguments, common, checkpoint.config(), device);
   plan.most_passes = most_curve_passes(checkpoint.config(), plan.shape.sequences, static_cast<std::int64_t>(budgets),
-                                       plan.shape.profiles, plan.shape.one());
+                                       plan.shape.profiles, plan.shape.whole());
   plan.needed = arguments.target_kl.has_value();
   plan.memory_bytes = CurvePasses::memory_bytes(checkpoint.config(), plan.decoding, plan.shape.sequences,
                                                 plan.shape.context, static_cast<std::int64_t>(kAnchors));

@@ -39,9 +39,11 @@ struct CurveArguments {
 // counts products, not seconds, so that it gives the same on every machine.
 struct CurveShape {
   std::int64_t sequences = 8, context = 2048, profiles = static_cast<std::int64_t>(ChoiceOptions{}.most);
-  bool one() const { return profiles == kAnchors; }  // CurvePasses::measure()
-  std::string text() const;                          // "8 sequences of 2,048 tokens"
-  std::string options() const;                       // "--curve-sequences 8 --curve-context 2048"
+  bool halves = false;  // every second sequence takes one profile of a side through the later layers
+  bool one() const { return profiles == kAnchors; }                                            // every sequence does
+  std::int64_t whole() const { return one() ? 0 : halves ? (sequences + 1) / 2 : sequences; }  // as in CurveRequest
+  std::string text() const;     // "8 sequences of 2,048 tokens"
+  std::string options() const;  // "--curve-sequences 8 --curve-context 2048"
 };
 inline constexpr CurveShape kFullCurves{}, kQuickCurves{4, 1024};
 CurveShape curve_shape(const CurveArguments& arguments, const ModelConfig& model, at::Device device);
