@@ -9,6 +9,7 @@
 #include "base/errors.h"
 #include "base/interrupt.h"
 #include "curves/profile_attention.h"
+#include "model/layer.h"
 #include "text/sequences.h"
 
 namespace oscar {
@@ -295,8 +296,8 @@ std::uint64_t CurvePasses::memory_bytes(const ModelConfig& m, const DecoderOptio
   const std::int64_t tokens = options.device.is_cuda() ? std::max(own, std::min(kGroupRows, sequences * own)) : own;
   const std::int64_t kept = sequences * context * m.hidden * (m.layers + 1) * element;
   const std::int64_t heads = (m.query_heads + 2 * m.kv_heads) * m.head_dim;
-  const std::int64_t layer =
-      tokens * (4 * m.hidden + 3 * heads) * 4 + std::min<std::int64_t>(tokens, 4096) * 2 * m.intermediate * element;
+  const std::int64_t layer = tokens * (4 * m.hidden + 3 * heads) * 4 +
+                             std::min(tokens, mlp_tokens(options.device)) * 2 * m.intermediate * element;
   const std::int64_t rows = context * m.query_heads * 5 * m.head_dim * 4 + context * m.kv_heads * m.head_dim * 4 * 16;
   // Blocks of scores, and of logits: probabilities, changes and a copy.
   const std::int64_t blocks = options.device.is_cuda()

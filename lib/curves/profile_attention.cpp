@@ -64,6 +64,12 @@ std::vector<at::Tensor> value_versions(const AttentionInput& input, const at::Te
     return outputs;
   }
   coded.insert(coded.begin(), at::zeros_like(rows.plain));
+  if (flash_prefill_runs(input, keys, {rows.plain, rows.coded[0], rows.windows})) {
+    for (const at::Tensor& each : coded) {
+      outputs.push_back(attend_flash(input, q, keys, {rows.plain, each, rows.windows}));
+    }
+    return outputs;
+  }
   const std::vector<at::Tensor> plain(coded.size(), rows.plain);
   const at::Tensor wide =
       attend_cached(input, q, keys, {at::cat(plain, 2), at::cat(coded, 2), rows.windows}, {}, weight_sum);
@@ -167,7 +173,10 @@ at::Tensor ProfileAttention::attend_keys(const AttentionInput& input) const {
     if (rotated) add_mean(keys, mean);
     const CachedRows own = latent ? keys : values;
     add_rope(keys, input.k_rope);
+    // It rounds keys to BF16, which with their mean takes more than their own rounding.
+    const bool flash = !rotated && !shift.defined() && flash_prefill_runs(input, keys, own);
     const at::Tensor coded = fused_prefill_runs(input) ? attend_fused(input, q, input.asked, keys, own)
+                             : flash                   ? attend_flash(input, q, keys, own)
                                                        : attend_cached(input, q, keys, own, shift, weight_sum);
     out.narrow(0, p * queries, queries).copy_(restore_outputs(coded, value, kv_heads, {}));
   }

@@ -104,7 +104,9 @@ double layer_products(const ModelConfig& c) {
 
 std::string CurveShape::text() const {
   return std::to_string(sequences) + " sequences of " + grouped(context) + " tokens" +
-         (one() ? ", one width of a side through all layers" : "");
+         (one()    ? ", one width of a side through all layers"
+          : halves ? ", one width of a side through all layers in half of them"
+                   : "");
 }
 
 std::string CurveShape::options() const {

@@ -134,21 +134,22 @@ double CurveTimer::seconds(const CurveShape& shape) {
   const double sequences = static_cast<double>(shape.sequences);
   const double kv_layers = static_cast<double>(decoder.config().kv_layers());
   const double coded = std::min(usual_profiles(2.0 * kv_layers), static_cast<double>(shape.profiles)) * 2.0 * kv_layers;
-  double profiles = shape.one() ? 2.0 * kv_layers : coded;                            // that pass the later layers
-  if (plan.decoding.rounds()) profiles += shape.one() ? kv_layers / 4.0 : kv_layers;  // the rounding of each layer
+  const double whole = static_cast<double>(shape.whole()) / sequences, others = (1.0 - whole) * 2.0 * kv_layers;
+  double profiles = whole * coded + others;  // of a sequence, that pass the later layers
+  double rounding = 0.0;                     // of each layer, or of every fourth
+  if (plan.decoding.rounds()) rounding = whole < 1.0 ? kv_layers / 4.0 : kv_layers;
   const double rows =
       static_cast<double>(std::max<std::int64_t>(0, shape.context - first_scored_position(plan.windows))) /
       static_cast<double>(kCurveStride);
-  // Of each profile: the coded layer, and on average half of the layers after it, on a CPU for the scored part.
-  const double scored = decoder.options().device.is_cpu()
-                            ? rows * static_cast<double>(kCurveStride) / static_cast<double>(shape.context)
-                            : 1.0;
+  // Of each profile: the coded layer, and on average half of the layers after it, for the scored part.
+  const double scored = rows * static_cast<double>(kCurveStride) / static_cast<double>(shape.context);
   const double each = layer * scored * 0.5 * (layers - 1.0) + rows * row.version;
-  const double calls =
-      (shape.one() ? 1.0 : 0.5) * profiles;  // that make the baseline's softmax, of about two profiles each
+  // That make the baseline's softmax, of about two profiles each where all pass.
+  const double calls = 0.5 * whole * coded + others + rounding;
+  profiles += rounding;
   const double sides = all + coded * layer * kCodedLayer + profiles * each + calls * rows * row.call + rows * row.once;
-  const double whole = kWholeLayer * all + rows * row.whole;
-  return probe.loading(0.0) + sequences * (sides + 2.0 * static_cast<double>(plan.budgets) * whole);
+  const double end_to_end = kWholeLayer * all + rows * row.whole;
+  return probe.loading(0.0) + sequences * (sides + 2.0 * static_cast<double>(plan.budgets) * end_to_end);
 }
 
 double held_out_seconds(LayerTimer& probe, const FitShape& shape) {
