@@ -253,6 +253,49 @@ TEST_F(CurvePassesTest, SomeSequencesStandForTheOthers) {
   }
 }
 
+// Copies of several sequences with shared starts have the outputs of complete sequences, in the fused prefill of a CPU,
+// and as with a soft cap or on a GPU.
+TEST(SharedStart, EqualsCompleteSequences) {
+  constexpr std::int64_t kStart = 10, kAll = 25, kRest = kAll - kStart, kSequences = 2, kCopies = 3;
+  const auto random = [](std::int64_t rows, std::int64_t heads, std::int64_t seed) {
+    return at::sin(at::arange(rows * heads * 32, at::kFloat).mul_(1.37 + 0.11 * static_cast<double>(seed)))
+        .view({rows, heads, 32});
+  };
+  const at::Tensor rows = at::arange(kStart + 1, kAll - 1, 2, at::kLong);  // whose outputs are wanted
+  const SequenceBatch batch = shared_start_batch(kStart, kAll, kCopies, kSequences);
+  SequenceBatch complete;
+  for (std::int64_t i = 0; i < kSequences * kCopies; ++i) {
+    complete.ids.push_back(i), complete.lengths.push_back(kAll), complete.starts.push_back(0);
+  }
+  AttentionInput input{.batch = &batch, .scale = 0.4}, whole{.batch = &complete, .scale = 0.4};
+  std::vector<at::Tensor> asked;
+  for (std::int64_t copy = 0; copy < kSequences * kCopies; ++copy) {
+    asked.push_back(rows + (kSequences * kStart + copy * kRest - kStart));
+  }
+  input.asked = at::cat(asked);
+  const std::vector<std::pair<at::Tensor AttentionInput::*, std::int64_t>> sides{
+      {&AttentionInput::q, 4}, {&AttentionInput::k, 2}, {&AttentionInput::v, 2}};
+  for (const auto& [side, heads] : sides) {
+    std::vector<at::Tensor> shared, all;
+    for (std::int64_t s = 0; s < kSequences; ++s) shared.push_back(random(kStart, heads, heads + s));
+    std::vector<at::Tensor> cut = shared;
+    for (std::int64_t copy = 0; copy < kSequences * kCopies; ++copy) {
+      cut.push_back(random(kRest, heads, 7 + copy));
+      all.push_back(at::cat({shared[static_cast<std::size_t>(copy / kCopies)], cut.back()}));
+    }
+    input.*side = at::cat(cut), whole.*side = at::cat(all);
+  }
+  input.q = input.q.index_select(0, input.asked);
+  for (const double cap : {0.0, 2.0}) {
+    input.soft_cap = whole.soft_cap = cap;
+    SharedStartAttention shared;
+    ExactCacheAttention exact;
+    const at::Tensor expected = exact.attend(whole).view({kSequences * kCopies, kAll, 4, 32}).index_select(1, rows);
+    const at::Tensor found = shared.attend(input).view_as(expected);
+    EXPECT_LT((found - expected).abs().max().item<float>(), 1e-5f) << "soft cap " << cap;
+  }
+}
+
 // In BF16 the rounding of activations is measured and taken off.
 TEST_F(CurvePassesTest, RoundingIsTakenOffInBfloat16) {
   Decoder half(*checkpoint_, {at::kBFloat16});
