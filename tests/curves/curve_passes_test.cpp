@@ -253,6 +253,34 @@ TEST_F(CurvePassesTest, SomeSequencesStandForTheOthers) {
   }
 }
 
+// In FP32 a GPU has the KL of the CPU, and in BF16 with flash attention nearly so.
+TEST_F(CurvePassesTest, AGpuMeasuresTheSame) {
+  if (!at::hasCUDA()) GTEST_SKIP() << "no CUDA device";
+  Decoder wide(*checkpoint_, {at::kFloat, at::kCUDA}), half(*checkpoint_, {at::kBFloat16, at::kCUDA});
+  const auto none = [](std::uint64_t) {};
+  CurvePasses cpu(*decoder_, sequences_, kWindows, none), gpu(wide, sequences_, kWindows, none);
+  CurvePasses coarse(half, sequences_, kWindows, none);
+  const std::vector<Widths> profiles{{1, 0, 0, 0}, {2, 1, 1, 0}};
+  for (const Bundle* bundle : {bundle_, rope_bundle_}) {
+    const WidthMethods methods = make_width_methods(*bundle, checkpoint_->config(), kWindows);
+    for (const auto& [layer, side] : {std::pair{1, Side::kKey}, std::pair{1, Side::kValue}, std::pair{4, Side::kKey}}) {
+      const PassResult expected = cpu.measure(methods, layer, side, profiles);
+      const PassResult found = gpu.measure(methods, layer, side, profiles);
+      const PassResult rounded = coarse.measure(methods, layer, side, profiles);
+      for (std::size_t p = 0; p < profiles.size(); ++p) {
+        for (std::size_t s = 0; s < sequences_.size(); ++s) {
+          const double kl = expected.kl[p][s];
+          EXPECT_NEAR(found.kl[p][s], kl, 2e-2 * kl + 1e-7) << "layer " << layer << ", profile " << p;
+          EXPECT_NEAR(rounded.kl[p][s], kl, 0.25 * kl + 2.0 * rounded.rounding[s]) << "layer " << layer;
+        }
+      }
+    }
+    const KvMethod method = make_method(bundle->method, checkpoint_->config(), bundle, kWindows);
+    const std::vector<double> expected = cpu.measure_end_to_end(method), found = gpu.measure_end_to_end(method);
+    for (std::size_t s = 0; s < found.size(); ++s) EXPECT_NEAR(found[s], expected[s], 2e-2 * expected[s] + 1e-7);
+  }
+}
+
 // Copies of several sequences with shared starts have the outputs of complete sequences, in the fused prefill of a CPU,
 // and as with a soft cap or on a GPU.
 TEST(SharedStart, EqualsCompleteSequences) {
