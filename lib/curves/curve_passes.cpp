@@ -15,7 +15,7 @@
 namespace oscar {
 namespace {
 
-constexpr std::int64_t kRoundedLayers = 4;  // share a measurement of rounding, which hardly changes with the layer
+constexpr std::int64_t kRoundedLayers = 4;  // distance of layers whose rounding is measured, if not that of all
 
 // P copies of a sequence of T tokens.
 SequenceBatch copies_of(std::int64_t tokens, std::int64_t copies) {
@@ -205,7 +205,7 @@ PassResult CurvePasses::measure(const WidthMethods& methods, std::int64_t layer,
   const std::int64_t number = decoder_.config().kv_layer(layer), all = std::ssize(sequences_);
   const std::string where = "layer " + std::to_string(number) + (side == Side::kKey ? " keys" : " values");
   PassResult result;
-  result.rounding = rounding(methods, whole < all ? layer - layer % kRoundedLayers : layer);
+  result.rounding = whole < all ? rounding_near(methods, layer) : rounding(methods, layer);
   if (number + 1 == decoder_.config().layers) whole = all;
   if (whole == 0 || whole == all) known = nullptr;
   std::vector<Widths> coded = profiles;
@@ -275,6 +275,17 @@ const std::vector<double>& CurvePasses::rounding(const WidthMethods& methods, st
     }
   }
   return rounding_[layer] = std::move(kl);
+}
+
+std::vector<double> CurvePasses::rounding_near(const WidthMethods& methods, std::int64_t layer) {
+  const std::int64_t from = layer - layer % kRoundedLayers;
+  const std::int64_t to = std::min(from + kRoundedLayers, decoder_.config().kv_layers() - 1);
+  std::vector<double> kl = rounding(methods, from);
+  if (layer == from) return kl;
+  const std::vector<double>& next = rounding(methods, to);
+  const double share = static_cast<double>(layer - from) / static_cast<double>(to - from);
+  for (std::size_t s = 0; s < kl.size(); ++s) kl[s] += share * (next[s] - kl[s]);
+  return kl;
 }
 
 std::vector<double> CurvePasses::measure_end_to_end(const KvMethod& method) {

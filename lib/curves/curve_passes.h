@@ -52,7 +52,8 @@ class CurvePasses {
   // layer: index among the layers with a KV cache. whole: in this many of the sequences, at equal distances, all
   // profiles pass the later layers. In the others only the first one does, or none if there is a `known` one; a profile
   // has its KL times the ratio of their errors after the quantized layer, relative to the residual stream, times what
-  // this misses of the profile's KL in the whole sequences. Then rounding is measured at every fourth layer.
+  // this misses of the profile's KL in the whole sequences. Then rounding is measured at every fourth layer and the
+  // last, and between them it is on a line.
   // InterruptedError on SIGINT; NumericalError naming layer and side.
   PassResult measure(const WidthMethods& methods, std::int64_t layer, Side side, const std::vector<Widths>& profiles,
                      std::int64_t whole, const KnownProfile* known = nullptr);
@@ -92,6 +93,7 @@ class CurvePasses {
   // hidden: [sequences * copies * (T - first position)]; rows: positions whose outputs are wanted.
   at::Tensor run_after_windows(const Group& group, std::int64_t layer, const at::Tensor& hidden, std::int64_t copies,
                                const at::Tensor& rows);
+  std::vector<double> rounding_near(const WidthMethods& methods, std::int64_t layer);
   Group all_sequences() const;
   at::Tensor scored_rows(std::int64_t tokens, at::Device device) const;  // [R] int64: the scored positions
   DivergenceBaseline& baseline(std::size_t s);
