@@ -78,7 +78,7 @@ CurvePasses::CurvePasses(Decoder& decoder, const std::vector<std::vector<std::in
       stop_if_asked();
       entering_[s].push_back(hidden[s]);
       if (layer + 1 == decoder.config().layers) {
-        baseline_[s].hidden = run_behind({s}, 1, exact, layer, layer, {0, 1}, 1).front();
+        baseline_[s].hidden = run_behind({s}, 1, exact, layer, layer, 1, true).front();
         continue;
       }
       hidden[s] = decoder.run_layer(layer, hidden[s], copies_of(hidden[s].size(0), 1), exact);
@@ -154,8 +154,8 @@ std::vector<double> CurvePasses::divergences(std::size_t s, const std::vector<at
 }
 
 std::vector<at::Tensor> CurvePasses::run_behind(const Group& group, std::int64_t copies, Attention& attention,
-                                                std::int64_t first, std::int64_t last, Copies later,
-                                                std::int64_t counted, std::vector<std::vector<double>>* errors) {
+                                                std::int64_t first, std::int64_t last, std::int64_t later, bool counted,
+                                                std::vector<std::vector<double>>* errors) {
   std::vector<at::Tensor> entering;
   for (const std::size_t s : group) {
     const at::Tensor& one = entering_[s][static_cast<std::size_t>(first)];
@@ -165,8 +165,7 @@ std::vector<at::Tensor> CurvePasses::run_behind(const Group& group, std::int64_t
   const std::int64_t sequences = std::ssize(group), all = sequences * copies, tokens = hidden.size(0) / all;
   const SequenceBatch batch = copies_of(tokens, all);
   // After the last layer only the scored rows are read, and after the quantized layers only the rows that see a
-  // quantized one. A GPU's attention answers all queries.
-  const bool some = hidden.is_cpu() && sequences == 1;
+  // quantized one.
   const at::Tensor scored = scored_rows(tokens, hidden.device());
   const at::Tensor after_windows = at::arange(first_position_, tokens, scored.options());
   const std::int64_t end = decoder_.config().layers;
@@ -174,11 +173,8 @@ std::vector<at::Tensor> CurvePasses::run_behind(const Group& group, std::int64_t
   for (std::int64_t layer = first; layer <= last; ++layer) {
     stop_if_asked();
     hidden = decoder_.run_layer(layer, hidden, batch, attention,
-                                some && layer == last ? of_copies(rows_of(layer), copies, tokens) : at::Tensor());
-    on_layers_(static_cast<std::uint64_t>(sequences * counted));
-  }
-  if (!some) {
-    hidden = hidden.view({all, tokens, -1}).index_select(1, rows_of(last)).flatten(0, 1);
+                                layer == last ? of_copies(rows_of(layer), all, tokens) : at::Tensor());
+    on_layers_(static_cast<std::uint64_t>(counted ? all : 0));
   }
   if (errors != nullptr) {
     const std::vector<at::Tensor> each = hidden.chunk(sequences);
@@ -187,17 +183,15 @@ std::vector<at::Tensor> CurvePasses::run_behind(const Group& group, std::int64_t
       errors->push_back(relative_errors(each[g], exact.index_select(0, after_windows)));
     }
   }
-  if (later.count == 0) return {};
-  if (later.count != copies) {
-    hidden = hidden.view({sequences, copies, -1, hidden.size(1)}).narrow(1, later.first, later.count).flatten(0, 2);
-  }
+  if (later == 0) return {};
+  if (later != copies) hidden = hidden.view({sequences, copies, -1, hidden.size(1)}).narrow(1, 0, later).flatten(0, 2);
   const Timeline::Phase running(last + 1 < end ? timeline_ : nullptr, kLaterPhase);
   for (std::int64_t layer = last + 1; layer < end; ++layer) {
     stop_if_asked();
-    hidden = run_after_windows(group, layer, hidden, later.count, rows_of(layer));
-    on_layers_(static_cast<std::uint64_t>(counted > 0 ? sequences * later.count : 0));
+    hidden = run_after_windows(group, layer, hidden, later, rows_of(layer));
+    on_layers_(static_cast<std::uint64_t>(counted ? sequences * later : 0));
   }
-  return decoder_.final_norm(hidden).chunk(sequences * later.count);
+  return decoder_.final_norm(hidden).chunk(sequences * later);
 }
 
 PassResult CurvePasses::measure(const WidthMethods& methods, std::int64_t layer, Side side,
@@ -207,14 +201,12 @@ PassResult CurvePasses::measure(const WidthMethods& methods, std::int64_t layer,
   PassResult result;
   result.rounding = whole < all ? rounding_near(methods, layer) : rounding(methods, layer);
   if (number + 1 == decoder_.config().layers) whole = all;
-  if (whole == 0 || whole == all) known = nullptr;
-  std::vector<Widths> coded = profiles;
-  if (known != nullptr) coded.insert(coded.begin(), known->widths);
-  ProfileAttention quantized(methods, side, coded, false);
-  const std::int64_t copies = std::ssize(coded), own = std::ssize(profiles), before = copies - own;
+  if (whole == 0 || whole == all || (known != nullptr && known->errors.empty())) known = nullptr;
+  ProfileAttention quantized(methods, side, profiles, false);
+  const std::int64_t copies = std::ssize(profiles);
   result.kl.assign(profiles.size(), std::vector<double>(sequences_.size(), 0.0));
   std::vector<std::vector<double>> errors(sequences_.size());
-  const bool derives = whole < all && copies > 1;
+  const bool derives = whole < all && (copies > 1 || known != nullptr);
 
   const auto run = [&](const Group& sequences, std::int64_t passing) {
     for (const Group& group : groups(sequences, copies)) {
@@ -222,8 +214,7 @@ PassResult CurvePasses::measure(const WidthMethods& methods, std::int64_t layer,
       std::vector<at::Tensor> versions;
       {
         const Timeline::Phase running(timeline_, kCodedPhase);
-        versions =
-            run_behind(group, copies, quantized, number, number, {before, passing}, own, derives ? &found : nullptr);
+        versions = run_behind(group, copies, quantized, number, number, passing, true, derives ? &found : nullptr);
       }
       for (std::size_t g = 0; g < group.size(); ++g) {
         const std::size_t s = group[g];
@@ -240,14 +231,14 @@ PassResult CurvePasses::measure(const WidthMethods& methods, std::int64_t layer,
     const auto at = static_cast<std::int64_t>(s);
     ((at + 1) * whole / all > at * whole / all ? complete : others).push_back(s);
   }
-  run(complete, own);
-  run(others, derives && known != nullptr ? 0 : derives ? 1 : own);
-  if (!derives || others.empty()) return result;
+  run(complete, copies);
+  run(others, !derives ? copies : known != nullptr ? 0 : 1);
+  if (!derives) return result;
 
+  for (const std::vector<double>& each : errors) result.errors.push_back(each.front());
   const std::vector<double> base = known != nullptr ? known->kl : result.kl.front();
-  const auto ratio = [&](std::size_t p, std::size_t s) {
-    return errors[s][p + static_cast<std::size_t>(before)] / std::max(errors[s].front(), 1e-30);
-  };
+  const std::vector<double>& error = known != nullptr ? known->errors : result.errors;
+  const auto ratio = [&](std::size_t p, std::size_t s) { return errors[s][p] / std::max(error[s], 1e-30); };
   for (std::size_t p = known != nullptr ? 0 : 1; p < profiles.size(); ++p) {
     double measured = 0.0, expected = 0.0;
     for (const std::size_t s : complete) measured += result.kl[p][s], expected += base[s] * ratio(p, s);
@@ -268,7 +259,7 @@ const std::vector<double>& CurvePasses::rounding(const WidthMethods& methods, st
     std::vector<at::Tensor> versions;
     {
       const Timeline::Phase running(timeline_, kCodedPhase);
-      versions = run_behind(group, 1, transformed, number, number, {0, 1}, 0);
+      versions = run_behind(group, 1, transformed, number, number, 1, false);
     }
     for (std::size_t g = 0; g < group.size(); ++g) {
       kl[group[g]] = divergences(group[g], {versions[g]}, "layer " + std::to_string(number) + " without codes").front();
@@ -293,7 +284,7 @@ std::vector<double> CurvePasses::measure_end_to_end(const KvMethod& method) {
   SimulatedPrefillAttention attention(method);
   std::vector<double> kl;
   for (const Group& group : groups(all_sequences(), 1)) {
-    const auto versions = run_behind(group, 1, attention, 0, decoder_.config().layers - 1, {0, 1}, 1);
+    const auto versions = run_behind(group, 1, attention, 0, decoder_.config().layers - 1, 1, true);
     for (std::size_t g = 0; g < group.size(); ++g) {
       kl.push_back(mean_divergences(decoder_, baseline(group[g]), {versions[g]}, "all layers").front());
     }

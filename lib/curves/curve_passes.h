@@ -33,12 +33,12 @@ inline constexpr std::int64_t kGroupRows = 16'384;
 struct PassResult {
   std::vector<std::vector<double>> kl;  // [profiles][sequences], nats, without the rounding
   std::vector<double> rounding;         // [sequences] CurvePasses::rounding() of the layer
+  std::vector<double> errors;           // [sequences] of the first profile; empty if they were not needed
 };
 
 // A profile of a side whose KL was measured in every sequence.
 struct KnownProfile {
-  Widths widths{};
-  std::vector<double> kl;  // [sequences], as PassResult::kl
+  std::vector<double> kl, errors;  // [sequences], as in PassResult
 };
 
 class CurvePasses {
@@ -76,18 +76,14 @@ class CurvePasses {
 
  private:
   using Group = std::vector<std::size_t>;  // sequences that pass a layer together
-  // Copies that go on after the quantized layers.
-  struct Copies {
-    std::int64_t first, count;
-  };
   // Sequences with `copies` copies each, in groups.
   std::vector<Group> groups(const Group& sequences, std::int64_t copies) const;
   // Runs `copies` copies of each sequence of the group through the layers from `first` on, those after `last` with an
-  // exact cache and only `later` copies. Returns the scored rows of each of these after the final norm, [R, hidden],
-  // sequence by sequence. errors: null, or gets those of all copies after the layer `last`, [sequences of the
-  // group][copies]. counted: copies that count as progress in the layers up to `last`.
+  // exact cache and only the first `later` copies. Returns the scored rows of each of these after the final norm, [R,
+  // hidden], sequence by sequence. counted: as progress. errors: null, or gets those of all copies after the layer
+  // `last`, [sequences of the group][copies].
   std::vector<at::Tensor> run_behind(const Group& group, std::int64_t copies, Attention& attention, std::int64_t first,
-                                     std::int64_t last, Copies later, std::int64_t counted,
+                                     std::int64_t last, std::int64_t later, bool counted,
                                      std::vector<std::vector<double>>* errors = nullptr);
   // An exact layer for the rows of each copy that see quantized keys; the rows before them are those of the baseline.
   // hidden: [sequences * copies * (T - first position)]; rows: positions whose outputs are wanted.

@@ -106,13 +106,19 @@ class PointLog {
   };
 
   static Json batch_json(std::size_t round, std::size_t place, const PassResult& result) {
-    return {{"round", round}, {"place", place}, {"kl", result.kl}, {"rounding", result.rounding}};
+    return {{"round", round},
+            {"place", place},
+            {"kl", result.kl},
+            {"rounding", result.rounding},
+            {"errors", result.errors}};
   }
 
   static Batch read_batch(const Json& json, const std::string& where) {
     Batch batch{static_cast<std::size_t>(json_int(json, "round", where)),
                 static_cast<std::size_t>(json_int(json, "place", where)),
-                {{}, read_scores(json_array(json, "rounding", where), -kScoreRounding, where)}};
+                {{},
+                 read_scores(json_array(json, "rounding", where), -kScoreRounding, where),
+                 read_scores(json_array(json, "errors", where), 0.0, where)}};
     for (const Json& kl : json_array(json, "kl", where)) batch.result.kl.push_back(read_scores(kl, 0.0, where));
     return batch;
   }
@@ -160,6 +166,7 @@ class CurveRun {
         if (side == Side::kValue && curves_.latent) break;
         const std::vector<double>& predicted = (side == Side::kKey ? predictions.key : predictions.value)[layer];
         sides_.push_back({predicted, {}});
+        known_.emplace_back();
         curves_.curves.push_back({static_cast<std::int64_t>(layer), side, {}, predicted});
       }
     }
@@ -219,11 +226,8 @@ class CurveRun {
     std::vector<Widths> profiles;
     for (const std::size_t i : wanted) profiles.push_back(falling_profiles()[i]);
     const std::int64_t number = bundle_.layers.at(static_cast<std::size_t>(curve.layer)).layer;
-    // The first point of a side was measured in all sequences.
-    std::optional<KnownProfile> known;
-    if (!curve.points.empty()) known = {curve.points.front().widths, curve.points.front().sequences};
     PassResult result = passes().measure(methods_, decoder_.config().kv_place(number), curve.side, profiles,
-                                         request_.whole, known ? &*known : nullptr);
+                                         request_.whole, round > 0 ? &known_[place] : nullptr);
     log.add(round, place, result);
     return result;
   }
@@ -231,6 +235,7 @@ class CurveRun {
   void keep_batch(std::size_t place, const std::vector<std::size_t>& wanted, const PassResult& result) {
     require_complete(result, wanted.size());
     SideCurve& curve = curves_.curves[place];
+    if (curve.points.empty()) known_[place] = {result.kl.front(), result.errors};
     for (std::size_t p = 0; p < wanted.size(); ++p) {
       curve.points.push_back(curve_point(falling_profiles()[wanted[p]], result.kl[p]));
       sides_[place].measured.push_back({wanted[p], curve.points.back().kl, curve.points.back().error});
@@ -373,6 +378,7 @@ class CurveRun {
   Progress progress_;
   ChoiceOptions choice_;
   std::vector<SideKnowledge> sides_;
+  std::vector<KnownProfile> known_;  // the first of each side, measured in all sequences
   std::optional<CurvePasses> passes_;
   double rounding_ = 0.0;
   std::int64_t rounded_ = 0;

@@ -77,7 +77,7 @@ std::vector<at::Tensor> value_versions(const AttentionInput& input, const at::Te
   return outputs;
 }
 
-// The requested tokens of the first copy; undefined: all.
+// The requested tokens of a copy; undefined: all.
 at::Tensor asked_of_one(const AttentionInput& input, std::int64_t copies, std::int64_t tokens) {
   if (!input.asked.defined()) return {};
   const at::Tensor by_copy = input.asked.view({copies, -1});
@@ -122,19 +122,20 @@ ProfileAttention::ProfileAttention(const WidthMethods& methods, Side side, const
 at::Tensor ProfileAttention::attend(const AttentionInput& input) {
   const SequenceBatch& batch = *input.batch;
   const std::int64_t sequences = std::ssize(batch.lengths) / copies(), tokens = batch.lengths[0];
-  bool copies_of_each = std::ssize(batch.lengths) == sequences * copies() && (sequences == 1 || !input.asked.defined());
+  bool copies_of_each = std::ssize(batch.lengths) == sequences * copies();
   for (std::size_t s = 0; copies_of_each && s < batch.lengths.size(); ++s) {
     copies_of_each = batch.starts[s] == 0 && batch.lengths[s] == tokens;
   }
   if (!copies_of_each) throw std::invalid_argument("ProfileAttention needs a copy of a sequence for each profile");
   std::vector<at::Tensor> outputs;
   const std::int64_t queries = input.q.size(0) / sequences;
+  const at::Tensor asked = asked_of_one(input, sequences * copies(), tokens);
   for (std::int64_t s = 0; s < sequences; ++s) {
     AttentionInput one = with_tokens(input, s * copies() * tokens, tokens);  // the copies are equal up to here
     for (at::Tensor* q : {&one.q, &one.q_rope}) {
       if (q->defined()) *q = q->narrow(0, s * queries, queries / copies());
     }
-    one.asked = asked_of_one(input, copies(), tokens);
+    one.asked = asked;
     outputs.push_back(attend_one(one));
   }
   return sequences == 1 ? outputs.front() : at::cat(outputs);

@@ -36,7 +36,7 @@ WidthMethods make_width_methods(const Bundle& bundle, const ModelConfig& model, 
 // another; P = profiles (+ 1 with `exact`). Copy p gets the outputs of profile p; with `exact` the last copy gets the
 // outputs for rows that are transformed but not coded. Queries, transforms and codes of each width are computed once.
 // Value profiles also share the softmax, because outputs are linear in the values. Supports the queries of only some
-// tokens of one sequence, the same ones in each copy.
+// tokens, the same ones in each copy.
 class ProfileAttention : public Attention {
  public:
   ProfileAttention(const WidthMethods& methods, Side side, const std::vector<Widths>& profiles, bool exact);

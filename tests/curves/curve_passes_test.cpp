@@ -233,7 +233,7 @@ TEST_F(CurvePassesTest, SomeSequencesStandForTheOthers) {
     const std::uint64_t before = std::exchange(steps, 0);
     PassResult half = passes.measure(methods, layer, side, profiles, 2);
     EXPECT_EQ(steps < before, layer != 4);
-    const KnownProfile known{profiles[0], all.kl[0]};
+    const KnownProfile known{all.kl[0], half.errors};
     const PassResult later = passes.measure(methods, layer, side, {profiles[1], profiles[2]}, 2, &known);
     for (std::size_t p = 0; p < profiles.size(); ++p) {
       double sum = 0.0, expected = 0.0;
