@@ -42,11 +42,10 @@ bool keeps_probabilities(const ModelConfig& model, at::Device device, std::int64
   return device.is_cpu() && sequences * (context / kCurveStride) * model.vocabulary * 4 <= kMostProbabilityBytes;
 }
 
-// The squared error of each copy's rows over their energy, mean over the rows. copies: [P rows, hidden].
+// The squared error of each copy's rows over their energy, mean over the rows. copies: [P, rows, hidden].
 std::vector<double> relative_errors(const at::Tensor& copies, const at::Tensor& exact) {
   const at::Tensor energy = exact.square().sum(-1, false, at::kDouble).clamp_min_(1e-30);
-  const at::Tensor apart = copies.view({-1, exact.size(0), exact.size(1)}) - exact;
-  const at::Tensor means = apart.square_().sum(-1, false, at::kDouble).div_(energy).mean(-1).cpu();
+  const at::Tensor means = (copies - exact).square_().sum(-1, false, at::kDouble).div_(energy).mean(-1).cpu();
   return {means.const_data_ptr<double>(), means.const_data_ptr<double>() + means.numel()};
 }
 
@@ -156,35 +155,38 @@ std::vector<double> CurvePasses::divergences(std::size_t s, const std::vector<at
 std::vector<at::Tensor> CurvePasses::run_behind(const Group& group, std::int64_t copies, Attention& attention,
                                                 std::int64_t first, std::int64_t last, std::int64_t later, bool counted,
                                                 std::vector<std::vector<double>>* errors) {
-  std::vector<at::Tensor> entering;
-  for (const std::size_t s : group) {
-    const at::Tensor& one = entering_[s][static_cast<std::size_t>(first)];
-    entering.push_back(copies == 1 ? one : one.repeat({copies, 1}));
-  }
-  at::Tensor hidden = entering.size() == 1 ? entering.front() : at::cat(entering);
-  const std::int64_t sequences = std::ssize(group), all = sequences * copies, tokens = hidden.size(0) / all;
-  const SequenceBatch batch = copies_of(tokens, all);
   // After the last layer only the scored rows are read, and after the quantized layers only the rows that see a
   // quantized one.
-  const at::Tensor scored = scored_rows(tokens, hidden.device());
+  const std::int64_t tokens = std::ssize(sequences_.front()), end = decoder_.config().layers;
+  const at::Tensor scored = scored_rows(tokens, decoder_.options().device);
   const at::Tensor after_windows = at::arange(first_position_, tokens, scored.options());
-  const std::int64_t end = decoder_.config().layers;
   const auto rows_of = [&](std::int64_t layer) { return layer == end - 1 ? scored : after_windows; };
-  for (std::int64_t layer = first; layer <= last; ++layer) {
-    stop_if_asked();
-    hidden = decoder_.run_layer(layer, hidden, batch, attention,
-                                layer == last ? of_copies(rows_of(layer), all, tokens) : at::Tensor());
-    on_layers_(static_cast<std::uint64_t>(counted ? all : 0));
-  }
-  if (errors != nullptr) {
-    const std::vector<at::Tensor> each = hidden.chunk(sequences);
-    for (std::size_t g = 0; g < group.size(); ++g) {
-      const at::Tensor& exact = entering_[group[g]][static_cast<std::size_t>(last + 1)];
+  std::vector<at::Tensor> going_on;
+  for (const Group& part : groups(group, copies)) {
+    std::vector<at::Tensor> entering;
+    for (const std::size_t s : part) {
+      const at::Tensor& one = entering_[s][static_cast<std::size_t>(first)];
+      entering.push_back(copies == 1 ? one : one.repeat({copies, 1}));
+    }
+    at::Tensor hidden = entering.size() == 1 ? entering.front() : at::cat(entering);
+    const std::int64_t sequences = std::ssize(part), all = sequences * copies;
+    const SequenceBatch batch = copies_of(tokens, all);
+    for (std::int64_t layer = first; layer <= last; ++layer) {
+      stop_if_asked();
+      hidden = decoder_.run_layer(layer, hidden, batch, attention,
+                                  layer == last ? of_copies(rows_of(layer), all, tokens) : at::Tensor());
+      on_layers_(static_cast<std::uint64_t>(counted ? all : 0));
+    }
+    const at::Tensor each = hidden.view({sequences, copies, -1, hidden.size(1)});
+    for (std::int64_t g = 0; errors != nullptr && g < sequences; ++g) {
+      const at::Tensor& exact = entering_[part[static_cast<std::size_t>(g)]][static_cast<std::size_t>(last + 1)];
       errors->push_back(relative_errors(each[g], exact.index_select(0, after_windows)));
     }
+    going_on.push_back(each.narrow(1, 0, later).flatten(0, 2));
   }
   if (later == 0) return {};
-  if (later != copies) hidden = hidden.view({sequences, copies, -1, hidden.size(1)}).narrow(1, 0, later).flatten(0, 2);
+  at::Tensor hidden = going_on.size() == 1 ? going_on.front() : at::cat(going_on);
+  const std::int64_t sequences = std::ssize(group);
   const Timeline::Phase running(last + 1 < end ? timeline_ : nullptr, kLaterPhase);
   for (std::int64_t layer = last + 1; layer < end; ++layer) {
     stop_if_asked();
@@ -209,7 +211,7 @@ PassResult CurvePasses::measure(const WidthMethods& methods, std::int64_t layer,
   const bool derives = whole < all && (copies > 1 || known != nullptr);
 
   const auto run = [&](const Group& sequences, std::int64_t passing) {
-    for (const Group& group : groups(sequences, copies)) {
+    for (const Group& group : groups(sequences, std::max<std::int64_t>(passing, 1))) {
       std::vector<std::vector<double>> found;
       std::vector<at::Tensor> versions;
       {

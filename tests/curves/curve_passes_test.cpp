@@ -225,7 +225,8 @@ TEST_F(CurvePassesTest, SomeSequencesStandForTheOthers) {
   std::vector<std::vector<std::int32_t>> four = sequences_;
   four.push_back(random_ids(9, kTokens)), four.push_back(random_ids(10, kTokens));
   std::uint64_t steps = 0;
-  CurvePasses passes(*decoder_, four, kWindows, [&](std::uint64_t n) { steps += n; });
+  CurvePasses passes(
+      *decoder_, four, kWindows, [&](std::uint64_t n) { steps += n; }, nullptr, 4 * kTokens);
   const WidthMethods methods = make_width_methods(*bundle_, checkpoint_->config(), kWindows);
   const std::vector<Widths> profiles{{1, 0, 0, 0}, {2, 1, 1, 0}, {4, 4, 2, 1}};
   for (const auto& [layer, side] : {std::pair{1, Side::kKey}, std::pair{1, Side::kValue}, std::pair{4, Side::kKey}}) {
@@ -240,10 +241,10 @@ TEST_F(CurvePassesTest, SomeSequencesStandForTheOthers) {
       for (std::size_t s = 0; s < four.size(); ++s) {
         const bool own = p == 0 || s % 2 == 1 || layer == 4;
         if (own) {
-          EXPECT_NEAR(half.kl[p][s], all.kl[p][s], 1e-3 * all.kl[p][s]);
+          EXPECT_NEAR(half.kl[p][s], all.kl[p][s], 1e-2 * all.kl[p][s]);
         }
         if (p > 0) {
-          EXPECT_NEAR(later.kl[p - 1][s], half.kl[p][s], 1e-3 * half.kl[p][s] + 1e-9);
+          EXPECT_NEAR(later.kl[p - 1][s], half.kl[p][s], 1e-2 * half.kl[p][s] + 1e-9);
         }
         sum += half.kl[p][s], expected += all.kl[p][s];
       }
