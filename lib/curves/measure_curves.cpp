@@ -106,19 +106,16 @@ class PointLog {
   };
 
   static Json batch_json(std::size_t round, std::size_t place, const PassResult& result) {
-    return {{"round", round},
-            {"place", place},
-            {"kl", result.kl},
-            {"rounding", result.rounding},
-            {"errors", result.errors}};
+    Json json = {{"round", round}, {"place", place}, {"kl", result.kl}, {"rounding", result.rounding}};
+    if (!result.errors.empty()) json["errors"] = result.errors;
+    return json;
   }
 
   static Batch read_batch(const Json& json, const std::string& where) {
     Batch batch{static_cast<std::size_t>(json_int(json, "round", where)),
                 static_cast<std::size_t>(json_int(json, "place", where)),
-                {{},
-                 read_scores(json_array(json, "rounding", where), -kScoreRounding, where),
-                 read_scores(json_array(json, "errors", where), 0.0, where)}};
+                {{}, read_scores(json_array(json, "rounding", where), -kScoreRounding, where), {}}};
+    if (json.contains("errors")) batch.result.errors = read_scores(json_array(json, "errors", where), 0.0, where);
     for (const Json& kl : json_array(json, "kl", where)) batch.result.kl.push_back(read_scores(kl, 0.0, where));
     return batch;
   }
