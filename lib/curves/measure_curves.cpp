@@ -347,7 +347,8 @@ class CurveRun {
   // A batch in a work directory may belong to another run.
   void require_complete(const PassResult& result, std::size_t profiles) const {
     const auto complete = [&](const std::vector<double>& kl) { return std::ssize(kl) == curves_.sequences; };
-    if (result.kl.size() != profiles || !std::all_of(result.kl.begin(), result.kl.end(), complete)) {
+    if (result.kl.size() != profiles || !std::all_of(result.kl.begin(), result.kl.end(), complete) ||
+        !(result.errors.empty() || complete(result.errors))) {
       throw InputError("the work directory holds other batches than this run makes; delete it to start anew");
     }
   }

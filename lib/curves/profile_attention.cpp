@@ -10,11 +10,6 @@
 #include "transform/fixed_sides.h"
 
 namespace oscar {
-namespace {
-
-constexpr std::array<std::uint8_t, 3> kCodedWidths = {1, 2, 4};
-
-at::Tensor rounded(const at::Tensor& x) { return x.to(at::kBFloat16).to(x.scalar_type()); }
 
 // One side of one sequence in the cache basis: plain rows, and rows of each width.
 struct WidthRows {
@@ -24,7 +19,17 @@ struct WidthRows {
 
   // Index of a width: 0 (nothing), or 1, 2, 3 (`coded` + 1).
   static std::int64_t variant(std::uint8_t width) { return width == 4 ? 3 : width; }
+  WidthRows of_tokens(std::int64_t first, std::int64_t count) const {
+    const auto part = [&](const at::Tensor& x) { return x.narrow(1, first, count).contiguous(); };
+    return {part(plain), {part(coded[0]), part(coded[1]), part(coded[2])}, windows};
+  }
 };
+
+namespace {
+
+constexpr std::array<std::uint8_t, 3> kCodedWidths = {1, 2, 4};
+
+at::Tensor rounded(const at::Tensor& x) { return x.to(at::kBFloat16).to(x.scalar_type()); }
 
 WidthRows width_rows(const WidthMethods& methods, std::int64_t layer, Side side, const at::Tensor& rows) {
   WidthRows out;
@@ -129,6 +134,15 @@ at::Tensor ProfileAttention::attend(const AttentionInput& input) {
   if (!copies_of_each) throw std::invalid_argument("ProfileAttention needs a copy of a sequence for each profile");
   std::vector<at::Tensor> outputs;
   const std::int64_t queries = input.q.size(0) / sequences;
+  // On a GPU, coding all sequences at once waits for it less often. A rotated mean depends on the position.
+  const SideTransform* transform = methods_[0].transform(input.layer, side_);
+  const bool at_once = sequences > 1 && (transform == nullptr || !transform->rotated_mean);
+  WidthRows coded;
+  if (at_once) {
+    const at::Tensor& rows = side_ == Side::kKey ? input.k : input.v;
+    coded = width_rows(methods_, input.layer, side_,
+                       rows.unflatten(0, {sequences, copies(), tokens}).select(1, 0).flatten(0, 1));
+  }
   const at::Tensor asked = asked_of_one(input, sequences * copies(), tokens);
   for (std::int64_t s = 0; s < sequences; ++s) {
     AttentionInput one = with_tokens(input, s * copies() * tokens, tokens);  // the copies are equal up to here
@@ -136,22 +150,24 @@ at::Tensor ProfileAttention::attend(const AttentionInput& input) {
       if (q->defined()) *q = q->narrow(0, s * queries, queries / copies());
     }
     one.asked = asked;
-    outputs.push_back(attend_one(one));
+    outputs.push_back(
+        attend_one(one, at_once ? coded.of_tokens(s * tokens, tokens)
+                                : width_rows(methods_, one.layer, side_, side_ == Side::kKey ? one.k : one.v)));
   }
   return sequences == 1 ? outputs.front() : at::cat(outputs);
 }
 
-at::Tensor ProfileAttention::attend_one(const AttentionInput& input) const {
+at::Tensor ProfileAttention::attend_one(const AttentionInput& input, const WidthRows& rows) const {
   const bool all = input.asked.defined() && !fused_prefill_runs(input);
   const AttentionInput one = all ? with_all_queries(input) : input;
-  const at::Tensor out = side_ == Side::kKey ? attend_keys(one) : attend_values(one);
+  const at::Tensor out = side_ == Side::kKey ? attend_keys(one, rows) : attend_values(one, rows);
   if (!all) return out.to(input.q.scalar_type());
   const at::Tensor asked = input.asked.to(out.device());
   const at::Tensor of_copies = at::arange(copies(), asked.options()).mul_(input.k.size(0)).unsqueeze(1);
   return out.index_select(0, (of_copies + asked).flatten()).to(input.q.scalar_type());
 }
 
-at::Tensor ProfileAttention::attend_keys(const AttentionInput& input) const {
+at::Tensor ProfileAttention::attend_keys(const AttentionInput& input, const WidthRows& rows) const {
   const std::int64_t kv_heads = input.k.size(1), queries = input.q.size(0);
   const SideTransform* key = methods_[0].transform(input.layer, Side::kKey);
   const bool rotated = key != nullptr && key->rotated_mean;
@@ -160,7 +176,6 @@ at::Tensor ProfileAttention::attend_keys(const AttentionInput& input) const {
   const SideTransform* value = latent ? methods_[0].transform(input.layer, Side::kValue) : nullptr;
   at::Tensor shift;
   if (input.soft_cap > 0.0 || input.sinks.defined()) shift = logit_shift(input.q, key, kv_heads, input.scale);
-  const WidthRows rows = width_rows(methods_, input.layer, Side::kKey, input.k);
   const CachedRows values = exact_rows(input.v);
   const at::Tensor mean =
       rotated ? mean_rows(*key, methods_[0].rope_phases->rows(0, input.k.size(0)).to(q.device())) : at::Tensor();
@@ -184,11 +199,10 @@ at::Tensor ProfileAttention::attend_keys(const AttentionInput& input) const {
   return out;
 }
 
-at::Tensor ProfileAttention::attend_values(const AttentionInput& input) const {
+at::Tensor ProfileAttention::attend_values(const AttentionInput& input, const WidthRows& rows) const {
   const std::int64_t kv_heads = input.v.size(1), queries = input.q.size(0), heads = input.q.size(1);
   const std::int64_t d = input.v.size(2), n = d / kBands;
   const SideTransform* value = methods_[0].transform(input.layer, Side::kValue);
-  const WidthRows rows = width_rows(methods_, input.layer, Side::kValue, input.v);
   const CachedRows keys = exact_rows(input.k);
   const at::Tensor q = input.q.to(at::kFloat).contiguous();
   at::Tensor weight_sum;

@@ -37,15 +37,16 @@ WidthMethods make_width_methods(const Bundle& bundle, const ModelConfig& model, 
 // outputs for rows that are transformed but not coded. Queries, transforms and codes of each width are computed once.
 // Value profiles also share the softmax, because outputs are linear in the values. Supports the queries of only some
 // tokens, the same ones in each copy.
+struct WidthRows;
 class ProfileAttention : public Attention {
  public:
   ProfileAttention(const WidthMethods& methods, Side side, const std::vector<Widths>& profiles, bool exact);
   at::Tensor attend(const AttentionInput& input) override;
 
  private:
-  at::Tensor attend_one(const AttentionInput& input) const;
-  at::Tensor attend_keys(const AttentionInput& input) const;
-  at::Tensor attend_values(const AttentionInput& input) const;
+  at::Tensor attend_one(const AttentionInput& input, const WidthRows& rows) const;
+  at::Tensor attend_keys(const AttentionInput& input, const WidthRows& rows) const;
+  at::Tensor attend_values(const AttentionInput& input, const WidthRows& rows) const;
   std::int64_t copies() const { return static_cast<std::int64_t>(profiles_.size()) + (exact_ ? 1 : 0); }
 
   const WidthMethods& methods_;
