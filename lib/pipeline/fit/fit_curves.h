@@ -34,9 +34,9 @@ struct CurveArguments {
 };
 
 // The sequences that curves are measured on, and the most profiles of a side: those of the options, else 8 of 2,048
-// tokens. On the CPU a larger model gets 4 sequences, then 6 of 1,024 tokens whose later layers only one profile of a
-// side passes, then 4, until they take about ten minutes of two cores, or twenty with 270 million weights. The rule
-// counts products, not seconds, so that it gives the same on every machine.
+// tokens, on a GPU in halves. On the CPU a larger model gets 4 sequences, then 6 of 1,024 tokens whose later layers
+// only one profile of a side passes, then 4, until they take about ten minutes of two cores, or twenty with 270 million
+// weights. The rule counts products, not seconds, so that it gives the same on every machine.
 struct CurveShape {
   std::int64_t sequences = 8, context = 2048, profiles = static_cast<std::int64_t>(ChoiceOptions{}.most);
   bool halves = false;  // every second sequence takes one profile of a side through the later layers
