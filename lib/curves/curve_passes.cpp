@@ -184,7 +184,6 @@ std::vector<at::Tensor> CurvePasses::run_behind(const Group& group, std::int64_t
     }
     going_on.push_back(each.narrow(1, 0, later).flatten(0, 2));
   }
-  if (later == 0) return {};
   at::Tensor hidden = going_on.size() == 1 ? going_on.front() : at::cat(going_on);
   const std::int64_t sequences = std::ssize(group);
   const Timeline::Phase running(last + 1 < end ? timeline_ : nullptr, kLaterPhase);
@@ -197,55 +196,57 @@ std::vector<at::Tensor> CurvePasses::run_behind(const Group& group, std::int64_t
 }
 
 PassResult CurvePasses::measure(const WidthMethods& methods, std::int64_t layer, Side side,
-                                const std::vector<Widths>& profiles, std::int64_t whole, const KnownProfile* known) {
+                                const std::vector<Widths>& profiles, std::int64_t whole,
+                                const std::vector<double>* known) {
   const std::int64_t number = decoder_.config().kv_layer(layer), all = std::ssize(sequences_);
   const std::string where = "layer " + std::to_string(number) + (side == Side::kKey ? " keys" : " values");
   PassResult result;
   result.rounding = whole < all ? rounding_near(methods, layer) : rounding(methods, layer);
-  if (number + 1 == decoder_.config().layers) whole = all;
-  if (whole == 0 || whole == all || (known != nullptr && known->errors.empty())) known = nullptr;
-  ProfileAttention quantized(methods, side, profiles, false);
-  const std::int64_t copies = std::ssize(profiles);
   result.kl.assign(profiles.size(), std::vector<double>(sequences_.size(), 0.0));
-  std::vector<std::vector<double>> errors(sequences_.size());
-  const bool derives = whole < all && (copies > 1 || known != nullptr);
-
-  const auto run = [&](const Group& sequences, std::int64_t passing) {
-    for (const Group& group : groups(sequences, std::max<std::int64_t>(passing, 1))) {
-      std::vector<std::vector<double>> found;
+  // errors: null, or gets those of all profiles in each sequence.
+  const auto run = [&](const Group& sequences, const std::vector<Widths>& coded, std::int64_t passing,
+                       std::vector<std::vector<double>>* errors) {
+    ProfileAttention quantized(methods, side, coded, false);
+    for (const Group& group : groups(sequences, passing)) {
       std::vector<at::Tensor> versions;
       {
         const Timeline::Phase running(timeline_, kCodedPhase);
-        versions = run_behind(group, copies, quantized, number, number, passing, true, derives ? &found : nullptr);
+        versions = run_behind(group, std::ssize(coded), quantized, number, number, passing, true, errors);
       }
       for (std::size_t g = 0; g < group.size(); ++g) {
         const std::size_t s = group[g];
-        if (derives) errors[s] = std::move(found[g]);
-        if (passing == 0) continue;
         const auto begin = versions.begin() + static_cast<std::ptrdiff_t>(g) * passing;
         const std::vector<double> kl = divergences(s, {begin, begin + passing}, where);
         for (std::size_t p = 0; p < kl.size(); ++p) result.kl[p][s] = std::max(kl[p] - result.rounding[s], 0.0);
       }
     }
   };
+  const std::int64_t copies = std::ssize(profiles);
+  if (whole == 0 && copies > 1 && number + 1 < decoder_.config().layers) {
+    std::vector<std::vector<double>> errors;
+    run(all_sequences(), profiles, 1, &errors);
+    for (std::size_t p = 1; p < profiles.size(); ++p) {
+      for (std::size_t s = 0; s < errors.size(); ++s) {
+        result.kl[p][s] = result.kl[0][s] * (errors[s][p] / std::max(errors[s][0], 1e-30));
+      }
+    }
+    return result;
+  }
+  if (whole == 0) whole = all;
   Group complete, others;
   for (std::size_t s = 0; s < sequences_.size(); ++s) {
     const auto at = static_cast<std::int64_t>(s);
     ((at + 1) * whole / all > at * whole / all ? complete : others).push_back(s);
   }
-  run(complete, copies);
-  run(others, !derives ? copies : known != nullptr ? 0 : 1);
-  if (!derives) return result;
-
-  for (const std::vector<double>& each : errors) result.errors.push_back(each.front());
-  const std::vector<double> base = known != nullptr ? known->kl : result.kl.front();
-  const std::vector<double>& error = known != nullptr ? known->errors : result.errors;
-  const auto ratio = [&](std::size_t p, std::size_t s) { return errors[s][p] / std::max(error[s], 1e-30); };
+  run(complete, profiles, copies, nullptr);
+  if (known == nullptr) run(others, {profiles.front()}, 1, nullptr);
+  const std::vector<double> base = known != nullptr ? *known : result.kl.front();
   for (std::size_t p = known != nullptr ? 0 : 1; p < profiles.size(); ++p) {
-    double measured = 0.0, expected = 0.0;
-    for (const std::size_t s : complete) measured += result.kl[p][s], expected += base[s] * ratio(p, s);
-    const double missed = expected > 0.0 ? measured / expected : 1.0;
-    for (const std::size_t s : others) result.kl[p][s] = base[s] * ratio(p, s) * missed;
+    double measured = 0.0, of_base = 0.0;
+    for (const std::size_t s : complete) measured += result.kl[p][s], of_base += base[s];
+    for (const std::size_t s : others) {
+      result.kl[p][s] = of_base > 0.0 ? base[s] * (measured / of_base) : measured / static_cast<double>(whole);
+    }
   }
   return result;
 }

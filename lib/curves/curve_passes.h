@@ -33,12 +33,6 @@ inline constexpr std::int64_t kGroupRows = 16'384;
 struct PassResult {
   std::vector<std::vector<double>> kl;  // [profiles][sequences], nats, without the rounding
   std::vector<double> rounding;         // [sequences] CurvePasses::rounding() of the layer
-  std::vector<double> errors;           // [sequences] of the first profile; empty if they were not needed
-};
-
-// A profile of a side whose KL was measured in every sequence.
-struct KnownProfile {
-  std::vector<double> kl, errors;  // [sequences], as in PassResult
 };
 
 class CurvePasses {
@@ -50,13 +44,13 @@ class CurvePasses {
               std::function<void(std::uint64_t)> on_layers, Timeline* timeline = nullptr, std::int64_t group_rows = 0);
 
   // layer: index among the layers with a KV cache. whole: in this many of the sequences, at equal distances, all
-  // profiles pass the later layers. In the others only the first one does, or none if there is a `known` one; a profile
-  // has its KL times the ratio of their errors after the quantized layer, relative to the residual stream, times what
-  // this misses of the profile's KL in the whole sequences. Then rounding is measured at every fourth layer and the
-  // last, and between them it is on a line.
-  // InterruptedError on SIGINT; NumericalError naming layer and side.
+  // profiles are measured. In the others only the first one is, or none if `known` has the KL of another profile of the
+  // side in all sequences; the KL of the rest has the ratio to it that it has in the whole sequences. 0: only the first
+  // profile passes the layers after the quantized one; the others have its KL times the ratio of their errors there,
+  // relative to the residual stream. Unless all sequences are whole, rounding is measured at every fourth layer and the
+  // last, and between them it is on a line. InterruptedError on SIGINT; NumericalError naming layer and side.
   PassResult measure(const WidthMethods& methods, std::int64_t layer, Side side, const std::vector<Widths>& profiles,
-                     std::int64_t whole, const KnownProfile* known = nullptr);
+                     std::int64_t whole, const std::vector<double>* known = nullptr);
   // In all sequences.
   PassResult measure(const WidthMethods& methods, std::int64_t layer, Side side, const std::vector<Widths>& profiles) {
     return measure(methods, layer, side, profiles, std::ssize(sequences_));

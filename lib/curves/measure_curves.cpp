@@ -25,8 +25,8 @@ constexpr const char* kPoints = "points.json";
 // What `profiles` of a side take with `after` layers, its own included. first: none of the side was measured before.
 std::uint64_t side_passes(std::int64_t after, std::int64_t sequences, std::int64_t profiles, std::int64_t whole,
                           bool first) {
-  const std::int64_t others = sequences - whole, passing = first || whole == 0 ? 1 : 0;
-  return static_cast<std::uint64_t>(profiles * (sequences + whole * (after - 1)) + passing * others * (after - 1));
+  if (whole == 0) return static_cast<std::uint64_t>(sequences * (after + profiles - 1));
+  return static_cast<std::uint64_t>(after * (whole * profiles + (first ? sequences - whole : 0)));
 }
 
 // The rank that measures each piece; pieces without cost go to the first.
@@ -106,16 +106,13 @@ class PointLog {
   };
 
   static Json batch_json(std::size_t round, std::size_t place, const PassResult& result) {
-    Json json = {{"round", round}, {"place", place}, {"kl", result.kl}, {"rounding", result.rounding}};
-    if (!result.errors.empty()) json["errors"] = result.errors;
-    return json;
+    return {{"round", round}, {"place", place}, {"kl", result.kl}, {"rounding", result.rounding}};
   }
 
   static Batch read_batch(const Json& json, const std::string& where) {
     Batch batch{static_cast<std::size_t>(json_int(json, "round", where)),
                 static_cast<std::size_t>(json_int(json, "place", where)),
-                {{}, read_scores(json_array(json, "rounding", where), -kScoreRounding, where), {}}};
-    if (json.contains("errors")) batch.result.errors = read_scores(json_array(json, "errors", where), 0.0, where);
+                {{}, read_scores(json_array(json, "rounding", where), -kScoreRounding, where)}};
     for (const Json& kl : json_array(json, "kl", where)) batch.result.kl.push_back(read_scores(kl, 0.0, where));
     return batch;
   }
@@ -163,7 +160,6 @@ class CurveRun {
         if (side == Side::kValue && curves_.latent) break;
         const std::vector<double>& predicted = (side == Side::kKey ? predictions.key : predictions.value)[layer];
         sides_.push_back({predicted, {}});
-        known_.emplace_back();
         curves_.curves.push_back({static_cast<std::int64_t>(layer), side, {}, predicted});
       }
     }
@@ -224,7 +220,7 @@ class CurveRun {
     for (const std::size_t i : wanted) profiles.push_back(falling_profiles()[i]);
     const std::int64_t number = bundle_.layers.at(static_cast<std::size_t>(curve.layer)).layer;
     PassResult result = passes().measure(methods_, decoder_.config().kv_place(number), curve.side, profiles,
-                                         request_.whole, round > 0 ? &known_[place] : nullptr);
+                                         request_.whole, round > 0 ? &curve.points.front().sequences : nullptr);
     log.add(round, place, result);
     return result;
   }
@@ -232,7 +228,6 @@ class CurveRun {
   void keep_batch(std::size_t place, const std::vector<std::size_t>& wanted, const PassResult& result) {
     require_complete(result, wanted.size());
     SideCurve& curve = curves_.curves[place];
-    if (curve.points.empty()) known_[place] = {result.kl.front(), result.errors};
     for (std::size_t p = 0; p < wanted.size(); ++p) {
       curve.points.push_back(curve_point(falling_profiles()[wanted[p]], result.kl[p]));
       sides_[place].measured.push_back({wanted[p], curve.points.back().kl, curve.points.back().error});
@@ -347,8 +342,7 @@ class CurveRun {
   // A batch in a work directory may belong to another run.
   void require_complete(const PassResult& result, std::size_t profiles) const {
     const auto complete = [&](const std::vector<double>& kl) { return std::ssize(kl) == curves_.sequences; };
-    if (result.kl.size() != profiles || !std::all_of(result.kl.begin(), result.kl.end(), complete) ||
-        !(result.errors.empty() || complete(result.errors))) {
+    if (result.kl.size() != profiles || !std::all_of(result.kl.begin(), result.kl.end(), complete)) {
       throw InputError("the work directory holds other batches than this run makes; delete it to start anew");
     }
   }
@@ -376,7 +370,6 @@ class CurveRun {
   Progress progress_;
   ChoiceOptions choice_;
   std::vector<SideKnowledge> sides_;
-  std::vector<KnownProfile> known_;  // the first of each side, measured in all sequences
   std::optional<CurvePasses> passes_;
   double rounding_ = 0.0;
   std::int64_t rounded_ = 0;

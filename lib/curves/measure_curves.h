@@ -27,7 +27,7 @@ struct CurveRequest {
   // (bundle/target_budget.h).
   std::optional<double> target_kl;
   std::int64_t profiles = static_cast<std::int64_t>(ChoiceOptions{}.most);  // most that are measured of a side
-  std::int64_t whole = 0;      // sequences in which all profiles pass the later layers: CurvePasses::measure()
+  std::int64_t whole = 0;      // in which all profiles are measured: CurvePasses::measure()
   fs::path work_dir;           // where the state of the run is kept; empty: nowhere
   bool resume = false;         // go on with the run in work_dir
   std::string resume_command;  // for the message of an interrupted run

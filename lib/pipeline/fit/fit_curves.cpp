@@ -105,7 +105,7 @@ double layer_products(const ModelConfig& c) {
 std::string CurveShape::text() const {
   return std::to_string(sequences) + " sequences of " + grouped(context) + " tokens" +
          (one()    ? ", one width of a side through all layers"
-          : halves ? ", one width of a side through all layers in half of them"
+          : halves ? ", half of them with one width of a side"
                    : "");
 }
 

@@ -39,8 +39,8 @@ struct CurveArguments {
 // weights. The rule counts products, not seconds, so that it gives the same on every machine.
 struct CurveShape {
   std::int64_t sequences = 8, context = 2048, profiles = static_cast<std::int64_t>(ChoiceOptions{}.most);
-  bool halves = false;  // every second sequence takes one profile of a side through the later layers
-  bool one() const { return profiles == kAnchors; }                                            // every sequence does
+  bool halves = false;                               // every second sequence measures one profile of a side
+  bool one() const { return profiles == kAnchors; }  // only one of a side passes the later layers
   std::int64_t whole() const { return one() ? 0 : halves ? (sequences + 1) / 2 : sequences; }  // as in CurveRequest
   std::string text() const;     // "8 sequences of 2,048 tokens"
   std::string options() const;  // "--curve-sequences 8 --curve-context 2048"

@@ -136,7 +136,8 @@ double CurveTimer::seconds(const CurveShape& shape) {
   const double coded = std::min(usual_profiles(2.0 * kv_layers), static_cast<double>(shape.profiles)) * 2.0 * kv_layers;
   const double whole = static_cast<double>(shape.whole()) / sequences, others = (1.0 - whole) * 2.0 * kv_layers;
   double profiles = whole * coded + others;  // of a sequence, that pass the later layers
-  double rounding = 0.0;                     // of each layer, or of every fourth
+  const double encoded = shape.one() ? coded : profiles;
+  double rounding = 0.0;  // of each layer, or of every fourth
   if (plan.decoding.rounds()) rounding = whole < 1.0 ? kv_layers / 4.0 : kv_layers;
   const double rows =
       static_cast<double>(std::max<std::int64_t>(0, shape.context - first_scored_position(plan.windows))) /
@@ -147,7 +148,8 @@ double CurveTimer::seconds(const CurveShape& shape) {
   // That make the baseline's softmax, of about two profiles each where all pass.
   const double calls = 0.5 * whole * coded + others + rounding;
   profiles += rounding;
-  const double sides = all + coded * layer * kCodedLayer + profiles * each + calls * rows * row.call + rows * row.once;
+  const double sides =
+      all + encoded * layer * kCodedLayer + profiles * each + calls * rows * row.call + rows * row.once;
   const double end_to_end = kWholeLayer * all + rows * row.whole;
   return probe.loading(0.0) + sequences * (sides + 2.0 * static_cast<double>(plan.budgets) * end_to_end);
 }
