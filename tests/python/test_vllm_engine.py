@@ -330,7 +330,7 @@ def test_beside_bf16_layers(config, monkeypatch, tmp_path):
 def deepseek_v2():
     """Dense: all layers are before the first with experts."""
     return DeepseekV2Config(**SMALL | {"num_hidden_layers": 3}, num_attention_heads=4, num_key_value_heads=4, kv_lora_rank=512, q_lora_rank=None,
-                            qk_nope_head_dim=64, qk_rope_head_dim=64, v_head_dim=64, first_k_dense_replace=3, n_routed_experts=4, n_group=1,
+                            qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128, first_k_dense_replace=3, n_routed_experts=4, n_group=1,
                             topk_group=1, num_experts_per_tok=2, architectures=["DeepseekV2ForCausalLM"])
 
 
