@@ -9,10 +9,13 @@ from conftest import use_built_operators  # noqa: E402
 
 use_built_operators()
 from latent_state import RECENT, SINK, LatentState, randn, tokens  # noqa: E402
+from oscar_kv.cache.latent_kv import LatentCode, LatentKV  # noqa: E402
+from oscar_kv.engines import latent_check  # noqa: E402
 from oscar_kv.ops import latent_operators as latent  # noqa: E402
 from oscar_kv.ops import load  # noqa: E402
 from oscar_kv.ops.operators import SIDE_BYTES, run  # noqa: E402
 from oscar_kv.ops.view import StepView  # noqa: E402
+from random_bundles import asked_bundle  # noqa: E402
 
 REASON = load.missing()
 pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
@@ -78,6 +81,15 @@ def test_bytes_are_those_of_the_reference(widths, search):
             flush(state, held)
     assert torch.equal(cpu.windows, cuda.windows.cpu()) and torch.equal(cpu.pool, cuda.pool.cpu())
     assert cuda.bad.tolist() == cpu.bad.tolist()
+
+
+@pytest.mark.parametrize("widths", [(4, 2, 1, 1), (4, 4, 4, 4)])
+def test_self_check_of_engines(widths):
+    """What vLLM calls at its start, with kernels against the reference, on rows of 16 query heads."""
+    bundle = asked_bundle(latent=True, layers=1, widths=widths, centered=True)
+    kv = LatentKV(LatentCode(bundle, bundle.layers[0], device="cuda"), 8, 16)
+    assert kv.code.without_kernels is None
+    assert max(error for _, error in latent_check.errors_of(bundle, kv, 8, 300)) < 0.02
 
 
 @pytest.mark.parametrize("widths", WIDTHS)

@@ -62,8 +62,8 @@ def made_rows(code: LatentCode, heads: int, count: int) -> Rows:
 class Run:
     """A cache of one sequence with `count` tokens of rows, which came as a prompt."""
 
-    def __init__(self, code: LatentCode, rows: Rows, heads: int, count: int, space: torch.Tensor) -> None:
-        """space: the workspace of steps."""
+    def __init__(self, code: LatentCode, rows: Rows, heads: int, count: int, space: torch.Tensor | None) -> None:
+        """space: the workspace of steps; None: one of its own."""
         self.kv, self.rows, self.count = LatentKV(code, 1, heads, space=space), rows.to(code.device), count
         device, pages = code.device, -(-(len(rows.latents) - code.sink) // PAGE_TOKENS)
         self.pool = torch.zeros((max(1, pages), code.pages.bytes), dtype=torch.uint8, device=device)
@@ -109,7 +109,7 @@ def errors_of(bundle: Bundle, kv: LatentKV, slots: int, tokens: int) -> list[tup
     plain = LatentCode(bundle, kv.code.layer)
     rows = made_rows(plain, kv.group, tokens + 1)
     sizes = sorted({min(s, slots) for s in (*SEQUENCES, slots)})
-    ours, right = (Run(code, rows, kv.group, tokens, kv.space) for code in (kv.code, plain))
+    ours, right = (Run(code, rows, kv.group, tokens, space) for code, space in ((kv.code, kv.space), (plain, None)))
     made = [(f"{tokens} stored tokens", _error(ours.past(), right.past()))]
     expected = right.step(0, len(rows.query))
     for size in sizes:
