@@ -266,11 +266,10 @@ class Serving(EngineServing):
                 f"--attention-backend oscar and {BUNDLE_VARIABLE} out"
             )
         self.in_pool = {} if kvc.is_hybrid_swa else self.beside  # of the latter: those without a pool of SGLang
-        apart = sorted(index for index, layer in layers.items() if layer.sliding_window_size > 0)
-        if kvc.is_hybrid_swa and (apart != sorted(self.beside) or not set(apart) <= set(kvc.layer_info.swa_attention_layer_ids)):
+        if kvc.is_hybrid_swa and not set(self.beside) <= set(kvc.layer_info.swa_attention_layer_ids):
             raise InputError(
-                f"{bundle.path}: SGLang keeps windowed layers in a pool of their own, and other layers would stay in "
-                f"BF16: {text}; pass --disable-hybrid-swa-memory"
+                f"SGLang keeps windowed layers in a pool of their own, and others would stay in BF16: {text}; pass "
+                "--disable-hybrid-swa-memory"
             )
         self._in_bf16 = text
         self.table: Table | None = None  # of the backend
