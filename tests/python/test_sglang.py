@@ -104,7 +104,7 @@ class Model(torch.nn.Module):
 def configurator(layers, d=64, kv_heads=2, model=SAMPLES / "tiny-qwen3", text=None, **changed):
     """The part of SGLang's KVCacheConfigurator that the adapter reads."""
     text = text or LlamaConfig(num_hidden_layers=len(layers), head_dim=d, rope_parameters={"rope_type": "default", "rope_theta": 500.0})
-    config = space(hf_text_config=text, head_dim=d, model_path=str(model), revision=None, context_len=CONTEXT, is_encoder_decoder=False, is_multimodal=False,
+    config = space(hf_text_config=text, head_dim=d, model_path=str(model), revision=None, context_len=CONTEXT, is_encoder_decoder=False, is_multimodal=False, has_attention_sinks=False,
                    get_total_num_kv_heads=lambda: kv_heads)
     made = space(device="cpu", model=Model(*layers), model_config=config, is_hybrid_swa=False, model_dtype=torch.bfloat16, kv_cache_dtype=torch.bfloat16,
                  post_capture_kv_active=False, is_draft_worker=False, use_mla_backend=False, mambaish_config=None, hybrid_gdn_config=None)
@@ -204,6 +204,9 @@ def test_models_that_are_refused(serve, changed, sentence, monkeypatch):
     serve(two_sizes())
     with pytest.raises(InputError, match=sentence):
         sglang_serving.Serving(configurator([attention(i) for i in range(2)], **changed))
+    made = configurator([])
+    made.model_config.has_attention_sinks = True
+    assert sglang_serving.refusals(made, groups()) == ["the model has learned sink logits, which the 2-bit cache does not serve in SGLang"]
     graphs = groups(exec__graph=space(cuda_graph_config=space(prefill=space(backend="breakable"))))
     assert any("--disable-prefill-cuda-graph" in s for s in sglang_serving.refusals(configurator([], device="cuda"), graphs))
 

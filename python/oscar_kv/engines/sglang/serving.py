@@ -139,6 +139,7 @@ def refusals(kvc: Any, groups: dict[str, Any]) -> list[str]:
             "SGLang sizes its cache after graphs are captured; unset SGLANG_ENABLE_POST_CAPTURE_KV_SIZING",
         ),
         (kvc.is_draft_worker, "a draft model has no bundle"),
+        (model.has_attention_sinks, f"the model has {LAYERS['sinks']}, which the 2-bit cache does not serve in SGLang"),
         (kvc.use_mla_backend, "the model has latent attention (MLA), which has no 2-bit cache"),
         (
             kvc.mambaish_config is not None and kvc.hybrid_gdn_config is None,
@@ -248,7 +249,7 @@ class Serving(EngineServing):
                 override_option="--json-model-override-args",
                 rank=parallel.attn_tp_rank,
                 ranks=parallel.attn_tp_size,
-                flash=flash_attention() if torch.cuda.is_available() else None,
+                flash=flash_attention() if torch.cuda.is_available() and model.head_dim <= 256 else None,
             ),
         )
         layers, self._readers = _attention_layers(kvc.model)
