@@ -42,8 +42,8 @@ std::optional<std::string> unserved_latent(const LayerTransform& layer, std::int
 // The command in the card. sharing: requests share prefixes.
 std::string serve_command(const PluginEngine& engine, const Bundle& bundle, const std::string& model, bool sharing) {
   const std::int64_t distance = longest_distance(bundle);
-  return std::string("```console\n") + "OSCAR_KV_BUNDLE=\"$PWD\"/" +
-         std::string(kBundleFolder) + " " + engine.command + " " + shell_word(model) + " \\\n  " + engine.options +
+  return std::string("```console\n") + "OSCAR_KV_BUNDLE=\"$PWD\"/" + std::string(kBundleFolder) + " " + engine.command +
+         " " + shell_word(model) + " \\\n  " + engine.options +
          (distance > 0 ? std::string(" ") + engine.length + " " + digits(distance + 1) : "") +
          (sharing ? "" : std::string(" \\\n  ") + engine.no_sharing) + "\n```\n\n";
 }
