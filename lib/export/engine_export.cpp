@@ -8,6 +8,7 @@
 #include "export/bundle_copy.h"
 #include "export/engine_limits.h"
 #include "export/export_card.h"
+#include "kernels/common/latent_page.h"
 
 namespace oscar {
 namespace {
@@ -26,9 +27,20 @@ std::optional<std::string> unserved_layer(const LayerTransform& layer, std::int6
          ", or use format transformers";
 }
 
-// Whether the engine serves the bundle only on request (python/oscar_kv/engines/names.py): heads of more than 256
-// channels have not run in an engine on a GPU.
-bool is_untried(const Bundle& bundle) { return !bundle.layers.empty() && bundle.layers.front().head_dim > 256; }
+// As latent_unsupported() of python/oscar_kv/cache/latent_kv.py.
+std::optional<std::string> unserved_latent(const LayerTransform& layer, std::int64_t rope_dim) {
+  const std::string name = "layer " + digits(layer.layer) + " of the bundle has ";
+  if (layer.head_dim != kLatentChannels || rope_dim != kRopeChannels) {
+    return name + "latents of " + digits(layer.head_dim) + " channels and " + digits(rope_dim) +
+           " with RoPE; the kernels have " + digits(kLatentChannels) + " and " + digits(kRopeChannels);
+  }
+  if (!layer.key.widths.empty()) return std::nullopt;
+  return name + "codes of layout uniform, and the kernels of latent attention have layout blocks; fit with --method " +
+         "waterfill";
+}
+
+// Whether the engine serves the bundle only on request (python/oscar_kv/engines/names.py).
+bool is_untried(const Bundle& bundle) { return bundle.latent(); }
 
 // The command in the card. sharing: requests share prefixes.
 std::string serve_command(const PluginEngine& engine, const Bundle& bundle, const std::string& model, bool sharing) {
@@ -56,8 +68,8 @@ std::string serve_section(const PluginEngine& engine, const Bundle& bundle, cons
         << "sink of " << bundle.windows.sink << " tokens.\n\n";
   }
   if (is_untried(bundle)) {
-    out << "Heads of more than 256 channels have not run in " << engine.name
-        << " on a GPU, which `OSCAR_KV_UNTRIED=1` accepts. ";
+    out << "Latent attention needs " << engine.name << " " << engine.release
+        << ". Its tests have not passed as a whole on a GPU, which `OSCAR_KV_UNTRIED=1` accepts. ";
   }
   if (longest_distance(bundle) > 0) {
     out << "`" << engine.length << "` is the longest context of the calibration; longer ones were not seen. ";
@@ -85,7 +97,9 @@ const PluginEngine& engine_of(const std::string& format) { return find_export_fo
 
 std::optional<std::string> engine_unsupported(const ExportFormat& format, const Bundle& bundle) {
   for (const LayerTransform& layer : bundle.layers) {
-    if (auto reason = unserved_layer(layer, bundle.quant_group, format.plugin())) return reason;
+    auto reason = bundle.latent() ? unserved_latent(layer, bundle.rope_dim())
+                                  : unserved_layer(layer, bundle.quant_group, format.plugin());
+    if (reason) return reason;
   }
   const std::int64_t window =
       kPageTokens * (window_pages(bundle.windows.sink) + window_pages(bundle.windows.recent + 1 + kEngineRingSlack));
@@ -95,7 +109,7 @@ std::optional<std::string> engine_unsupported(const ExportFormat& format, const 
            " in whole pages); fit with shorter " + "--windows";
   }
   const Json& query_heads = bundle.model.contains("query_heads") ? bundle.model["query_heads"] : Json();
-  if (!query_heads.is_number_integer() || bundle.layers.empty()) return std::nullopt;
+  if (!query_heads.is_number_integer() || bundle.layers.empty() || bundle.latent()) return std::nullopt;
   const LayerTransform& layer = bundle.layers.front();
   const auto reason = group_limit(query_heads.get<std::int64_t>(), layer.kv_heads, layer.head_dim);
   return reason ? std::optional("the model has " + *reason) : std::nullopt;

@@ -58,6 +58,11 @@ std::optional<std::string> unsupported_model(const PluginEngine& engine, const M
     return std::string("no layer of the model would have a 2-bit cache in ") + engine.name + " " + engine.release +
            ": layer 0 has " + *bf16_reason(engine, model, 0) + ", which stays in BF16 there" + kWayOut;
   }
+  if (model.is_latent()) {
+    return engine.latents ? std::nullopt
+                          : std::optional(std::string("the model has latent attention (MLA), which the adapter for ") +
+                                          engine.name + " " + engine.release + " does not serve");
+  }
   if (const auto reason = head_limit(engine, model.head_dim)) return "the model has " + *reason;
   if (const auto reason = group_limit(model.query_heads, model.kv_heads, model.head_dim))
     return "the model has " + *reason;

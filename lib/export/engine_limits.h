@@ -37,6 +37,7 @@ struct PluginEngine {
   const char* no_sharing;  // option without which requests share prefixes, as is the engine's default
   const char* sharing;     // name of that
   const char* notes;       // sentences on what is refused
+  bool latents = false;    // serves latent attention (MLA)
 };
 
 const PluginEngine& vllm_engine();

@@ -23,7 +23,8 @@ const PluginEngine& vllm_engine() {
       .notes =
           "`python -m oscar_kv.serve_check MODEL oscar_bundle` compares tasks and throughput with the BF16 cache "
           "on your GPU. Layers with a sliding window, linear attention or a soft cap stay in BF16. Speculative "
-          "decoding works with ngram, draft models, EAGLE-3 and MTP. KV transfer and context parallelism are refused."};
+          "decoding works with ngram, draft models, EAGLE-3 and MTP. KV transfer and context parallelism are refused.",
+      .latents = true};
   return engine;
 }
 

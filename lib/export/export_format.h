@@ -44,6 +44,7 @@ struct ExportFormat {
   // The engine that the Python package is a plugin of (engine_limits.h). Null: none.
   const PluginEngine& (*plugin)() = nullptr;
 
+  bool latents = false;  // carries bundles of latent attention (MLA)
   // Why it cannot carry a bundle: one sentence with the nearest solution. Null: it carries every bundle.
   std::optional<std::string> (*unsupported)(const ExportFormat& format, const Bundle& bundle) = nullptr;
   // The form that an engine computes with. Null: the bundle unchanged.

@@ -20,7 +20,8 @@ std::string engines_section(const Bundle& bundle) {
   for (const ExportFormat& format : export_formats()) {
     if (format.plugin == nullptr) continue;
     const PluginEngine& engine = format.plugin();
-    const auto reason = format.unsupported(format, bundle);
+    const auto reason = bundle.latent() && !format.latents ? std::optional<std::string>("it has latent attention")
+                                                           : format.unsupported(format, bundle);
     out << "| " << engine.name << " " << engine.releases << " | "
         << (reason ? "does not serve this bundle: " + *reason : std::string(engine.gpus)) << " |\n";
   }
@@ -60,6 +61,11 @@ Json without_places(const Json& report) {
     for (Json& part : out) part = without_places(part);
   }
   return out;
+}
+
+// A latent's bundle is for vLLM only; others have transformers, at least.
+std::optional<std::string> hub_unsupported(const ExportFormat&, const Bundle& bundle) {
+  return bundle.latent() ? engine_unsupported(*find_export_format("vllm"), bundle) : std::nullopt;
 }
 
 std::string hub_plan(const ServedForm& form, const ExportOptions& options) {

@@ -11,9 +11,8 @@ ServedForm form_of(const ExportFormat& format, const Bundle& bundle) {
 }
 
 std::optional<std::string> unsupported(const ExportFormat& format, const Bundle& bundle) {
-  if (bundle.latent()) {
-    return "the bundle is for latent attention (MLA), which format " + format.id +
-           " does not carry: evaluate it with oscar-verify";
+  if (bundle.latent() && !format.latents) {
+    return "the bundle is for latent attention (MLA), which format " + format.id + " does not carry; format vllm does";
   }
   return format.unsupported != nullptr ? format.unsupported(format, bundle) : std::nullopt;
 }
@@ -36,7 +35,7 @@ ServedForm lossless_form(const Bundle& bundle) {
     ServedForm form = form_of(format, bundle);
     if (form.changes.empty()) return form;
   }
-  return {kSimulatedForm, bundle, {}};  // latent attention, or layers that share another layer's cache
+  return {kSimulatedForm, bundle, {}};  // small latents, or layers that share another layer's cache
 }
 
 std::string changes_text(const ServedForm& form) {

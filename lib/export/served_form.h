@@ -31,7 +31,7 @@ struct ServedForm {
 ServedForm served_form(const Bundle& bundle, const std::string& format);
 
 // The first of export_formats() (export_format.h) that carries the bundle without loss. transformers carries every
-// bundle, except for models with latent attention or layers that share another layer's cache.
+// bundle, except for models with layers that share another layer's cache; vllm those with latent attention.
 ServedForm lossless_form(const Bundle& bundle);
 
 // "one pair of clip ratios ...; encoder minmax ..."

@@ -63,6 +63,7 @@ std::vector<std::string> write_engine(const ExportFormat& format, const ServedFo
 // Format hub: a folder to upload to the Hugging Face Hub, which `--bundle hf:ORG/NAME` and both engines read from the
 // cache. It holds safetensors, JSON and a card, and nothing of the machine that wrote it.
 
+std::optional<std::string> hub_unsupported(const ExportFormat& format, const Bundle& bundle);
 std::string hub_plan(const ServedForm& form, const ExportOptions& options);
 std::vector<std::string> write_hub(const ExportFormat& format, const ServedForm& form, const fs::path& directory,
                                    const ExportOptions& options);

@@ -3,10 +3,12 @@ recorded as one CUDA graph (the least of eight times). Keys, values and queries 
 have the widths that oscar-fit chose (served_rows.py), without their mean before RoPE.
 
 ROWS: SEQUENCESxTOKENS for a decode step, or TOKENS for the rows of a prompt that enter the cache (60x460 60x760 60x2300 16x700 128 512 2048 8192).
+60x2300r: lengths of half to one and a half times as many tokens, as in traffic.
 Environment: GEOMETRY=1.5b (Qwen2.5-Coder-1.5B's in place of Qwen3-8B's), PROFILE=1 (kernels of a layer by their time)."""
 import json
 import os
 import pathlib
+import random
 import sys
 
 import torch
@@ -28,6 +30,13 @@ HEADS, D = served_rows.KV_HEADS, served_rows.HEAD_DIM
 GROUP = served_rows.CONFIG["num_attention_heads"] // HEADS
 
 
+def lengths_of(sequences, tokens, ragged):
+    if not ragged:
+        return [tokens] * sequences
+    lengths = [tokens // 2 + tokens * i // max(1, sequences - 1) for i in range(sequences)]
+    return random.Random(1).sample(lengths, sequences)
+
+
 def random_rows(count, heads):
     return torch.randn(count, heads, D, device="cuda").bfloat16()
 
@@ -46,14 +55,15 @@ class Layer:
         run = LayerPass(self.code, pool, windows, self.kv.bad, space, D ** -0.5)
         return run, (torch.empty_like(query), query, random_rows(rows, HEADS), random_rows(rows, HEADS), tables)
 
-    def step(self, sequences, tokens):
-        """A decode step of sequences with copies of what this one holds."""
+    def step(self, lengths):
+        """A decode step of sequences of these lengths with copies of what this one holds."""
+        sequences = len(lengths)
         held, number = self.kv.held(), torch.arange(sequences, device="cuda", dtype=torch.int32)[:, None]
         pool, windows = (x.repeat(sequences, *[1] * (x.dim() - 1)) for x in (held.pool, held.windows))
         table = held.table.cuda() + number * len(held.pool)
         table = torch.nn.functional.pad(table, (0, max(0, PAGES - table.shape[1]))).contiguous()  # graphs have tables for the longest
         window_table = (held.window_table + number * len(held.windows)).contiguous()
-        lengths = torch.full((sequences,), tokens, device="cuda", dtype=torch.int32)
+        lengths = torch.tensor(lengths, device="cuda", dtype=torch.int32)
         return self.call(pool, windows, sequences, window_table.shape[1], (table, window_table, lengths, None))
 
     def prompt(self, tokens):
@@ -69,9 +79,10 @@ def main():
     shared, bundle, phases = Shared(), served_rows.bundle_of("mixed"), Phases(1e6 ** -(torch.arange(D // 2) / (D // 2)))
     codes = [LayerCode(bundle, layer, phases, "cuda", shared) for layer in bundle.layers]
     for rows in sys.argv[1:] or "60x460 60x760 60x2300 16x700 128 512 2048 8192".split():
-        sequences, _, tokens = rows.rpartition("x")
-        layers = [Layer(code, int(tokens)) for code in codes]
-        calls = [layer.step(int(sequences), int(tokens)) if sequences else layer.prompt(int(tokens)) for layer in layers]
+        sequences, _, tokens = rows.removesuffix("r").rpartition("x")
+        lengths = lengths_of(int(sequences or 1), int(tokens), rows.endswith("r"))
+        layers = [Layer(code, max(lengths)) for code in codes]
+        calls = [layer.step(lengths) if sequences else layer.prompt(int(tokens)) for layer in layers]
         graph = graph_time.recorded(lambda calls=calls: [run(*given) for run, given in calls])
         found = graph_time.microseconds(graph, len(calls), 20)
         print(json.dumps(dict(model=served_rows.NAME, rows=rows, us_a_layer=found, gpu=torch.cuda.get_device_name())), flush=True)

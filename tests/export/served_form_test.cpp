@@ -106,14 +106,27 @@ TEST(ServedForm, VllmNeedsWhatItsKernelsHave) {
   EXPECT_NE(message_of<InputError>([&] { served_form(groups, "vllm"); }).find("groups of 32"), std::string::npos);
 }
 
-TEST(ServedForm, NoFormatCarriesLatentAttention) {
-  const Bundle bundle = latent_bundle(2, 64);
-  EXPECT_EQ(lossless_form(bundle).format, kSimulatedForm);
+TEST(ServedForm, VllmAndTheHubCarryLatentsThatHaveKernels) {
+  Bundle small = latent_bundle(2, 64), bundle = latent_bundle(1, 512, 64);
+  EXPECT_EQ(lossless_form(small).format, kSimulatedForm);
   for (const ExportFormat& format : export_formats()) {
-    const std::string said = message_of<InputError>([&] { served_form(bundle, format.id); });
-    EXPECT_NE(said.find("the bundle is for latent attention (MLA), which format " + format.id), std::string::npos)
-        << said;
+    const std::string said = message_of<InputError>([&] { served_form(small, format.id); });
+    const bool carried = format.id == "vllm" || format.id == "hub";
+    const std::string why = carried ? "layer 0 of the bundle has latents of 64 channels and 4 with RoPE; the kernels"
+                                    : "the bundle is for latent attention (MLA), which format " + format.id;
+    EXPECT_NE(said.find(why), std::string::npos) << said;
   }
+  bundle.model["query_heads"] = 128;
+  EXPECT_NE(message_of<InputError>([&] { served_form(bundle, "vllm"); }).find("fit with --method waterfill"),
+            std::string::npos);
+  for (LayerTransform& layer : bundle.layers) {
+    layer.key.widths = {4, 2, 1, 1};
+    layer.key.sigma = at::rand({1, 4}) + 0.5;
+    layer.value = as_value_side(layer.key);
+  }
+  EXPECT_EQ(lossless_form(bundle).format, "vllm");
+  EXPECT_TRUE(served_form(bundle, "hub").changes.empty());
+  EXPECT_NE(message_of<InputError>([&] { served_form(bundle, "sglang"); }).find("format vllm does"), std::string::npos);
 }
 
 TEST(ServedForm, UnknownFormatsAreRefusedWithTheList) {

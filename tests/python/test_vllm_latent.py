@@ -63,7 +63,7 @@ def serve(monkeypatch):
 class Projection(torch.nn.Linear):
     """vLLM's kv_b_proj."""
 
-    params_dtype = torch.bfloat16
+    params_dtype, quant_method = torch.bfloat16, None
 
     def forward(self, x):
         return super().forward(x), None
@@ -78,9 +78,12 @@ def attention(index, made, **given):
             num_heads=HEADS, scale=SCALE, qk_nope_head_dim=NOPE, qk_rope_head_dim=ROPE, v_head_dim=VALUE, q_lora_rank=None, kv_lora_rank=512,
             kv_b_proj=projection, cache_config=made.cache_config, prefix=f"model.layers.{index}.self_attn.attn",
             prefill_backend_cls=CPUSDPAMLAPrefillBackend) | given))
-    w_uk, w_uv = projection.weight.data.T.view(512, HEADS, NOPE + VALUE).split([NOPE, VALUE], dim=-1)
-    layer.W_UK_T, layer.W_UV = w_uk.permute(1, 2, 0).contiguous(), w_uv.transpose(0, 1).contiguous()
-    latent_layers.absorb(layer)
+    weight = projection.weight.clone()
+    layer.process_weights_after_loading(torch.bfloat16)
+    places, found = [w.data_ptr() for w in (layer.W_UK_T, layer.W_UV)], [w.clone() for w in (layer.W_UK_T, layer.W_UV)]
+    layer.process_weights_after_loading(torch.bfloat16)  # as after a reload: the same numbers, where recorded graphs look
+    assert places == [w.data_ptr() for w in (layer.W_UK_T, layer.W_UV)] and torch.equal(projection.weight, weight)
+    assert torch.equal(found[0], layer.W_UK_T) and torch.equal(found[1], layer.W_UV)
     return layer
 
 

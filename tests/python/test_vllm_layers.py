@@ -277,7 +277,7 @@ def test_vllms_cache_manager_and_block_tables(build):
     from vllm.v1.worker.utils import AttentionGroup
     bundle, layers = gemma(random_bundle(2, d=64))
     made, built = build(bundle, layers, cache_config__enable_prefix_caching=True)
-    found, groups, _, tensors = planned(made, 260)
+    found, groups, _, tensors = planned(made, 500)
     pages = vllm_backend.serving_of(made).pages_of_block
     whole, unit = resolve_kv_cache_block_sizes(found, made)
     assert (whole, unit) == (64 * pages, 64)
@@ -298,6 +298,8 @@ def test_vllms_cache_manager_and_block_tables(build):
     hit, second = admit("second", asked), manager.get_block_ids("second")
     shared = 1400 // whole
     assert hit == shared * whole > 0 and second[full][:shared] == first[full][:shared] and second[full][shared:] != first[full][shared:]
+    manager.new_step_starts()
+    assert admit("again", text) == (1500 - 769) // whole * whole > 0  # windowed layers keep their rows there, too
     group = AttentionGroup(OscarBackend, groups[full].layer_names, groups[full].kv_cache_spec, full)
     made.model_config.max_model_len = 3000
     group.create_metadata_builders(made, torch.device("cpu"), 64)

@@ -10,7 +10,6 @@ from .rule import Rule
 
 MOST_WINDOW_PAGES = MOST_WINDOW // PAGE_TOKENS
 UNTRIED_VARIABLE = "OSCAR_KV_UNTRIED"  # of the environment: 1 uses what has not run on a GPU
-MOST_TRIED_CHUNKS = 256  # channels of a head with which the chunk kernels have run
 
 
 def untried() -> bool:
@@ -77,8 +76,6 @@ def decode_unsupported(layer_code: Layer, group: int, window_pages: int) -> str 
 def chunks_unsupported(layer_code: Layer) -> str | None:
     """Why the chunk kernels do not support this layer, or None."""
     head_dim = layer_code.key.code.head_dim
-    if head_dim > MOST_TRIED_CHUNKS and not untried():
-        return f"no GPU has run the chunk kernels with heads of {head_dim} channels; {UNTRIED_VARIABLE}=1 uses them"
     return layer_code.without_kernels or shape_unsupported(head_dim) or layout_unsupported(layer_code)
 
 

@@ -78,6 +78,7 @@ class OscarLatentImpl(MLACommonImpl[OscarLatentMetadata]):
         self._cache: LatentKV | None = None
         self._blocks: torch.Tensor | None = None
         self._pool: Any = None
+        self.absorbed: dict[str, torch.Tensor] = {}  # latent_layers.absorb
         self._new: tuple[torch.Tensor, torch.Tensor] | None = None  # latents and RoPE parts of this pass
 
     def cache(self, device: torch.device) -> LatentKV:

@@ -82,8 +82,10 @@ def install() -> None:
 
 
 def absorb(layer: Any) -> None:
-    """Brings the matrices of absorbed attention, which vLLM has made of its kv_b_proj, into the cache basis."""
+    """Brings the matrices of absorbed attention into the cache basis. vLLM's are views of kv_b_proj's weight, which
+    prompts multiply by, so these have memory of their own. Reloaded weights go there again, where graphs look."""
     if layer.attn_backend.get_name() == VLLM_BACKEND:
-        code = layer.impl.cache(layer.W_UV.device).code
-        for matrix, made in zip((layer.W_UK_T, layer.W_UV), code.absorb(layer.W_UK_T, layer.W_UV)):
-            matrix.data.copy_(made)
+        code, own = layer.impl.cache(layer.W_UV.device).code, layer.impl.absorbed
+        for name, made in zip(("W_UK_T", "W_UV"), code.absorb(layer.W_UK_T, layer.W_UV)):
+            own[name] = own[name].copy_(made) if name in own else made.contiguous()
+            getattr(layer, name).data = own[name]

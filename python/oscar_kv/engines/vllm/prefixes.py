@@ -70,6 +70,8 @@ class Prefixes:
         self.sinks = Sinks(kept_sinks(slots, sink_pages(self.sink)))
         self.written: set[int] = set()  # blocks that this step writes and offers
         self.waited: dict[str, int] = {}  # {request: steps}
+        if coordinator.retention_interval == 0 and not coordinator.kv_cache_config.has_mamba_layers:
+            coordinator.retention_interval = None  # or windowed layers are kept only where prompts end, and none begins
         for owner, name in (
             (manager, "allocate_slots"),
             (manager, "new_step_starts"),

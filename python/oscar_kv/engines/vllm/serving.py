@@ -258,11 +258,10 @@ class Serving(EngineServing):
             )
         if reason := model_refusal(model.hf_text_config):
             raise InputError(f"the model cannot be served with the 2-bit cache: {reason}")
+        check_tried("latent attention" if latent else None, "vLLM")
         self._config = config.cache_config
         # of the bundle's layers: those of other kinds may have other heads (Gemma 4)
         heads = model.model_arch_config[min(layer.layer for layer in bundle.layers)]
-        wide = "heads of more than 256 channels" if heads.head_size > 256 else None
-        check_tried("latent attention" if latent else wide, "vLLM")
         super().__init__(
             bundle,
             Settings(
