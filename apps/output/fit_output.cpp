@@ -48,8 +48,7 @@ void FitOutput::planned(const FitPlan& plan) {
                 {"tokens", plan.tokens},
                 {"sampled_rows", plan.rows},
                 {"peak_memory_bytes", plan.peak_memory_bytes},
-                {"disk_bytes", plan.output_bytes},
-                {"seconds", plan.seconds}};
+                {"disk_bytes", plan.output_bytes}};
     if (plan.curves) out["curves"] = curve_plan_json(*plan.curves);
     print_result(dump_json(out));
     return;
@@ -58,8 +57,7 @@ void FitOutput::planned(const FitPlan& plan) {
   text << "plan       " << plan.layers << " layers of " << plan.kv_heads << " KV heads, head size " << plan.head_dim
        << "; " << plan.tokens << " tokens, " << plan.rows << " sampled rows in each layer\n"
        << "memory     about " << format_bytes(plan.peak_memory_bytes) << " at its peak\n"
-       << "disk       " << format_bytes(plan.output_bytes) << " for " << r_.common.output << "\n"
-       << "time       about " << formatted("%.1f", plan.seconds) << " s (one layer was fitted to measure it)\n";
+       << "disk       " << format_bytes(plan.output_bytes) << " for " << r_.common.output << "\n";
   if (plan.curves) text << curve_plan_text(*plan.curves);
   print_result(text.str());
 }
@@ -67,7 +65,6 @@ void FitOutput::planned(const FitPlan& plan) {
 void FitOutput::planned(const ModelPlan& plan) {
   if (r_.common.json) {
     Json out = estimate_json(plan.tokens, plan.options, plan.estimate);
-    plan.time.add_to(out);
     if (plan.curves) out["curves"] = curve_plan_json(*plan.curves);
     if (plan.held_out) {
       out["held_out"] = {{"tokens", plan.held_out_tokens},
@@ -78,7 +75,7 @@ void FitOutput::planned(const ModelPlan& plan) {
     return print_result(dump_json(out));
   }
   print_result(plan.own_text.value_or("") + estimate_text(plan.tokens, plan.options, plan.estimate) +
-               (plan.curves ? curve_plan_text(*plan.curves) : std::string()) + held_out_text(plan) + plan.time.text() +
+               (plan.curves ? curve_plan_text(*plan.curves) : std::string()) + held_out_text(plan) +
                "dry run: nothing was written\n");
 }
 

@@ -121,16 +121,6 @@ CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& pl
   return e;
 }
 
-double computing_seconds(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options) {
-  constexpr double kRate = 400e12;  // operations per second of a BF16 matrix product
-  const ExpertConfig& experts = checkpoint.config().experts;
-  double weights = 0;
-  for (const std::uint64_t elements : layer_elements(checkpoint)) weights += static_cast<double>(elements);
-  if (experts.count > 0) weights *= static_cast<double>(experts.per_token) / static_cast<double>(experts.count);
-  const int ranks = options.ranks == nullptr ? 1 : options.ranks->count();
-  return 2 * weights * static_cast<double>(plan.tokens) / kRate / ranks;
-}
-
 std::string gpu_memory_advice(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options,
                               std::uint64_t free) {
   const std::int64_t longest = longest_step(plan);

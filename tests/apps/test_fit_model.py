@@ -1,6 +1,5 @@
 """oscar-fit --model without statistics: collects, measures and fits in one go, from prompts or from the model's own text."""
 import hashlib
-import itertools
 import json
 import math
 import pathlib
@@ -15,7 +14,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from harness import BAD_INPUT, ENVIRONMENT, INTERRUPTED, SOURCE_DIR, USAGE, command, make_model, phases_of, refuse, succeed, tree
+from harness import BAD_INPUT, ENVIRONMENT, INTERRUPTED, SOURCE_DIR, USAGE, command, make_model, refuse, succeed, tree
 
 WINDOWS = ["--windows", "16,32"]
 SHORT = ["--tokens", 500, "--seq-len", 128]
@@ -116,7 +115,7 @@ def long(tmp_path_factory):
 def test_the_bundle_is_measured_on_prompts_that_nothing_saw(line, model, long, tmp_path):
     """oscar-verify finds the same numbers on the rows that were held out, and nothing of them in the calibration."""
     plan = json.loads(succeed(*line(tmp_path / "b", "--prompts", long, *CURVES, "--dry-run", "--json")).out)
-    assert plan["held_out"] == {"tokens": 1024, "sequences": 8, "context": 128} and plan["phases"][-1]["phase"] == "held-out text"
+    assert plan["held_out"] == {"tokens": 1024, "sequences": 8, "context": 128}
     result = succeed(*line(tmp_path / "b", "--prompts", long, *CURVES))
     measured = manifest_of(tmp_path / "b")["provenance"]["measured"]
     assert measured["sequences"] == 8 and measured["context"] == 128 and measured["text"] == "held-out prompts"
@@ -410,23 +409,20 @@ def test_large_models_measure_fewer_sequences_on_the_cpu(tmp_path):
     assert planned(large, "--curve-context", 512, "--dtype", "float32") == (4, 512, 8, "float32")
     assert planned(large, "--dtype", "bfloat16") == (4, 1024, 3, "bfloat16")
 
-    # The plan says so, and names what is quicker and what is better, with its time.
-    plan = json.loads(run(large, "--json"))
-    ways = {way["options"]: way["seconds"] for way in plan["other_ways"]}
+    # The plan says so, and names what is quicker and what is better.
     full, none = "--curve-sequences 8 --curve-context 2048", "--allocate analytic"
-    assert set(ways) == {full, none} and ways[none] < plan["seconds"] < ways[full]
     text, chosen = run(large), "a CPU would take long for 8 sequences of 2,048 tokens"
-    assert chosen in text and f"{full}: about " in text and f"{none}: about " in text
+    assert chosen in text and f"{none} is quicker, {full} is better" in text
     # So does the run itself, before it collects.
     real = subprocess.Popen(command(*line(large, "--seq-len", 2048)), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     timer = threading.Timer(120, real.kill)
     timer.start()
-    said = itertools.takewhile(lambda each: none not in each, real.stderr)
-    assert [chosen in each and "the run takes about" in each for each in said][-2:] == [True, False]  # and then `full`
+    assert any(chosen in each and none in each and full in each for each in real.stderr)
     timer.cancel()
     real.kill()
-    text = run(small, "--preset", "balanced")  # which needs curves
-    assert "--curve-sequences 4 --curve-context 1024: about " in text and none not in text and chosen not in text
+    text = run(large, "--preset", "balanced")  # which needs curves
+    assert chosen in text and full in text and none not in text
+    assert chosen not in run(small, "--preset", "balanced")
 
 
 def test_text_that_memory_has_no_room_for(model, small, tmp_path):
@@ -438,27 +434,6 @@ def test_text_that_memory_has_no_room_for(model, small, tmp_path):
     plan = succeed(*run, "--dry-run")
     assert "480 tokens in 4 sequences" in plan.out, str(plan)
     refuse(ENVIRONMENT, *run, "--own-text", 100, names="pass fewer --tokens (or --own-text)")
-
-
-def test_the_plan_has_the_phases_of_the_run(line, small, tmp_path):
-    """Names and order are those of -v, and nothing that takes a tenth of the run is left out."""
-    for i, options in enumerate([("--prompts", small, *CURVES), ("--allocate", "measured", *CURVES)]):
-        plan = json.loads(succeed(*line(tmp_path / f"p{i}", *options, "--dry-run", "--json")).out)
-        planned = [row["phase"] for row in plan["phases"]]
-        ran = phases_of(succeed(*line(tmp_path / f"p{i}", *options, "-v")))
-        wall = ran.pop("wall time")
-        shown = [name for name in planned if name in ran]
-        assert shown == [name for name in ran if name in planned], (planned, ran)
-        assert {"weights", "forward", "moments", "curves"} <= set(shown) and ("own text" in planned) == (i == 1)
-        # The phases that no plan lists: each is below 1 % of Gemma 3 270M's run, and may be a tenth of this short one.
-        unplanned = {"starting", "statistics", "predictions", "saving", "spool", "synchronizing", "other"}
-        large = {name for name, seconds in ran.items() if seconds > 0.1 * wall} - unplanned
-        assert large <= set(planned), (planned, ran)
-        assert all(row["seconds"] >= 0 for row in plan["phases"])
-        assert plan["seconds"] == pytest.approx(sum(row["seconds"] for row in plan["phases"]))
-        assert 0 < plan["seconds"] < 100 * wall  # machines are busy: the table of docs/oscar-fit.md has real comparisons
-    text = succeed(*line(tmp_path / "t", "--prompts", small, *CURVES, "--dry-run")).out
-    assert "time       about " in text and all(f"\n  {name}" in text for name in ("forward", "moments", "curves", "transforms"))
 
 
 def test_a_dry_run_writes_nothing(line, small, tmp_path):

@@ -191,9 +191,7 @@ MeasuredCurves curves_for(const Statistics& statistics, const std::string& sha25
   DecoderOptions decoding = curve_decoding(arguments, common, checkpoint.config(), options.device);
   if (decoding.narrow_products())
     log_info("curves: products with weights in BF16, all else in FP32 (--dtype float32 keeps them in FP32, too)");
-  std::unique_ptr<ByteGather> gather;
-  if (!decoding.stream_layers) gather = gather_of(arguments.ranks, options.device, checkpoint.weight_bytes());
-  decoding.gather = gather.get();
+  require_alike(arguments.ranks, options.device);
   Decoder decoder(checkpoint, decoding);
   Curves facts{.model_fingerprint = statistics.model_fingerprint,
                .statistics_sha256 = sha256,
@@ -234,19 +232,17 @@ CurveText load_curve_text(const Checkpoint& checkpoint, at::Device device, const
 std::string curve_choice_text(const CurvePlan& plan) {
   if (!plan.chosen) return {};
   return "curves on " + plan.shape.text() + ", because a CPU would take long for " + kFullCurves.text() +
-         ": the KL is about a tenth higher";
+         ": the KL is about a tenth higher; " + (plan.needed ? "" : "--allocate analytic is quicker, ") +
+         kFullCurves.options() + " is better";
 }
 
 CurvePlan plan_curves(const Checkpoint& checkpoint, at::Device device, const CommonOptions& common,
-                      const CurveArguments& arguments, const CurveText& text, const CacheWindows& windows,
-                      std::size_t budgets) {
+                      const CurveArguments& arguments, const CurveText& text, std::size_t budgets) {
   CurvePlan plan;
   plan.shape = curve_shape(arguments, checkpoint.config(), device);
   plan.chosen = arguments.sequences == 0 && arguments.context == 0 && plan.shape.options() != kFullCurves.options();
   plan.shape.sequences = std::ssize(text.sequences);
   plan.shape.context = std::ssize(text.sequences.front());
-  plan.budgets = budgets;
-  plan.windows = windows;
   plan.decoding = curve_decoding(arguments, common, checkpoint.config(), device);
   plan.most_passes = most_curve_passes(checkpoint.config(), plan.shape.sequences, static_cast<std::int64_t>(budgets),
                                        plan.shape.profiles, plan.shape.one());

@@ -75,17 +75,14 @@ fs::path curve_directory(const CurveArguments& arguments, const CommonOptions& c
 struct CurvePlan {
   CurveShape shape;
   std::uint64_t most_passes = 0, memory_bytes = 0;
-  std::size_t budgets = 0;
-  CacheWindows windows;
   DecoderOptions decoding;
   bool chosen = false;  // less than kFullCurves, because the CPU is slow
   bool needed = false;  // a target needs curves, so that the analytic allocation is no way out
 };
-// What a CPU's choice of fewer or shorter sequences costs; empty if there was none.
+// What a CPU's choice of fewer or shorter sequences costs, and the other choices; empty if there was none.
 std::string curve_choice_text(const CurvePlan& plan);
 CurvePlan plan_curves(const Checkpoint& checkpoint, at::Device device, const CommonOptions& common,
-                      const CurveArguments& arguments, const CurveText& text, const CacheWindows& windows,
-                      std::size_t budgets);
+                      const CurveArguments& arguments, const CurveText& text, std::size_t budgets);
 
 // The sequences of --text, otherwise of `prompts`, whose files are named `prompts_name`. InputError for too little
 // text.

@@ -12,7 +12,7 @@
 #include "pipeline/fit/fit_curves.h"
 #include "pipeline/fit/fit_measure.h"
 #include "pipeline/fit/fit_request.h"
-#include "pipeline/fit/fit_time.h"
+#include "pipeline/fit/held_out.h"
 
 namespace oscar {
 
@@ -20,7 +20,6 @@ namespace oscar {
 struct FitPlan {
   std::int64_t layers = 0, kv_heads = 0, head_dim = 0, tokens = 0, rows = 0;
   std::uint64_t peak_memory_bytes = 0, output_bytes = 0;
-  double seconds = 0.0;  // measured on one head and scaled
   std::optional<CurvePlan> curves;
 };
 FitPlan plan_fit(const Statistics& statistics, const FitOptions& options);
@@ -34,7 +33,6 @@ struct ModelPlan {
   std::optional<CurvePlan> curves;
   std::optional<HeldOutShape> held_out;
   std::int64_t held_out_tokens = 0;
-  RunTime time;
 };
 
 // A saved bundle. Null: nothing was measured, or no target was given.

@@ -121,35 +121,13 @@ std::optional<HeldOutText> ModelRun::held_out(const CacheWindows& windows) const
                      token_count(held_out_), arguments_.prompts.empty()};
 }
 
-FitShape ModelRun::shape(const std::optional<CurvePlan>& curves, const CacheWindows& windows,
-                         std::size_t measurements) const {
-  FitShape shape{.held_out = held_out_shape(windows), .windows = windows, .measurements = measurements};
-  const bool tries = arguments_.context == 0 && arguments_.seq_len == 0 && arguments_.options.context > 0;
-  if (tries && !tried_lengths(run_.plan.longest).empty()) shape.range_tokens = run_.plan.longest;
-  shape.range = arguments_.range_decoding();
-  if (own_text_) shape.text = own_text_->shape();
-  shape.curves = curves;
-  return shape;
-}
-
-ModelPlan ModelRun::plan(const std::optional<CurvePlan>& curves, const CacheWindows& windows,
-                         std::size_t measurements) const {
-  const CollectOptions& options = arguments_.options;
-  const FitShape planned = shape(curves, windows, measurements);
-  ModelPlan plan{run_.plan, options, run_.estimate};
+ModelPlan ModelRun::plan(const std::optional<CurvePlan>& curves, const CacheWindows& windows) const {
+  ModelPlan plan{run_.plan, arguments_.options, run_.estimate};
   if (own_text_) plan.own_text = own_text_->plan_text();
   plan.curves = curves;
-  plan.held_out = planned.held_out;
+  plan.held_out = held_out_shape(windows);
   plan.held_out_tokens = token_count(held_out_);
-  plan.time = fit_time(checkpoint_, run_.plan, options, planned);
   return plan;
-}
-
-void ModelRun::log_other_ways(const CurvePlan& curves, const CacheWindows& windows, std::size_t measurements) const {
-  if (!curves.chosen) return;
-  const RunTime time = fit_time(checkpoint_, run_.plan, arguments_.options, shape(curves, windows, measurements));
-  log_info(curve_choice_text(curves) + "; the run takes about " + duration_text(time.seconds()));
-  for (const PhaseSeconds& way : time.other_ways) log_info("  " + way.name + ": about " + duration_text(way.seconds));
 }
 
 // An interrupted run may have collected them already.

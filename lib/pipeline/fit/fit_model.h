@@ -32,18 +32,14 @@ class ModelRun {
   // The held-out text for the measurement at the end; nullopt: the prompts were too few.
   std::optional<HeldOutText> held_out(const CacheWindows& windows) const;
 
-  // --dry-run. curves: the cost of measuring them, if they are measured. measurements: of bundles on the held-out text.
-  ModelPlan plan(const std::optional<CurvePlan>& curves, const CacheWindows& windows, std::size_t measurements) const;
-  // On a CPU, where curves take minutes: what was chosen, and what else there is.
-  void log_other_ways(const CurvePlan& curves, const CacheWindows& windows, std::size_t measurements) const;
+  // --dry-run. curves: the cost of measuring them, if they are measured.
+  ModelPlan plan(const std::optional<CurvePlan>& curves, const CacheWindows& windows) const;
   // Collects the statistics, or with --resume takes them from an earlier run with the same model, prompts and options.
   void collect(FitListener& listener);
   // Removes the remaining empty folder of --work-dir.
   void finish() const;
 
  private:
-  // What the run will do.
-  FitShape shape(const std::optional<CurvePlan>& curves, const CacheWindows& windows, std::size_t measurements) const;
   std::optional<HeldOutShape> held_out_shape(const CacheWindows& windows) const;
   void plan_own_text();
   PromptSet read_own_text();

@@ -1,4 +1,3 @@
-#include "base/clock.h"
 #include "bundle/model_card.h"
 #include "fit/fit.h"
 #include "pipeline/fit/fit_listener.h"
@@ -19,12 +18,6 @@ FitPlan plan_fit(const Statistics& s, const FitOptions& options) {
   const std::uint64_t rows = layers * static_cast<std::uint64_t>(plan.rows) *
                              (static_cast<std::uint64_t>(s.query_heads) + 2 * heads) * d * sizeof(float);
   plan.peak_memory_bytes = 6 * grams + 6 * grams + 2 * rows + plan.output_bytes;
-  // A fit of one layer and head, to measure time.
-  Statistics one = s;
-  one.layers.resize(1);
-  FitOptions quiet = options;
-  quiet.on_step = nullptr;
-  plan.seconds = seconds_of([&] { fit(one, quiet); }) * static_cast<double>(plan.layers);
   return plan;
 }
 

@@ -29,7 +29,6 @@ class OwnText {
   Json record() const;
   const fs::path& file() const { return file_; }
   std::int64_t tokens() const { return request_.shape.tokens(); }
-  const TextShape& shape() const { return request_.shape; }
   const std::string& resume_command() const { return request_.resume_command; }
 
  private:

@@ -51,15 +51,13 @@ bool collect_statistics(const FitRequest& r, ModelRun& model, std::optional<Curv
   std::optional<CurvePlan> curves;
   if (r.measures()) {
     text = model.curve_text(r.windows, r.curves);
-    curves = plan_curves(model.checkpoint(), model.device(), r.common, r.curves, *text, r.windows, measured_budgets(r));
+    curves = plan_curves(model.checkpoint(), model.device(), r.common, r.curves, *text, measured_budgets(r));
   }
-  // A target moves to other budgets until the measurement meets it: to two of them, say.
-  const std::size_t measurements = r.target.given() ? 2 : budgets_of(r).size();
   if (r.common.dry_run) {
-    listener.planned(model.plan(curves, r.windows, measurements));
+    listener.planned(model.plan(curves, r.windows));
     return false;
   }
-  if (curves && r.is_first()) model.log_other_ways(*curves, r.windows, measurements);
+  if (curves && curves->chosen && r.is_first()) log_info(curve_choice_text(*curves));
   model.collect(listener);
   return true;
 }
@@ -81,9 +79,9 @@ void plan_run(const FitRequest& r, const FitInput& input, FitListener& listener)
   FitPlan plan = plan_fit(input.statistics, input.options);
   if (r.measures()) {
     const Checkpoint checkpoint = open_model_of(input.statistics, r.common);
-    plan.curves = plan_curves(checkpoint, input.options.device, r.common, r.curves,
-                              load_curve_text(checkpoint, input.options.device, r.windows, r.curves), r.windows,
-                              measured_budgets(r));
+    plan.curves =
+        plan_curves(checkpoint, input.options.device, r.common, r.curves,
+                    load_curve_text(checkpoint, input.options.device, r.windows, r.curves), measured_budgets(r));
   }
   if (r.is_first()) listener.planned(plan);
 }
