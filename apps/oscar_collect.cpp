@@ -113,9 +113,7 @@ int collect_statistics(Arguments& a, Ranks* ranks) {
     print_estimate(run.plan, options, run.estimate, a.common.json);
     return 0;
   }
-  const std::unique_ptr<ByteGather> gather =
-      gather_of(ranks, options.device, checkpoint.weight_bytes(), computing_seconds(checkpoint, run.told, options));
-  options.gather = gather.get();
+  require_alike(ranks, options.device);
   const CollectReport report = run_collect(run, a.collect, checkpoint, prompts);
   if (told) print_result(run.told, options, report, a.common.json);
   log_other_timelines(options.timeline, ranks);

@@ -237,12 +237,7 @@ int run_verify(VerifyArguments& a, const CLI::App& app, Ranks* ranks) {
   for (const VerifySource& source : sources) evaluated.push_back({&*source.bundle, source.facts, {}});
   const std::vector<VerifySource> fitted = fit_comparisons(a, sources);
   for (const VerifySource& source : fitted) evaluated.push_back({&*source.bundle, source.facts, source.facts.row});
-  DecoderOptions& decoder = a.request.decoder;
-  std::unique_ptr<ByteGather> gather;
-  if (!decoder.stream_layers && !a.common.dry_run) {
-    gather = gather_of(ranks, decoder.device, checkpoint->weight_bytes());
-  }
-  decoder.gather = gather.get();
+  if (!a.common.dry_run) require_alike(ranks, a.request.decoder.device);
   Verification verification(*model, tokenizer, std::move(evaluated), a.request);
   phase.reset();
   if (!a.common.dry_run) return measure(a, verification, outputs, told, sources, *model);

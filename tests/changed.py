@@ -18,7 +18,7 @@ RULES = [
     (r"python/oscar_kv/hf/", ["python.transformers", "python.package"]),
     (r"python/", ["python.package", "python.caches", "python.vllm"]),
     (r"(?:lib|tests)/(\w+)/", ["programs"]),
-    (r"kernels/", ["kernel_includes", "memory_plan_test", "tile_phases_test", "table_rules_test"]),
+    (r"kernels/", ["kernel_includes", "memory_plan_test", "tile_phases_test"]),
     (r"apps/", ["shared_options_test", "apps.fit_options", "apps.output"]),
     (r"(?:scripts|tools|cmake)/", ["apps.package", "apps.manuals", "apps.executables"])]
 

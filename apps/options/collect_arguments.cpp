@@ -30,7 +30,7 @@ void add_prompt_options(CLI::App& app, CollectArguments& a) {
       ->capture_default_str()
       ->type_name("SINK,RECENT");
   app.add_option("--checkpoint-seconds", a.options.checkpoint_seconds,
-                 "Time between checkpoints; on the CPU there is one after every layer, too")
+                 "Time between checkpoints on a GPU; on the CPU there is one after every layer")
       ->capture_default_str()
       ->type_name("SECONDS")
       ->check(real_number(0.0, 1e9));

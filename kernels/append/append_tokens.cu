@@ -7,6 +7,7 @@
 #include "kernels/common/fragment_pages.h"
 #include "kernels/common/launch_kernel.cuh"
 #include "kernels/common/quantized_end.h"
+#include "kernels/common/rope_mean.h"
 
 namespace oscar::kernels {
 namespace {
@@ -171,13 +172,6 @@ __device__ __forceinline__ int other_half(int j) {
   return j ^ (D / 2);
 }
 
-// Channel j of a key mean before RoPE, with RoPE applied for a position: half-split pairs.
-template <int D>
-__device__ __forceinline__ float rotated_mean(const float* mean, const float* phases, int j) {
-  const float cosine = mean[j] * phases[j % (D / 2)], sine = mean[other_half<D>(j)] * phases[D / 2 + j % (D / 2)];
-  return j < D / 2 ? cosine - sine : cosine + sine;
-}
-
 template <int D, int kRows>
 __device__ __forceinline__ void subtract_mean(const AppendTokensParams& p, const BlockRows& block, int j,
                                               const AppendJob (&job)[kRows], float (&x)[kRows]) {
@@ -188,7 +182,7 @@ __device__ __forceinline__ void subtract_mean(const AppendTokensParams& p, const
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     const std::int64_t position = max(job[r].position, 0);
-    x[r] = x[r] - (rotated ? rotated_mean<D>(mean, p.rope_phases + position * D, j) : mean[j]);
+    x[r] = x[r] - mean_channel(mean, rotated ? p.rope_phases + position * D : nullptr, D, j);
   }
 }
 

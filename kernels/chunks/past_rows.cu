@@ -5,6 +5,7 @@
 #include "kernels/common/code_place.h"
 #include "kernels/common/fragment_pages.h"
 #include "kernels/common/launch_kernel.cuh"
+#include "kernels/common/rope_mean.h"
 #include "kernels/quantize/blocks.cuh"
 #include "kernels/quantize/plane_codes.cuh"
 #include "kernels/quantize/uniform.cuh"
@@ -156,7 +157,7 @@ __global__ void __launch_bounds__(TileProduct<D>::kThreads) past_rows_kernel(con
     if (p.mean != nullptr) {
       const float* phases =
           p.rope_phases == nullptr ? nullptr : p.rope_phases + (static_cast<std::int64_t>(tile.position) + r) * D;
-      x.x += mean_channel<D>(p.mean + head * D, phases, i), x.y += mean_channel<D>(p.mean + head * D, phases, i + 1);
+      x.x += mean_channel(p.mean + head * D, phases, D, i), x.y += mean_channel(p.mean + head * D, phases, D, i + 1);
     }
     const std::int64_t to = ((static_cast<std::int64_t>(tile.out_row) + r) * p.kv_heads + head) * D + i;
     *reinterpret_cast<__nv_bfloat162*>(p.out + to) = __floats2bfloat162_rn(x.x, x.y);

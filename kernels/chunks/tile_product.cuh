@@ -70,15 +70,4 @@ static_assert(TileProduct<64>::kItems == 1 && TileProduct<64>::kRowTiles == 2 &&
               TileProduct<256>::kItems == 2 && TileProduct<256>::kRowTiles == 4 && TileProduct<512>::kItems == 4 &&
               TileProduct<512>::kRowTiles == 2);
 
-// Channel i of a mean before RoPE, with RoPE applied for a position with these phases [D] (half-split pairs). Returns
-// the mean itself if phases are null.
-template <int D>
-__device__ inline float mean_channel(const float* mean, const float* phases, int i) {
-  if (phases == nullptr) return mean[i];
-  constexpr int kHalf = D / 2;
-  const float cosine = mean[i] * phases[i % kHalf],
-              sine = mean[i < kHalf ? i + kHalf : i - kHalf] * phases[kHalf + i % kHalf];
-  return i < kHalf ? cosine - sine : cosine + sine;
-}
-
 }  // namespace oscar::kernels

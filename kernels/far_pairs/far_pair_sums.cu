@@ -231,25 +231,8 @@ __global__ void __launch_bounds__(kThreads) far_kernel(const __grid_constant__ F
   for (int m = 0; m < 2; ++m)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int query = warp.query(m, h);
-      const bool live = query < end;
-      const std::int64_t at = static_cast<std::int64_t>(warp.head) * p.count + (live ? query - p.first : 0);
-      float dot = 0.0f, square = 0.0f;
-#pragma unroll
-      for (int n = 0; n < D / 8; ++n) {
-        const int column = 8 * n + warp.lane % 4 * 2;
-        float2 w = *reinterpret_cast<const float2*>(p.w + at * D + column);
-        const float2 center = *reinterpret_cast<const float2*>(p.center + warp.head * D + column);
-        w.x = __fsub_rn(w.x, center.x), w.y = __fsub_rn(w.y, center.y);
-        dot += w.x * sums.values[m][n][2 * h] + w.y * sums.values[m][n][2 * h + 1];
-        square += w.x * w.x + w.y * w.y;
-      }
-      dot = row_sum(dot), square = row_sum(square);
-      const float seen = row_sum(sums.seen[m][h]), norms = row_sum(sums.norms[m][h]);
-      if (live && warp.lane % 4 == 0) {
-        p.moved[at] = fmaxf(square * seen - 2.0f * dot + norms, 0.0f);
-        p.seen[at] = seen;
-      }
+      write_query<D>(p, warp.head, warp.lane, warp.query(m, h), end, sums.seen[m][h], sums.norms[m][h],
+                     [&](int n, int i) { return sums.values[m][n][2 * h + i]; });
     }
 }
 

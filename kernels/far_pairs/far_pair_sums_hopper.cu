@@ -254,28 +254,10 @@ __device__ __forceinline__ void add_far(const GroupWarp<D>& warp, const Course& 
 
 template <int D>
 __device__ __forceinline__ void write(const GroupWarp<D>& warp, const GroupSums<D>& sums, int end) {
-  const FarPairsParams& p = warp.p;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const int query = warp.query(h);
-    const bool live = query < end;
-    const std::int64_t at = static_cast<std::int64_t>(warp.head) * p.count + (live ? query - p.first : 0);
-    float dot = 0.0f, square = 0.0f;
-#pragma unroll
-    for (int n = 0; n < D / 8; ++n) {
-      const int column = 8 * n + warp.lane % 4 * 2;
-      float2 w = *reinterpret_cast<const float2*>(p.w + at * D + column);
-      const float2 center = *reinterpret_cast<const float2*>(p.center + warp.head * D + column);
-      w.x = __fsub_rn(w.x, center.x), w.y = __fsub_rn(w.y, center.y);
-      dot += w.x * sums.values[4 * n + 2 * h] + w.y * sums.values[4 * n + 2 * h + 1];
-      square += w.x * w.x + w.y * w.y;
-    }
-    dot = far::row_sum(dot), square = far::row_sum(square);
-    const float seen = far::row_sum(sums.seen[h]), norms = far::row_sum(sums.norms[h]);
-    if (live && warp.lane % 4 == 0) {
-      p.moved[at] = fmaxf(square * seen - 2.0f * dot + norms, 0.0f);
-      p.seen[at] = seen;
-    }
+    far::write_query<D>(warp.p, warp.head, warp.lane, warp.query(h), end, sums.seen[h], sums.norms[h],
+                        [&](int n, int i) { return sums.values[4 * n + 2 * h + i]; });
   }
 }
 

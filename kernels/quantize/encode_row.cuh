@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/common/fragment_pages.h"
+#include "kernels/common/rope_mean.h"
 #include "kernels/quantize/blocks.cuh"
 #include "kernels/quantize/quantize_pages.h"
 #include "kernels/quantize/uniform.cuh"
@@ -47,13 +48,8 @@ __device__ inline float load(const QuantizePagesParams& p, int head, int first_r
 
 // Channel i of the mean that is subtracted from the token at `position`.
 __device__ inline float mean_at(const QuantizePagesParams& p, int head, std::int64_t position, int i) {
-  const int d = p.layout.head_dim, half = d / 2;
-  const float* mean = p.mean + head * d;
-  if (p.rope_phases == nullptr) return mean[i];
-  const float* phases = p.rope_phases + position * d;
-  const float cosine = mean[i] * phases[i % half],
-              sine = mean[i < half ? i + half : i - half] * phases[half + i % half];
-  return i < half ? cosine - sine : cosine + sine;
+  const int d = p.layout.head_dim;
+  return mean_channel(p.mean + head * d, p.rope_phases == nullptr ? nullptr : p.rope_phases + position * d, d, i);
 }
 
 template <class T, int P>

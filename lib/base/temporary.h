@@ -4,8 +4,6 @@
 // volume. The other digits distinguish these files from a user's files with similar names.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <filesystem>
 #include <string>
 
@@ -24,24 +22,5 @@ bool lock_temporary(int fd);
 
 // Removes temporary files of `path` whose runs have died. Never throws; files that it cannot remove stay.
 void remove_stale_temporaries(const fs::path& path);
-
-// An unnamed file in the temporary folder (TMPDIR, otherwise /tmp) that disappears with the process. It holds state
-// that would otherwise make memory grow with the work.
-class TempFile {
- public:
-  TempFile();  // EnvironmentError: the folder is not writable
-  ~TempFile();
-  TempFile(const TempFile&) = delete;
-  TempFile& operator=(const TempFile&) = delete;
-
-  std::uint64_t size() const { return size_; }
-  void append(const void* data, std::size_t bytes);  // EnvironmentError: the disk is full
-  // Reads a range that was written. EnvironmentError when it cannot be read.
-  void read(std::uint64_t offset, void* data, std::size_t bytes) const;
-
- private:
-  int fd_ = -1;
-  std::uint64_t size_ = 0;
-};
 
 }  // namespace oscar

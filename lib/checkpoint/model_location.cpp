@@ -111,6 +111,15 @@ ModelLocation locate_in_cache(const std::string& model, const std::string& revis
 
 }  // namespace
 
+std::string gguf_advice(const fs::path& path) {
+  const auto is_gguf = [](const fs::path& file) { return file.extension() == ".gguf"; };
+  std::error_code ec;
+  const bool held = std::any_of(fs::directory_iterator(path, ec), fs::directory_iterator(), is_gguf);
+  return !held && !is_gguf(path) ? ""
+                                 : "; GGUF is not read: load it in transformers by from_pretrained(FOLDER, "
+                                   "gguf_file=FILE), and pass the folder that save_pretrained() writes";
+}
+
 ModelLocation locate_model(const std::string& model, const std::string& revision) {
   if (model.empty()) throw InputError("the model name is empty; pass a directory or org/name");
   if (model.find('\0') != std::string::npos)
@@ -134,11 +143,11 @@ ModelLocation locate_model(const std::string& model, const std::string& revision
     if (!absolute.has_filename()) absolute = absolute.parent_path();  // "dir/" and "dir/."
     return {model, absolute.filename().string(), ""};
   }
-  if (is_gguf_file(model)) throw InputError(escape_text(model) + ": GGUF is not read" + gguf_file_advice(model));
   std::error_code ec;
   if (fs::is_regular_file(model, ec)) {
     throw InputError(escape_text(model) +
-                     ": is a file, expected the directory of a Hugging Face checkpoint (the folder with config.json)");
+                     ": is a file, expected the directory of a Hugging Face checkpoint (the folder with config.json)" +
+                     gguf_advice(model));
   }
   return locate_repository(model, revision, "config.json");
 }

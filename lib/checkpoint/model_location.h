@@ -27,15 +27,7 @@ ModelLocation locate_repository(const std::string& name, const std::string& revi
 // files. InputError for a damaged shard index.
 std::vector<fs::path> checkpoint_files(const ModelLocation& location);
 
-// GGUF files are not supported. This gives the command that converts one to a checkpoint.
-
-// Whether it is a file with a name that ends in .gguf, or that begins as GGUF does.
-bool is_gguf_file(const fs::path& path);
-
-// "; convert MODEL.gguf: python3 -c ..." for the first GGUF file of the directory; empty if there is none.
-std::string gguf_advice(const fs::path& directory);
-
-// The same for one file.
-std::string gguf_file_advice(const fs::path& file);
+// What to do with a GGUF file, if `path` names or holds one; otherwise empty.
+std::string gguf_advice(const fs::path& path);
 
 }  // namespace oscar

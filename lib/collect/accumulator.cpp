@@ -87,8 +87,6 @@ void add_gram_about_mean(at::Tensor& sum, at::Tensor& row_sum, const at::Tensor&
   add_moments_about_mean(sum, row_sum, x);
 }
 
-at::Tensor copied_to_cpu(const at::Tensor& x) { return x.is_cpu() ? x.clone() : x.cpu(); }
-
 at::Tensor exactly_symmetric(const at::Tensor& gram) { return (gram + gram.transpose(-1, -2)) * 0.5; }
 
 MomentAccumulator::MomentAccumulator(std::int64_t kv_heads, std::int64_t head_dim, at::Device device) {
@@ -119,28 +117,10 @@ void MomentAccumulator::add(const at::Tensor& q, const at::Tensor& k, const at::
 
 at::Tensor MomentAccumulator::trace() const { return grams_.diagonal(0, 2, 3).sum(); }
 
-void MomentAccumulator::store(LayerMoments& out) const {
-  out.q_gram = copied_to_cpu(q_gram_);
-  out.k_gram = copied_to_cpu(k_gram_);
-  out.v_gram = copied_to_cpu(v_gram_);
-  out.o_gram = copied_to_cpu(o_gram_);
-  out.k_sum = copied_to_cpu(k_sum_);
-  out.v_sum = copied_to_cpu(v_sum_);
-}
-
 void MomentAccumulator::finish(LayerMoments& out) const {
   const at::Tensor grams = exactly_symmetric(grams_);
   out.q_gram = grams[0], out.k_gram = grams[1], out.v_gram = grams[2], out.o_gram = grams[3];
   out.k_sum = k_sum_, out.v_sum = v_sum_;
-}
-
-void MomentAccumulator::restore(const LayerMoments& from) {
-  q_gram_.copy_(from.q_gram);
-  k_gram_.copy_(from.k_gram);
-  v_gram_.copy_(from.v_gram);
-  o_gram_.copy_(from.o_gram);
-  k_sum_.copy_(from.k_sum);
-  v_sum_.copy_(from.v_sum);
 }
 
 EnergyAccumulator::EnergyAccumulator(const at::Tensor& q_gram, at::Device device) {

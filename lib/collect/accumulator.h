@@ -31,9 +31,6 @@ void add_rows_about_mean(at::Tensor& sum, at::Tensor& row_sum, at::Tensor& rows)
 // Makes the matrix exactly symmetric: a GEMM may round (i, j) and (j, i) differently.
 at::Tensor exactly_symmetric(const at::Tensor& gram);
 
-// A copy with its own memory on the CPU, from a tensor on any device.
-at::Tensor copied_to_cpu(const at::Tensor& x);
-
 class MomentAccumulator {
  public:
   MomentAccumulator(std::int64_t kv_heads, std::int64_t head_dim, at::Device device);
@@ -46,12 +43,8 @@ class MomentAccumulator {
   // when all elements are.
   at::Tensor trace() const;
 
-  // store() copies the running sums (q_gram, k_gram, k_sum, v_gram, v_sum, o_gram) to the CPU; restore() copies them
-  // back. An interrupted layer thus continues with exactly the same bits.
-  void store(LayerMoments& out) const;
-  void restore(const LayerMoments& from);
-  // The sums of a complete layer on their device: as store(), with grams made exactly symmetric. They may share memory
-  // with the running sums, which must not change after this call.
+  // The sums of a complete layer on their device (q_gram, k_gram, k_sum, v_gram, v_sum, o_gram), with grams made
+  // exactly symmetric. They may share memory with the running sums, which must not change after this call.
   void finish(LayerMoments& out) const;
 
  private:

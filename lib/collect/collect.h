@@ -16,7 +16,6 @@
 #include "checkpoint/checkpoint.h"
 #include "collect/far_pairs.h"
 #include "collect/token_plan.h"
-#include "distributed/byte_gather.h"
 #include "distributed/ranks.h"
 #include "statistics/statistics.h"
 #include "text/prompts.h"
@@ -34,12 +33,11 @@ struct CollectOptions {
   FarPairs far;  // windows of the metrics of pairs outside the windows
   at::ScalarType dtype = at::kFloat;
   at::Device device = at::kCPU;
-  Shard shard;                   // this process's share of the run; also of the plan that collect() gets
-  Ranks* ranks = nullptr;        // other processes that collect the other shares; rank 0 writes the merged result
-  ByteGather* gather = nullptr;  // for ranks on GPUs: how they load weights together
+  Shard shard;             // this process's share of the run; also of the plan that collect() gets
+  Ranks* ranks = nullptr;  // other processes that collect the other shares; rank 0 writes the merged result
   bool resume = false, overwrite = false;
   fs::path output, work_dir;         // empty work_dir: output + ".work", removed at the end
-  double checkpoint_seconds = 30;    // between checkpoints; with hidden states on disk, also after every layer
+  double checkpoint_seconds = 30;    // between checkpoints; with hidden states on disk, after every layer
   bool hold_states = false;          // keeps hidden states in memory on the CPU, as on a GPU; for tests
   std::string tool_version;          // recorded, and compared when a run is resumed
   std::string resume_command;        // for the message of an interrupted run

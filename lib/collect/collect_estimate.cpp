@@ -10,12 +10,11 @@
 #include "collect/accumulator.h"
 #include "collect/spool.h"
 #include "model/device.h"
+#include "model/layer.h"
 #include "model/weights.h"
 
 namespace oscar {
 namespace {
-
-constexpr std::int64_t kMlpBlock = 4096;  // tokens that the MLP processes at once (lib/model/layer.cpp)
 
 std::uint64_t resident_bytes() {
   std::ifstream statm("/proc/self/statm");
@@ -38,12 +37,12 @@ struct LayerBytes {
 };
 
 // The largest tensors alive at once while one step passes through a layer, as lib/model and the observer hold them.
-std::uint64_t step_bytes(const ModelConfig& c, std::int64_t tokens, std::uint64_t width) {
+std::uint64_t step_bytes(const ModelConfig& c, std::int64_t tokens, std::uint64_t width, at::Device device) {
   const auto t = static_cast<std::uint64_t>(tokens);
   const auto hidden = static_cast<std::uint64_t>(c.hidden), d = static_cast<std::uint64_t>(c.head_dim);
   const auto hq = static_cast<std::uint64_t>(c.query_heads), hkv = static_cast<std::uint64_t>(c.kv_heads);
   const std::uint64_t attention = t * d * width * (4 * hq + 2 * hq + 4 * hkv);  // q, o, their copies; K, V by group
-  const auto block = static_cast<std::uint64_t>(std::min(tokens, kMlpBlock));
+  const auto block = static_cast<std::uint64_t>(std::min(tokens, mlp_tokens(device)));
   const std::uint64_t mlp =
       block * static_cast<std::uint64_t>(std::max(c.intermediate, c.shared.intermediate)) * width * 2;
   // Rows sorted by expert, as computed and in the order of tokens; gates, their factor, and the product.
@@ -81,7 +80,8 @@ std::uint64_t gpu_bytes(const Checkpoint& checkpoint, const TokenPlan& plan, con
   const std::uint64_t chunk = std::uint64_t{4} * static_cast<std::uint64_t>(kGpuChunkRows * c.kv_heads * c.head_dim);
   const std::uint64_t far = options.far.enabled ? std::uint64_t{6} * 4 * kFarScores : 0;
   constexpr std::uint64_t kLibraries = std::uint64_t{512} << 20;  // workspaces of cuBLAS, rounding of the allocator
-  const std::uint64_t forward = step_bytes(c, step, width) + 2 * mirrored(hidden) + mirrored(cached) + 6 * chunk + far;
+  const std::uint64_t forward =
+      step_bytes(c, step, width, options.device) + 2 * mirrored(hidden) + mirrored(cached) + 6 * chunk + far;
   // The next layer is dequantized while the current one computes.
   return weights + forward + dequantization_bytes(checkpoint, options.device) + kLibraries;
 }
@@ -112,23 +112,13 @@ CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& pl
   e.disk_bytes = state_bytes(c, plan, options) + tokens * width * 2 * hkv * d + 2 * e.output_bytes;
 
   const std::uint64_t ids = static_cast<std::uint64_t>(plan.available) * 4;
-  const std::uint64_t working = step_bytes(c, longest_step(plan), width);
+  const std::uint64_t working = step_bytes(c, longest_step(plan), width, at::kCPU);
   const std::uint64_t loading = dequantization_bytes(checkpoint, options.device);
   const std::uint64_t unsaved = options.device.is_cuda() ? e.output_bytes : 0;  // layers that are in no file yet
   const std::uint64_t running = e.weight_bytes + std::max(working + 2 * layer_bytes, loading) + unsaved;
   e.peak_bytes = resident_bytes() + ids + std::max(running, e.output_bytes);
   if (options.device.is_cuda()) e.device_bytes = gpu_bytes(checkpoint, plan, options, longest_step(plan));
   return e;
-}
-
-double computing_seconds(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options) {
-  constexpr double kRate = 400e12;  // operations per second of a BF16 matrix product
-  const ExpertConfig& experts = checkpoint.config().experts;
-  double weights = 0;
-  for (const std::uint64_t elements : layer_elements(checkpoint)) weights += static_cast<double>(elements);
-  if (experts.count > 0) weights *= static_cast<double>(experts.per_token) / static_cast<double>(experts.count);
-  const int ranks = options.ranks == nullptr ? 1 : options.ranks->count();
-  return 2 * weights * static_cast<double>(plan.tokens) / kRate / ranks;
 }
 
 std::string gpu_memory_advice(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options,

@@ -15,15 +15,11 @@ struct CollectEstimate {
   std::uint64_t device_bytes = 0;  // part of peak_bytes on the GPU; 0 on the CPU
   std::uint64_t disk_bytes = 0;    // work directory and output together
   std::uint64_t output_bytes = 0;
-  bool from_index = false;  // the shards are absent: no layer can be timed
+  bool from_index = false;  // the shards are absent
 };
 
 // Estimates only bytes: cheap, loads no weights. InputError if the index of absent shards lacks a tensor.
 CollectEstimate estimate_bytes(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options);
-
-// Lower bound on the GPU time of a rank's share in seconds, from the geometry: the same on all ranks. plan: the plan of
-// the run.
-double computing_seconds(const Checkpoint& checkpoint, const TokenPlan& plan, const CollectOptions& options);
 
 // EnvironmentError if the GPU has less free memory than the run needs; the message names the option that would make it
 // fit.

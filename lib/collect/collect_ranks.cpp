@@ -193,12 +193,6 @@ ShareDelivery::ShareDelivery(const CollectOptions& options, const WorkDirectory&
 
 ShareDelivery::~ShareDelivery() = default;
 
-bool ShareDelivery::together() const {
-  const std::vector<RankFacts>& all = impl_->all;
-  return std::all_of(all.begin(), all.end(),
-                     [&](const RankFacts& rank) { return rank.layer >= 0 && rank.layer == all.front().layer; });
-}
-
 void ShareDelivery::add(std::int64_t layer, const LayerMoments& moments) {
   Impl& impl = *impl_;
   if (!impl.early) return;

@@ -24,8 +24,6 @@ class ShareDelivery {
   ShareDelivery(const CollectOptions& options, const WorkDirectory& work, std::int64_t layer, std::int64_t tokens);
   ~ShareDelivery();
 
-  // True if all ranks begin with the same layer, so that they can load weights together.
-  bool together() const;
   // Adds a finished layer; may be called from any one thread.
   void add(std::int64_t layer, const LayerMoments& moments);
   // Hands over the share with everything not yet added. Rank 0 writes options.output from all shares and returns its

@@ -84,14 +84,6 @@ LayerMoments layer_of(const SafetensorsFile& file) {
   return out;
 }
 
-struct SpoolField {
-  const char* name;
-  SpoolSum ResumePoint::*sum;
-};
-constexpr SpoolField kSpoolFields[] = {{"entering", &ResumePoint::entering},
-                                       {"leaving", &ResumePoint::leaving},
-                                       {"keys_values", &ResumePoint::keys_values}};
-
 SpoolSum read_sum(const Json& state, const char* name, const std::string& where) {
   const Json& found = json_object(state, name, where);
   const std::string text = json_string(found, "checksum", where);
@@ -144,14 +136,10 @@ ResumePoint read_point(const SafetensorsFile& file) {
   const Json state = read_state(file);
   const std::string where = file.path().string();
   ResumePoint point{.layer = json_int(state, "layer", where),
-                    .step = json_int(state, "step", where),
+                    .embedding_energy = tensor_of(file, "embedding_energy"),
+                    .entering = read_sum(state, "entering", where),
                     .run = json_string(state, "run", where)};
-  for (const SpoolField& field : kSpoolFields) point.*field.sum = read_sum(state, field.name, where);
-  point.sums = layer_of(file);
-  point.embedding_energy = tensor_of(file, "embedding_energy");
-  if (point.layer < 0 || point.step < 0) {
-    throw InputError(where + ": names a negative layer or step; delete the directory to start anew");
-  }
+  if (point.layer < 0) throw InputError(where + ": names a negative layer; delete the directory to start anew");
   return point;
 }
 
@@ -171,11 +159,9 @@ std::optional<ResumePoint> WorkDirectory::load_point() const {
 void WorkDirectory::save_point(const ResumePoint& point) const {
   TensorFile file;
   file.add("embedding_energy", point.embedding_energy);
-  file.add_layer(point.sums);
-  Json state = {{"run", run_.run_id()}, {"layer", point.layer}, {"step", point.step}};
-  for (const SpoolField& field : kSpoolFields) {
-    state[field.name] = {{"rows", (point.*field.sum).rows}, {"checksum", checksum_hex((point.*field.sum).sum)}};
-  }
+  const Json state = {{"run", run_.run_id()},
+                      {"layer", point.layer},
+                      {"entering", {{"rows", point.entering.rows}, {"checksum", checksum_hex(point.entering.sum)}}}};
   save_run_tensors(this->file(kPoint), file.views, {{"state", state.dump()}});
 }
 

@@ -1,10 +1,9 @@
 // The state of a run on disk. Everything is written atomically; a point names the spool files that belong to it.
 //   lock                       held while a run uses the directory
 //   run.json                   identity of the run: model, prompts, options; written first
-//   point.safetensors          where to continue: layer, step, and the running sums of that layer
+//   point.safetensors          the layer at whose beginning to continue
 //   layer-0003.safetensors     the finished moments of a layer
-//   hidden-3.bin               hidden states that enter a layer (hidden_states.h): of the point's layer and, once some
-//                              of its steps are done, of the next layer
+//   hidden-3.bin               hidden states that enter a layer (hidden_states.h)
 //   kv.bin                     K and V of the layer
 //   part-0003.safetensors      a rank's sums of a layer, for rank 0 on the same machine
 //   share.safetensors          a rank's other results; on another machine than rank 0, all its results
@@ -26,13 +25,11 @@
 
 namespace oscar {
 
-// The first `step` steps of `layer` are done, and so is every layer before it.
+// Every layer before this one is done.
 struct ResumePoint {
-  std::int64_t layer = 0, step = 0;
-  LayerMoments sums;  // running sums of the layer; undefined tensors at step 0
+  std::int64_t layer = 0;
   at::Tensor embedding_energy;
-  SpoolSum entering, leaving;  // hidden states of this and of the next layer
-  SpoolSum keys_values;
+  SpoolSum entering;     // hidden states that enter the layer
   std::string run = {};  // id of the run that owns the directory
 };
 
@@ -56,7 +53,7 @@ class WorkDirectory {
   int threads() const { return run_.threads(); }
   fs::path file(const std::string& name) const { return run_.file(name); }
 
-  std::optional<ResumePoint> load_point() const;  // nullopt: start from the beginning; sums are unchecked
+  std::optional<ResumePoint> load_point() const;  // nullopt: start from the beginning
   void save_point(const ResumePoint& point) const;
   fs::path layer_file(std::int64_t layer) const;
   LayerMoments load_layer(std::int64_t layer) const;  // content is unchecked; state_check.h checks it

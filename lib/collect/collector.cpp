@@ -53,7 +53,7 @@ class Collector {
   CollectReport run() {
     const double start = steady_seconds();
     std::optional<ResumePoint> point = work_.load_point();
-    if (point) check_resume_point(*point, state_facts(), config_, plan_, work_);
+    if (point) check_resume_point(*point, state_facts(), config_, work_);
     report_.resumed = point.has_value();
     report_.layers.resize(static_cast<std::size_t>(config_.layers));
     if (point) embedding_energy_ = point->embedding_energy;
@@ -87,17 +87,14 @@ class Collector {
 
   void run_layers(const std::optional<ResumePoint>& point) {
     load_weights();
-    const bool keep = point.has_value();
-    const std::int64_t done =
-        point && point->step > 0 ? plan_.steps[point->step - 1].position + plan_.steps[point->step - 1].tokens : 0;
-    const std::int64_t first = keep ? point->layer : 0;
+    const std::int64_t first = point ? point->layer : 0;
     std::optional<Timeline::Phase> opening(std::in_place, timeline(), phase::kSpool);
-    keep_states(keep ? std::make_unique<HiddenStates>(work_, states_shape(), *point, done)
-                     : std::make_unique<HiddenStates>(work_, states_shape()));
-    if (keep) saved_layer_ = first, saved_inside_ = point->step > 0;
-    keys_values_ = std::make_unique<MirroredSpool>(
-        work_.file("kv.bin"), plan_.tokens, std::vector<std::int64_t>{2 * config_.kv_heads, config_.head_dim},
-        options_.dtype, options_.device, done > 0 ? point->keys_values : SpoolSum{});
+    keep_states(point ? std::make_unique<HiddenStates>(work_, states_shape(), *point)
+                      : std::make_unique<HiddenStates>(work_, states_shape()));
+    if (point) saved_layer_ = first;
+    keys_values_ = std::make_unique<MirroredSpool>(work_.file("kv.bin"), plan_.tokens,
+                                                   std::vector<std::int64_t>{2 * config_.kv_heads, config_.head_dim},
+                                                   options_.dtype, options_.device);
     opening.reset();
     opening.emplace(timeline(), phase::kMoments);
     FullAttention attention;
@@ -105,10 +102,8 @@ class Collector {
     opening.reset();
 
     if (!point) embed();
-    progress_ = std::make_unique<Progress>("collect", plan_.tokens * (config_.layers - first) - done, "layer-tokens");
-    for (std::int64_t layer = first; layer < config_.layers; ++layer) {
-      run_layer(layer, observer, point && layer == first && point->step > 0 ? &*point : nullptr);
-    }
+    progress_ = std::make_unique<Progress>("collect", plan_.tokens * (config_.layers - first), "layer-tokens");
+    for (std::int64_t layer = first; layer < config_.layers; ++layer) run_layer(layer, observer);
     progress_->finish();
     progress_.reset();
     const double observed = observer.seconds();
@@ -125,17 +120,14 @@ class Collector {
     const Timeline::Phase weights(timeline(), phase::kWeights);
     finished_.begin(config_, options_.far, options_.dtype);
     decoder_ = std::make_unique<Decoder>(
-        checkpoint_, DecoderOptions{.dtype = options_.dtype,
-                                    .device = options_.device,
-                                    .stream_layers = true,
-                                    .prefetch = true,
-                                    .gather = delivery_ && delivery_->together() ? options_.gather : nullptr});
+        checkpoint_,
+        DecoderOptions{.dtype = options_.dtype, .device = options_.device, .stream_layers = true, .prefetch = true});
   }
 
-  void begin_layer(std::int64_t layer, MomentObserver& observer, const ResumePoint* from) {
+  void begin_layer(std::int64_t layer, MomentObserver& observer) {
     const at::Tensor out = attention_out_weight(layer);
     const Timeline::Phase moments(timeline(), phase::kMoments);
-    observer.begin_layer(from == nullptr ? nullptr : &from->sums, out);
+    observer.begin_layer(out);
   }
 
   at::Tensor attention_out_weight(std::int64_t layer) {
@@ -191,14 +183,14 @@ class Collector {
     if (!finished_.deferred()) save_start(0);
   }
 
-  void run_layer(std::int64_t layer, MomentObserver& observer, const ResumePoint* from) {
+  void run_layer(std::int64_t layer, MomentObserver& observer) {
     begin_states(layer + 1);
     const bool observed = config_.holds_kv(layer);  // a layer without a KV cache only passes its states on
-    if (observed) begin_layer(layer, observer, from);
-    checks_.begin_layer(from == nullptr ? 0.0 : from->sums.residual_energy[0].item<double>());
+    if (observed) begin_layer(layer, observer);
+    checks_.begin_layer();
     const double start = steady_seconds();
     std::int64_t tokens = 0;
-    for (std::size_t i = from == nullptr ? 0 : static_cast<std::size_t>(from->step); i < plan_.steps.size(); ++i) {
+    for (std::size_t i = 0; i < plan_.steps.size(); ++i) {
       const Step& step = plan_.steps[i];
       if (observed) observer.begin_step(step, *keys_values_);
       const at::Tensor next = forward_step(layer, step, read_states(layer, step), observer);
@@ -209,10 +201,7 @@ class Collector {
       progress_->set_note("layer " + std::to_string(layer + 1) + "/" + std::to_string(config_.layers));
       progress_->advance(static_cast<std::uint64_t>(step.tokens));
       const bool stop = interrupt_requested();
-      if (stop || due()) {
-        checks_.check_behind(observer);
-        save_inside(layer, static_cast<std::int64_t>(i) + 1, observed ? &observer : nullptr);
-      }
+      if ((stop || due()) && saved_layer_ != layer) save_start(layer);
       if (stop) throw interrupted();
       // Activations of a step leave holes between small blocks that stay allocated. glibc keeps these holes, more with
       // every step, unless malloc_trim() returns them.
@@ -223,8 +212,7 @@ class Collector {
     report_.layers[static_cast<std::size_t>(layer)].tokens_per_second =
         static_cast<double>(tokens) / std::max(steady_seconds() - start, 1e-9);
     if (observed) finished_.add(layer, finished_moments(layer, observer));
-    // States that leave the next layer would take the file that a saved state inside this layer continues from.
-    if (!finished_.deferred() || saved_inside_ || due()) save_start(layer + 1);
+    if (!finished_.deferred() || due()) save_start(layer + 1);
   }
 
   // Checks the first sequence of the first step, as it leaves the last layer.
@@ -253,26 +241,17 @@ class Collector {
     return steady_seconds() - saved_ >= std::max(options_.checkpoint_seconds, 4 * writing);
   }
 
-  // Saves the state at the start of `layer`. After the last layer nothing reads hidden states.
+  // Saves the state at the start of `layer`, from which a run goes on. After the last layer nothing reads hidden
+  // states.
   void save_start(std::int64_t layer) {
     if (layer < config_.layers) sync_states(layer);
     finished_.save();
-    save_point(layer, 0, {});
-  }
-
-  // Saves the state after `step` steps of a layer. observer: null in a layer without a KV cache.
-  void save_inside(std::int64_t layer, std::int64_t step, const MomentObserver* observer) {
-    if (saved_layer_ != layer) save_start(layer);
-    sync_states(layer + 1);
-    {
-      const Timeline::Phase syncing(timeline(), phase::kSync);
-      keys_values_->sync();
-    }
     const Timeline::Phase saving(timeline(), phase::kSaving);
-    LayerMoments partial;
-    if (observer != nullptr) observer->store_partial(partial);
-    partial.residual_energy = energy_tensor(checks_.energy());
-    save_point(layer, step, partial);
+    ResumePoint point{layer, embedding_energy_, {}, {}};
+    if (layer < config_.layers) point.entering = hidden_->saved_sum(layer);
+    work_.save_point(point);
+    hidden_->saved_state(layer);
+    saved_ = steady_seconds(), saved_layer_ = layer;
   }
 
   // The observer's sums, plus energy and W_O; all on the device.
@@ -297,16 +276,6 @@ class Collector {
 
   at::Tensor energy_tensor(double energy) const {
     return at::tensor({energy, static_cast<double>(plan_.tokens)}, at::kDouble);
-  }
-
-  void save_point(std::int64_t layer, std::int64_t step, const LayerMoments& sums) {
-    const Timeline::Phase saving(timeline(), phase::kSaving);
-    ResumePoint point{layer, step, sums, embedding_energy_, {}, {}, {}};
-    if (hidden_ && layer < config_.layers) point.entering = hidden_->saved_sum(layer);
-    if (step > 0) point.leaving = hidden_->saved_sum(layer + 1), point.keys_values = keys_values_->sum();
-    work_.save_point(point);
-    if (hidden_) hidden_->saved_state(layer);
-    saved_ = steady_seconds(), saved_layer_ = layer, saved_inside_ = step > 0;
   }
 
   InterruptedError interrupted() const { return interrupted_run(options_); }
@@ -354,8 +323,7 @@ class Collector {
   StepChecks checks_;
   Stopwatch watch_, layer_watch_;  // moments outside the observer; the layers including the observer
   double saved_ = steady_seconds();
-  std::int64_t saved_layer_ = -1;          // layer in which the saved state continues; -1: none
-  bool saved_inside_ = false;              // true if it is after some steps of that layer
+  std::int64_t saved_layer_ = -1;          // layer at whose start the saved state continues; -1: none
   std::optional<ShareDelivery> delivery_;  // only with ranks
   CollectReport report_;
   // Deferred if hidden states are in memory: a state is then saved when it is due. The last member: its thread uses the

@@ -84,7 +84,7 @@ FarPairAccumulator::FarPairAccumulator(std::int64_t query_heads, std::int64_t kv
                                        const FarPairs& pairs, at::Device device)
     : query_heads_(query_heads), kv_heads_(kv_heads), head_dim_(head_dim), pairs_(pairs), device_(device) {}
 
-void FarPairAccumulator::begin_layer(const at::Tensor& o_weight, const LayerMoments* partial) {
+void FarPairAccumulator::begin_layer(const at::Tensor& o_weight) {
   if (!pairs_.enabled) return;
   const auto options = at::TensorOptions(at::kDouble).device(device_);
   head_gram_ = output_projection_gram(o_weight, query_heads_, head_dim_).to(device_);
@@ -93,12 +93,6 @@ void FarPairAccumulator::begin_layer(const at::Tensor& o_weight, const LayerMome
   q_gram_ = q_grams_[0], pre_q_gram_ = q_grams_[1];
   v_weight_ = at::zeros({kv_heads_, head_dim_, head_dim_}, options);
   queries_ = pair_count_ = 0.0;
-  if (partial == nullptr || !partial->far_count.defined()) return;
-  q_gram_.copy_(partial->far_q_gram);
-  pre_q_gram_.copy_(partial->far_pre_q_gram);
-  v_weight_.copy_(partial->far_v_weight);
-  queries_ = partial->far_count[0].item<double>();
-  pair_count_ = partial->far_count[1].item<double>();
 }
 
 void FarPairAccumulator::add(const AttentionInput& input, const at::Tensor& output, const Unrotation::Rows& rows) {
@@ -266,14 +260,6 @@ void FarPairAccumulator::square_far_pairs(const at::Tensor& p, const Queries& at
   const std::int64_t sure = std::max(at.first - pairs_.recent + 1, from);
   const Places late = places(at.first, at.count, at.step, sure, end - sure, p.device());
   p.narrow(3, sure - begin, end - sure).masked_fill_(late.key.gt(late.query - pairs_.recent), 0.0);
-}
-
-void FarPairAccumulator::store(LayerMoments& out) const {
-  if (!pairs_.enabled) return;
-  out.far_q_gram = copied_to_cpu(q_gram_);
-  out.far_pre_q_gram = copied_to_cpu(pre_q_gram_);
-  out.far_v_weight = copied_to_cpu(v_weight_);
-  out.far_count = at::tensor({queries_, pair_count_}, at::kDouble);
 }
 
 void FarPairAccumulator::finish(LayerMoments& out) const {

@@ -36,13 +36,12 @@ class FarPairAccumulator {
   FarPairAccumulator(std::int64_t query_heads, std::int64_t kv_heads, std::int64_t head_dim, const FarPairs& pairs,
                      at::Device device);
 
-  // o_weight [hidden, Hq d]; partial: null, or sums to continue from.
-  void begin_layer(const at::Tensor& o_weight, const LayerMoments* partial);
+  void begin_layer(const at::Tensor& o_weight);  // [hidden, Hq d]
   // Whole sequences (starts 0). output [T, Hq, d]: the attention output before W_O. rows: rotations of the input's
   // batch.
   void add(const AttentionInput& input, const at::Tensor& output, const Unrotation::Rows& rows);
-  void store(LayerMoments& out) const;   // far_q_gram, far_pre_q_gram, far_v_weight, far_count
-  void finish(LayerMoments& out) const;  // the same on the device, grams made exactly symmetric
+  // far_q_gram, far_pre_q_gram, far_v_weight, far_count on the device, grams made exactly symmetric.
+  void finish(LayerMoments& out) const;
 
  private:
   // Values in coordinates in which |x| is |W_O x| of the query head, and their mean. Values lose their mean, which no

@@ -6,28 +6,30 @@ namespace oscar {
 
 HiddenStates::HiddenStates(const WorkDirectory& work, const Shape& shape) : work_(work), shape_(shape) {
   if (shape_.held) return;
-  remove_others(0, 1);
+  remove_others(0);
   free_.push_back(open(1, false));
   free_.push_back(open(0, false));
 }
 
-HiddenStates::HiddenStates(const WorkDirectory& work, const Shape& shape, const ResumePoint& point, std::int64_t left)
+HiddenStates::HiddenStates(const WorkDirectory& work, const Shape& shape, const ResumePoint& point)
     : work_(work), shape_(shape), saved_layer_(point.layer) {
-  const std::int64_t layer = point.layer;
-  remove_others(layer, left > 0 ? layer + 1 : layer);
-  resume(layer, shape_.rows, point.entering);
-  if (left > 0) {
-    resume(layer + 1, left, point.leaving);
-  } else if (!shape_.held) {
-    free_.push_back(open(layer + 1, false));
+  remove_others(point.layer);
+  States& s = states_[point.layer];
+  s.file = open(point.layer, true);
+  s.file->require(point.entering, shape_.rows);
+  s.written = s.saved = shape_.rows;
+  if (shape_.held) {
+    s.memory = new_memory();
+    s.memory.copy_(s.file->read(0, shape_.rows));
+  } else {
+    free_.push_back(open(point.layer + 1, false));
   }
 }
 
-// A run that was killed while saving its state may have left a file of a later layer.
-void HiddenStates::remove_others(std::int64_t first, std::int64_t last) const {
+// A run that was killed may have left files of other layers than the one of its saved state.
+void HiddenStates::remove_others(std::int64_t layer) const {
   for (const fs::directory_entry& entry : fs::directory_iterator(work_.path())) {
-    const std::string name = entry.path().filename().string();
-    if (!name.starts_with("hidden-") || entry.path() == path_of(first) || entry.path() == path_of(last)) continue;
+    if (!entry.path().filename().string().starts_with("hidden-") || entry.path() == path_of(layer)) continue;
     fs::remove(entry.path());
   }
 }
@@ -51,16 +53,6 @@ std::unique_ptr<Spool> HiddenStates::file_for(std::int64_t layer) {
 
 at::Tensor HiddenStates::new_memory() const {
   return at::empty({shape_.rows, shape_.hidden}, at::TensorOptions(shape_.dtype).device(shape_.device));
-}
-
-void HiddenStates::resume(std::int64_t layer, std::int64_t rows, const SpoolSum& saved) {
-  States& s = states_[layer];
-  s.file = open(layer, true);
-  s.file->require(saved, rows);
-  s.written = s.saved = rows;
-  if (!shape_.held) return;
-  s.memory = new_memory();
-  s.memory.narrow(0, 0, rows).copy_(s.file->read(0, rows));
 }
 
 // Drops the states of a layer that is no longer needed: memory and file are reused.

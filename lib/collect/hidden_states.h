@@ -29,9 +29,9 @@ class HiddenStates {
   // A run without a saved state. It reserves room for two files (EnvironmentError: disk full). Held states reserve it
   // only when the first state is saved, since most runs end before.
   HiddenStates(const WorkDirectory& work, const Shape& shape);
-  // A run that continues in `point.layer`, whose input states are complete; `left`: rows that already left it.
-  // InputError if a file is missing, or has another size or content.
-  HiddenStates(const WorkDirectory& work, const Shape& shape, const ResumePoint& point, std::int64_t left);
+  // A run that continues at the beginning of `point.layer`. InputError if the file of its states is missing, or has
+  // another size or content.
+  HiddenStates(const WorkDirectory& work, const Shape& shape, const ResumePoint& point);
 
   bool held() const { return shape_.held; }
 
@@ -58,10 +58,9 @@ class HiddenStates {
   std::unique_ptr<Spool> open(std::int64_t layer, bool keep) const;
   std::unique_ptr<Spool> file_for(std::int64_t layer);
   at::Tensor new_memory() const;
-  void resume(std::int64_t layer, std::int64_t rows, const SpoolSum& saved);
   void drop(std::int64_t layer, States& next);
   void save_one(std::int64_t layer, States& states);
-  void remove_others(std::int64_t first, std::int64_t last) const;
+  void remove_others(std::int64_t layer) const;
   fs::path path_of(std::int64_t layer) const;
 
   const WorkDirectory& work_;

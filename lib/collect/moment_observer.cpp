@@ -59,19 +59,12 @@ MomentObserver::MomentObserver(Attention& inner, const ModelConfig& config, cons
   std::sort(by_token_.begin(), by_token_.end());
 }
 
-void MomentObserver::begin_layer(const LayerMoments* partial, const at::Tensor& o_weight) {
+void MomentObserver::begin_layer(const at::Tensor& o_weight) {
   const auto rows = static_cast<std::int64_t>(sample_.size());
   moments_ = MomentAccumulator(config_.kv_heads, config_.head_dim, device_);
-  far_pairs_.begin_layer(o_weight, partial);
-  pre_rope_.begin_layer(partial);
-  residual_.begin_layer(partial);
-  if (partial != nullptr) {
-    moments_.restore(*partial);
-    rows_q_ = partial->rows_q.clone().to(device_);
-    rows_k_ = partial->rows_k.clone().to(device_);
-    rows_v_ = partial->rows_v.clone().to(device_);
-    return;
-  }
+  far_pairs_.begin_layer(o_weight);
+  pre_rope_.begin_layer();
+  residual_.begin_layer();
   const auto options = at::TensorOptions(at::kFloat).device(device_);
   rows_q_ = at::zeros({rows, config_.query_heads, config_.head_dim}, options);
   rows_k_ = at::zeros({rows, config_.kv_heads, config_.head_dim}, options);
@@ -158,16 +151,6 @@ void MomentObserver::refuse(const Seen& seen) const {
   }
   throw NumericalError(layer + "activations of " + describe_row(prompts_, plan_, seen.step, 0) +
                        " and the prompts after it are so large that their squares overflow; check the checkpoint");
-}
-
-void MomentObserver::store_partial(LayerMoments& out) const {
-  moments_.store(out);
-  far_pairs_.store(out);
-  pre_rope_.store(out);
-  residual_.store(out);
-  out.rows_q = rows_q_.to(at::kCPU);
-  out.rows_k = rows_k_.to(at::kCPU);
-  out.rows_v = rows_v_.to(at::kCPU);
 }
 
 void MomentObserver::finish_layer(LayerMoments& out) const {

@@ -32,10 +32,8 @@ class MomentObserver : public AttentionObserver {
                  std::vector<SampledToken> sample, const FarPairs& pairs, at::Device device,
                  Timeline* timeline = nullptr);  // gets the phases kMoments, kFarPairs and kSpool
 
-  // partial: null starts from zero. o_weight [hidden, Hq d] of the layer.
-  void begin_layer(const LayerMoments* partial, const at::Tensor& o_weight);
+  void begin_layer(const at::Tensor& o_weight);                   // [hidden, Hq d] of the layer
   void begin_step(const Step& step, MirroredSpool& keys_values);  // rows [2 * Hkv, d]: K heads, then V heads
-  void store_partial(LayerMoments& out) const;                    // for a checkpoint
   void finish_layer(LayerMoments& out) const;                     // without energy and W_O; on the device
   // What a step left to check. It is checked apart from observe(), so that the GPU need not wait in the middle of the
   // layer.

@@ -24,15 +24,11 @@ void for_rows(const at::Tensor& x, const Unrotation::Rows& rows, std::int64_t si
 PreRopeAccumulator::PreRopeAccumulator(std::int64_t kv_heads, std::int64_t head_dim, at::Device device)
     : kv_heads_(kv_heads), head_dim_(head_dim), device_(device) {}
 
-void PreRopeAccumulator::begin_layer(const LayerMoments* partial) {
+void PreRopeAccumulator::begin_layer() {
   const auto options = at::TensorOptions(at::kDouble).device(device_);
   q_gram_ = at::zeros({kv_heads_, head_dim_, head_dim_}, options);
   k_gram_ = at::zeros({kv_heads_, head_dim_, head_dim_}, options);
   k_sum_ = at::zeros({kv_heads_, head_dim_}, options);
-  if (partial == nullptr || !partial->pre_k_gram.defined()) return;
-  q_gram_.copy_(partial->pre_q_gram);
-  k_gram_.copy_(partial->pre_k_gram);
-  k_sum_.copy_(partial->pre_k_sum);
 }
 
 void PreRopeAccumulator::add(const AttentionInput& input, const Unrotation::Rows& rows) {
@@ -51,12 +47,6 @@ void PreRopeAccumulator::add(const AttentionInput& input, const Unrotation::Rows
     const at::Tensor by_head = device_rows_before(q, kv_heads_, at);
     by_head.defined() ? add_rows(q_gram_, by_head) : add_gram(q_gram_, before(q, at));
   });
-}
-
-void PreRopeAccumulator::store(LayerMoments& out) const {
-  out.pre_q_gram = copied_to_cpu(q_gram_);
-  out.pre_k_gram = copied_to_cpu(k_gram_);
-  out.pre_k_sum = copied_to_cpu(k_sum_);
 }
 
 void PreRopeAccumulator::finish(LayerMoments& out) const {

@@ -15,11 +15,11 @@ namespace oscar {
 class PreRopeAccumulator {
  public:
   PreRopeAccumulator(std::int64_t kv_heads, std::int64_t head_dim, at::Device device);
-  void begin_layer(const LayerMoments* partial);  // partial: null, or sums to continue from
+  void begin_layer();
   // rows: rotations of the input's batch.
   void add(const AttentionInput& input, const Unrotation::Rows& rows);
-  void store(LayerMoments& out) const;   // pre_q_gram, pre_k_gram, pre_k_sum, copied to the CPU as they are
-  void finish(LayerMoments& out) const;  // the same on their device, with grams made exactly symmetric
+  // pre_q_gram, pre_k_gram, pre_k_sum on their device, with grams made exactly symmetric.
+  void finish(LayerMoments& out) const;
 
  private:
   std::int64_t kv_heads_, head_dim_;

@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include "collect/accumulator.h"
-
 namespace oscar {
 
 at::Tensor ResidualAccumulator::Sums::stored() const {
@@ -14,19 +12,13 @@ at::Tensor ResidualAccumulator::Sums::stored() const {
   return out;
 }
 
-ResidualAccumulator::Sums ResidualAccumulator::begin(const at::Tensor& partial, bool needed) const {
-  Sums out;
-  if (!needed && !partial.defined()) return out;
-  out.sums = at::zeros({2}, at::TensorOptions(at::kDouble).device(device_));
-  if (!partial.defined()) return out;
-  out.sums.copy_(partial.select(1, 0));
-  for (int row = 0; row < 2; ++row) out.counts[row] = partial[row][1].item<double>();
-  return out;
+ResidualAccumulator::Sums ResidualAccumulator::zeros() const {
+  return {at::zeros({2}, at::TensorOptions(at::kDouble).device(device_))};
 }
 
-void ResidualAccumulator::begin_layer(const LayerMoments* partial) {
-  energy_ = begin(partial == nullptr ? at::Tensor() : partial->attention_residual, true);
-  gain_ = begin(partial == nullptr ? at::Tensor() : partial->attention_gain, false);
+void ResidualAccumulator::begin_layer() {
+  energy_ = zeros();
+  gain_ = {};
 }
 
 void ResidualAccumulator::add(Sums& to, const SequenceBatch& batch, const at::Tensor& values) const {
@@ -51,7 +43,7 @@ void ResidualAccumulator::add(const SequenceBatch& batch, const at::Tensor& resi
   const at::Tensor energy = energy_of(residual);
   add(energy_, batch, energy);
   if (!branch.defined()) return;
-  if (!gain_.sums.defined()) gain_ = begin({}, true);
+  if (!gain_.sums.defined()) gain_ = zeros();
   constexpr double kEpsilon = 1e-6;  // as in norms, for a branch or a stream near zero
   const at::Tensor mean_square = energy_of(branch).div_(static_cast<double>(branch.size(-1))).add_(kEpsilon);
   add(gain_, batch, mean_square.mul_(energy.clamp_min(kEpsilon)).reciprocal_());
@@ -60,12 +52,6 @@ void ResidualAccumulator::add(const SequenceBatch& batch, const at::Tensor& resi
 void ResidualAccumulator::finish(LayerMoments& out) const {
   out.attention_residual = energy_.stored();
   out.attention_gain = gain_.stored();
-}
-
-void ResidualAccumulator::store(LayerMoments& out) const {
-  finish(out);
-  out.attention_residual = copied_to_cpu(out.attention_residual);
-  if (out.attention_gain.defined()) out.attention_gain = copied_to_cpu(out.attention_gain);
 }
 
 }  // namespace oscar

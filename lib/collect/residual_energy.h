@@ -18,11 +18,10 @@ namespace oscar {
 class ResidualAccumulator {
  public:
   ResidualAccumulator(const FarPairs& pairs, at::Device device) : pairs_(pairs), device_(device) {}
-  void begin_layer(const LayerMoments* partial);  // partial: null, or sums to continue from
+  void begin_layer();
   // Both [T, hidden]; branch: before its norm, undefined if it has none.
   void add(const SequenceBatch& batch, const at::Tensor& residual, const at::Tensor& branch);
-  void store(LayerMoments& out) const;   // copies attention_residual, and attention_gain if there is a norm
-  void finish(LayerMoments& out) const;  // the same on their device
+  void finish(LayerMoments& out) const;  // attention_residual, and attention_gain if there is a norm, on their device
 
  private:
   // Sums of one number per token: over all tokens, and over the tokens in position sink + recent or later.
@@ -31,7 +30,7 @@ class ResidualAccumulator {
     double counts[2] = {};      // tokens of both sums
     at::Tensor stored() const;  // [2, 2]
   };
-  Sums begin(const at::Tensor& partial, bool needed) const;
+  Sums zeros() const;
   void add(Sums& to, const SequenceBatch& batch, const at::Tensor& values) const;
 
   FarPairs pairs_;

@@ -7,7 +7,6 @@
 
 #include "checkpoint/model_config.h"
 #include "collect/collect_work.h"
-#include "collect/token_plan.h"
 #include "statistics/statistics.h"
 
 namespace oscar {
@@ -20,9 +19,6 @@ struct StateFacts {
   bool far_pairs = false;
 };
 
-// Checks the running sums of an unfinished layer. InputError naming `where`, the tensor and the fault.
-void check_running_sums(const LayerMoments& sums, const StateFacts& run, const std::string& where);
-
 // Checks a finished layer by the rules of check_statistics(). InputError.
 void check_finished_layer(const LayerMoments& moments, const StateFacts& run, const std::string& where);
 
@@ -30,10 +26,9 @@ void check_finished_layer(const LayerMoments& moments, const StateFacts& run, co
 void check_energy_sum(const at::Tensor& energy, const StateFacts& run, const std::string& where,
                       const std::string& name);
 
-// Checks the point from which a run continues, its running sums and every finished layer of the work directory: all
-// before use, so damage shows at once and not at the end. InputError naming the file and the fault; log_info() says
-// where the run continues.
+// Checks the point from which a run continues and every finished layer of the work directory: all before use, so damage
+// shows at once and not at the end. InputError naming the file and the fault; log_info() says where the run continues.
 void check_resume_point(const ResumePoint& point, const StateFacts& run, const ModelConfig& config,
-                        const TokenPlan& plan, const WorkDirectory& work);
+                        const WorkDirectory& work);
 
 }  // namespace oscar

@@ -38,8 +38,8 @@ double StepChecks::energy_of(const Shown& shown) const {
                        " holds NaN or infinity; check the checkpoint, or try --dtype float32");
 }
 
-void StepChecks::begin_layer(double energy) {
-  energy_ = energy;
+void StepChecks::begin_layer() {
+  energy_ = 0.0;
   behind_.reset();
 }
 

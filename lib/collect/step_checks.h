@@ -55,7 +55,7 @@ class StepChecks {
   // Sum of |x|^2 over the rows of a step; NumericalError if it is not finite.
   double energy_of(const Shown& shown) const;
 
-  void begin_layer(double energy);                          // energy: of steps that were done before
+  void begin_layer();
   void check_later(Shown shown, MomentObserver& observer);  // call after the latest step; checks the step before it
   void check_behind(const MomentObserver& observer);        // checks all steps so far; NumericalError
   double energy() const { return energy_; }                 // of the checked steps of the layer

@@ -55,8 +55,9 @@ at::Tensor summed_divergence(const at::Tensor& p, at::Tensor change) {
 
 std::vector<double> means_of(const std::vector<at::Tensor>& sums, std::int64_t rows, const std::string& where) {
   std::vector<double> means;
-  for (const at::Tensor& sum : sums) {
-    const double mean = sum.item<double>() / static_cast<double>(rows);
+  const at::Tensor found = at::stack(sums).cpu();
+  for (std::int64_t i = 0; i < found.size(0); ++i) {
+    const double mean = found.const_data_ptr<double>()[i] / static_cast<double>(rows);
     if (!std::isfinite(mean)) throw NumericalError("the KL of " + where + " is not finite (NaN or infinity)");
     means.push_back(mean);
   }

@@ -160,6 +160,7 @@ class CurveRun {
     require_memory(decoder.options().device,
                    CurvePasses::memory_bytes(model, decoder.options(), curves_.sequences, curves_.context, kAnchors),
                    "pass fewer --curve-sequences or a shorter --curve-context");
+    settle_on_device(request.timeline, decoder.options().device);
   }
 
   MeasuredCurves run() {
@@ -254,8 +255,9 @@ class CurveRun {
 
   CurvePasses& passes() {
     if (!passes_) {
-      passes_.emplace(decoder_, request_.sequences, request_.windows,
-                      [this](std::uint64_t n) { progress_.advance(n); });
+      passes_.emplace(
+          decoder_, request_.sequences, request_.windows, [this](std::uint64_t n) { progress_.advance(n); },
+          request_.timeline);
     }
     return *passes_;
   }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/run_directory.h"
+#include "base/timeline.h"
 #include "bundle/bundle.h"
 #include "bundle/curves.h"
 #include "curves/choose_profiles.h"
@@ -31,7 +32,8 @@ struct CurveRequest {
   bool resume = false;         // go on with the run in work_dir
   std::string resume_command;  // for the message of an interrupted run
   std::string tool_version;
-  Ranks* ranks = nullptr;  // that share sides and budgets; all get the result. Each has a folder in work_dir
+  Timeline* timeline = nullptr;  // gets the phases of CurvePasses; null: nothing is measured
+  Ranks* ranks = nullptr;        // that share sides and budgets; all get the result. Each has a folder in work_dir
 };
 
 inline constexpr std::int64_t kTargetBudgets = 3;  // of a target: the most that it is expected to measure

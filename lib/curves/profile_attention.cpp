@@ -10,11 +10,6 @@
 #include "transform/fixed_sides.h"
 
 namespace oscar {
-namespace {
-
-constexpr std::array<std::uint8_t, 3> kCodedWidths = {1, 2, 4};
-
-at::Tensor rounded(const at::Tensor& x) { return x.to(at::kBFloat16).to(x.scalar_type()); }
 
 // One side of one sequence in the cache basis: plain rows, and rows of each width.
 struct WidthRows {
@@ -24,7 +19,17 @@ struct WidthRows {
 
   // Index of a width: 0 (nothing), or 1, 2, 3 (`coded` + 1).
   static std::int64_t variant(std::uint8_t width) { return width == 4 ? 3 : width; }
+  WidthRows of_tokens(std::int64_t first, std::int64_t count) const {
+    const auto part = [&](const at::Tensor& x) { return x.narrow(1, first, count).contiguous(); };
+    return {part(plain), {part(coded[0]), part(coded[1]), part(coded[2])}, windows};
+  }
 };
+
+namespace {
+
+constexpr std::array<std::uint8_t, 3> kCodedWidths = {1, 2, 4};
+
+at::Tensor rounded(const at::Tensor& x) { return x.to(at::kBFloat16).to(x.scalar_type()); }
 
 WidthRows width_rows(const WidthMethods& methods, std::int64_t layer, Side side, const at::Tensor& rows) {
   WidthRows out;
@@ -64,6 +69,12 @@ std::vector<at::Tensor> value_versions(const AttentionInput& input, const at::Te
     return outputs;
   }
   coded.insert(coded.begin(), at::zeros_like(rows.plain));
+  if (flash_prefill_runs(input, keys, {rows.plain, rows.coded[0], rows.windows})) {
+    for (const at::Tensor& each : coded) {
+      outputs.push_back(attend_flash(input, q, keys, {rows.plain, each, rows.windows}));
+    }
+    return outputs;
+  }
   const std::vector<at::Tensor> plain(coded.size(), rows.plain);
   const at::Tensor wide =
       attend_cached(input, q, keys, {at::cat(plain, 2), at::cat(coded, 2), rows.windows}, {}, weight_sum);
@@ -71,7 +82,7 @@ std::vector<at::Tensor> value_versions(const AttentionInput& input, const at::Te
   return outputs;
 }
 
-// The requested tokens of the first copy; undefined: all.
+// The requested tokens of a copy; undefined: all.
 at::Tensor asked_of_one(const AttentionInput& input, std::int64_t copies, std::int64_t tokens) {
   if (!input.asked.defined()) return {};
   const at::Tensor by_copy = input.asked.view({copies, -1});
@@ -115,24 +126,48 @@ ProfileAttention::ProfileAttention(const WidthMethods& methods, Side side, const
 
 at::Tensor ProfileAttention::attend(const AttentionInput& input) {
   const SequenceBatch& batch = *input.batch;
-  bool copies_of_one = static_cast<std::int64_t>(batch.lengths.size()) == copies();
-  for (std::size_t s = 0; copies_of_one && s < batch.lengths.size(); ++s) {
-    copies_of_one = batch.starts[s] == 0 && batch.lengths[s] == batch.lengths[0];
+  const std::int64_t sequences = std::ssize(batch.lengths) / copies(), tokens = batch.lengths[0];
+  bool copies_of_each = std::ssize(batch.lengths) == sequences * copies();
+  for (std::size_t s = 0; copies_of_each && s < batch.lengths.size(); ++s) {
+    copies_of_each = batch.starts[s] == 0 && batch.lengths[s] == tokens;
   }
-  if (!copies_of_one) throw std::invalid_argument("ProfileAttention needs a copy of one sequence for each profile");
-  const std::int64_t tokens = batch.lengths[0];
-  AttentionInput one = with_tokens(input, 0, tokens);  // the copies are equal up to here
-  for (at::Tensor* q : {&one.q, &one.q_rope}) {
-    if (q->defined()) *q = q->narrow(0, 0, q->size(0) / copies());
+  if (!copies_of_each) throw std::invalid_argument("ProfileAttention needs a copy of a sequence for each profile");
+  std::vector<at::Tensor> outputs;
+  const std::int64_t queries = input.q.size(0) / sequences;
+  // On a GPU, coding all sequences at once waits for it less often. A rotated mean depends on the position.
+  const SideTransform* transform = methods_[0].transform(input.layer, side_);
+  const bool at_once = sequences > 1 && (transform == nullptr || !transform->rotated_mean);
+  WidthRows coded;
+  if (at_once) {
+    const at::Tensor& rows = side_ == Side::kKey ? input.k : input.v;
+    coded = width_rows(methods_, input.layer, side_,
+                       rows.unflatten(0, {sequences, copies(), tokens}).select(1, 0).flatten(0, 1));
   }
-  one.asked = asked_of_one(input, copies(), tokens);
-  const bool all = one.asked.defined() && !fused_prefill_runs(input);
-  if (all) one = with_all_queries(one);
-  const at::Tensor out = side_ == Side::kKey ? attend_keys(one) : attend_values(one);
-  return (all ? out.index_select(0, input.asked.to(out.device())) : out).to(input.q.scalar_type());
+  const at::Tensor asked = asked_of_one(input, sequences * copies(), tokens);
+  for (std::int64_t s = 0; s < sequences; ++s) {
+    AttentionInput one = with_tokens(input, s * copies() * tokens, tokens);  // the copies are equal up to here
+    for (at::Tensor* q : {&one.q, &one.q_rope}) {
+      if (q->defined()) *q = q->narrow(0, s * queries, queries / copies());
+    }
+    one.asked = asked;
+    outputs.push_back(
+        attend_one(one, at_once ? coded.of_tokens(s * tokens, tokens)
+                                : width_rows(methods_, one.layer, side_, side_ == Side::kKey ? one.k : one.v)));
+  }
+  return sequences == 1 ? outputs.front() : at::cat(outputs);
 }
 
-at::Tensor ProfileAttention::attend_keys(const AttentionInput& input) const {
+at::Tensor ProfileAttention::attend_one(const AttentionInput& input, const WidthRows& rows) const {
+  const bool all = input.asked.defined() && !fused_prefill_runs(input);
+  const AttentionInput one = all ? with_all_queries(input) : input;
+  const at::Tensor out = side_ == Side::kKey ? attend_keys(one, rows) : attend_values(one, rows);
+  if (!all) return out.to(input.q.scalar_type());
+  const at::Tensor asked = input.asked.to(out.device());
+  const at::Tensor of_copies = at::arange(copies(), asked.options()).mul_(input.k.size(0)).unsqueeze(1);
+  return out.index_select(0, (of_copies + asked).flatten()).to(input.q.scalar_type());
+}
+
+at::Tensor ProfileAttention::attend_keys(const AttentionInput& input, const WidthRows& rows) const {
   const std::int64_t kv_heads = input.k.size(1), queries = input.q.size(0);
   const SideTransform* key = methods_[0].transform(input.layer, Side::kKey);
   const bool rotated = key != nullptr && key->rotated_mean;
@@ -141,7 +176,6 @@ at::Tensor ProfileAttention::attend_keys(const AttentionInput& input) const {
   const SideTransform* value = latent ? methods_[0].transform(input.layer, Side::kValue) : nullptr;
   at::Tensor shift;
   if (input.soft_cap > 0.0 || input.sinks.defined()) shift = logit_shift(input.q, key, kv_heads, input.scale);
-  const WidthRows rows = width_rows(methods_, input.layer, Side::kKey, input.k);
   const CachedRows values = exact_rows(input.v);
   const at::Tensor mean =
       rotated ? mean_rows(*key, methods_[0].rope_phases->rows(0, input.k.size(0)).to(q.device())) : at::Tensor();
@@ -155,18 +189,20 @@ at::Tensor ProfileAttention::attend_keys(const AttentionInput& input) const {
     if (rotated) add_mean(keys, mean);
     const CachedRows own = latent ? keys : values;
     add_rope(keys, input.k_rope);
+    // It rounds keys to BF16, which with their mean takes more than their own rounding.
+    const bool flash = !rotated && !shift.defined() && flash_prefill_runs(input, keys, own);
     const at::Tensor coded = fused_prefill_runs(input) ? attend_fused(input, q, input.asked, keys, own)
+                             : flash                   ? attend_flash(input, q, keys, own)
                                                        : attend_cached(input, q, keys, own, shift, weight_sum);
     out.narrow(0, p * queries, queries).copy_(restore_outputs(coded, value, kv_heads, {}));
   }
   return out;
 }
 
-at::Tensor ProfileAttention::attend_values(const AttentionInput& input) const {
+at::Tensor ProfileAttention::attend_values(const AttentionInput& input, const WidthRows& rows) const {
   const std::int64_t kv_heads = input.v.size(1), queries = input.q.size(0), heads = input.q.size(1);
   const std::int64_t d = input.v.size(2), n = d / kBands;
   const SideTransform* value = methods_[0].transform(input.layer, Side::kValue);
-  const WidthRows rows = width_rows(methods_, input.layer, Side::kValue, input.v);
   const CachedRows keys = exact_rows(input.k);
   const at::Tensor q = input.q.to(at::kFloat).contiguous();
   at::Tensor weight_sum;

@@ -32,18 +32,21 @@ class ExactCacheAttention : public Attention {
 using WidthMethods = std::array<KvMethod, 3>;  // 1, 2 and 4 bits
 WidthMethods make_width_methods(const Bundle& bundle, const ModelConfig& model, const CacheWindows& windows);
 
-// The batch must be P copies of one sequence from position 0 on, P = profiles (+ 1 with `exact`). Copy p gets the
-// outputs of profile p; with `exact` the last copy gets the outputs for rows that are transformed but not coded.
-// Queries, transforms and codes of each width are computed once. Value profiles also share the softmax, because outputs
-// are linear in the values. Supports the queries of only some tokens, the same ones in each copy.
+// The batch must be P copies of one sequence from position 0 on, or of several sequences of one length, one after
+// another; P = profiles (+ 1 with `exact`). Copy p gets the outputs of profile p; with `exact` the last copy gets the
+// outputs for rows that are transformed but not coded. Queries, transforms and codes of each width are computed once.
+// Value profiles also share the softmax, because outputs are linear in the values. Supports the queries of only some
+// tokens, the same ones in each copy.
+struct WidthRows;
 class ProfileAttention : public Attention {
  public:
   ProfileAttention(const WidthMethods& methods, Side side, const std::vector<Widths>& profiles, bool exact);
   at::Tensor attend(const AttentionInput& input) override;
 
  private:
-  at::Tensor attend_keys(const AttentionInput& input) const;
-  at::Tensor attend_values(const AttentionInput& input) const;
+  at::Tensor attend_one(const AttentionInput& input, const WidthRows& rows) const;
+  at::Tensor attend_keys(const AttentionInput& input, const WidthRows& rows) const;
+  at::Tensor attend_values(const AttentionInput& input, const WidthRows& rows) const;
   std::int64_t copies() const { return static_cast<std::int64_t>(profiles_.size()) + (exact_ ? 1 : 0); }
 
   const WidthMethods& methods_;
@@ -52,17 +55,22 @@ class ProfileAttention : public Attention {
   bool exact_;
 };
 
-// The exact cache for copies of one sequence that differ only from some position on. The rows before it have the same
-// keys and values in all copies, so they are in the batch once.
+// The exact cache for copies of sequences that differ only from some position on. The rows before it have the same keys
+// and values in all copies, so they are in the batch once.
 
-// The shared rows [0, start) and then the rows [start, tokens) of each copy.
-SequenceBatch shared_start_batch(std::int64_t start, std::int64_t tokens, std::int64_t copies);
+// The shared rows [0, start) of each sequence, and then the rows [start, tokens) of each copy of the first one, of the
+// second one, and so on.
+SequenceBatch shared_start_batch(std::int64_t start, std::int64_t tokens, std::int64_t copies,
+                                 std::int64_t sequences = 1);
 
-// Keys and values rounded to BF16, nothing quantized, for a shared_start_batch(). Needs `asked`: the same rows of each
-// copy, and none of the shared ones. On the CPU, where fused_prefill_runs(); std::invalid_argument otherwise.
+// Keys and values rounded to BF16, nothing quantized, for a shared_start_batch(). Needs `asked`, on any device: rows of
+// the copies. With fused_prefill_runs() they must be the same of each copy (std::invalid_argument).
 class SharedStartAttention : public Attention {
  public:
   at::Tensor attend(const AttentionInput& input) override;
+
+ private:
+  ExactCacheAttention exact_;
 };
 
 }  // namespace oscar

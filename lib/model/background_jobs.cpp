@@ -41,11 +41,6 @@ void BackgroundJobs::wait() {
   if (error_) std::rethrow_exception(error_);
 }
 
-bool BackgroundJobs::idle() const {
-  const std::lock_guard lock(mutex_);
-  return jobs_.empty();
-}
-
 void BackgroundJobs::work() {
   std::unique_lock lock(mutex_);
   while (true) {

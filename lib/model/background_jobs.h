@@ -31,8 +31,6 @@ class BackgroundJobs {
   void add(std::uint64_t held, std::function<void()> job);
   void wait();  // until all jobs are done
 
-  bool idle() const;
-
  private:
   struct Job {
     std::uint64_t held;
@@ -45,7 +43,7 @@ class BackgroundJobs {
   c10::Device device_;
   std::uint64_t most_;
   std::optional<c10::Stream> stream_;
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Job> jobs_;  // the first one is running
   std::uint64_t held_ = 0;

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
-#include "distributed/byte_gather.h"
 #include "model/attention.h"
 
 namespace oscar {
@@ -24,8 +23,6 @@ struct DecoderOptions {
   bool stream_layers = false;  // load layers on demand; at most one is resident, or two on a GPU
   bool prefetch = false;       // with stream_layers on a GPU: copy the next layer during computation
   bool descending = false;     // with prefetch: layers run from last to first
-  // For ranks that load the same layers in the same order: uploads large tensors to the GPU.
-  ByteGather* gather = nullptr;
   // Type of the weights of attention's projections, dense MLPs and the head. Their products take inputs in this type,
   // and their results return to `dtype`; the MLP's activation stays in it. Not given: dtype.
   std::optional<at::ScalarType> products;

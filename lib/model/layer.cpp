@@ -60,8 +60,6 @@ void project_heads(const ModelConfig& config, std::int64_t layer, const LayerWei
   if (config.unit_v_norm) input.v = rms_norm(input.v, {}, eps);
 }
 
-constexpr std::int64_t kMlpBlock = 4096;  // tokens; the two [block, intermediate] tensors are the layer's largest
-
 at::Tensor mlp_block(const at::Tensor& rows, const LayerWeights& w, Activation activation) {
   const at::ScalarType inner = w.gate.scalar_type();
   const at::Tensor x = rows.to(inner);
@@ -158,11 +156,11 @@ void activate_(at::Tensor& gate, Activation activation) {
 }
 
 at::Tensor gated_mlp(const at::Tensor& x, const LayerWeights& weights, Activation activation) {
-  const std::int64_t tokens = x.size(0);
-  if (tokens <= kMlpBlock) return mlp_block(x, weights, activation);
+  const std::int64_t tokens = x.size(0), block = mlp_tokens(x.device());
+  if (tokens <= block) return mlp_block(x, weights, activation);
   at::Tensor out = at::empty_like(x);
-  for (std::int64_t start = 0; start < tokens; start += kMlpBlock) {
-    const std::int64_t count = std::min(kMlpBlock, tokens - start);
+  for (std::int64_t start = 0; start < tokens; start += block) {
+    const std::int64_t count = std::min(block, tokens - start);
     out.narrow(0, start, count).copy_(mlp_block(x.narrow(0, start, count), weights, activation));
   }
   return out;

@@ -25,6 +25,10 @@ at::Tensor product(const at::Tensor& x, const at::Tensor& weight, const at::Tens
 // Applies the activation to an MLP gate in place.
 void activate_(at::Tensor& gate, Activation activation);
 
+// Tokens that an MLP takes at once. The two [block, intermediate] tensors are a layer's largest, but shorter blocks do
+// not fill a large GPU.
+inline std::int64_t mlp_tokens(at::Device device) { return device.is_cuda() ? 16'384 : 4096; }
+
 // down(act(gate(x)) * up(x)): [T, hidden] -> [T, hidden], in blocks of tokens to limit memory.
 at::Tensor gated_mlp(const at::Tensor& x, const LayerWeights& weights, Activation activation = Activation::kSilu);
 

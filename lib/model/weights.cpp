@@ -293,7 +293,6 @@ void set_product_dtype(const DecoderOptions& options, LayerWeights& weights) {
 
 LayerWeights load_layer_weights(const Checkpoint& checkpoint, const Family& family, std::int64_t layer,
                                 const DecoderOptions& options) {
-  const GatherScope gather(options.gather);
   const ModelConfig& c = checkpoint.config();
   StoredLayer stored;
   for (const LayerEntry& entry : layer_entries(c, family, layer)) {

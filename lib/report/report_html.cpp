@@ -87,14 +87,13 @@ std::string report_html(const VerifyReport& report) {
   }
   page += "<h2>Methods</h2>\n" + html::method_table(report);
   page += html::text_table(report);
-  if (const std::string plot = html::position_plot(report); !plot.empty()) page += "<h2>KL by position</h2>\n" + plot;
+  if (const std::string table = html::position_table(report); !table.empty()) {
+    page += "<h2>KL by position</h2>\n" + table;
+  }
   if (const std::string tables = html::layer_tables(report); !tables.empty()) {
     page += "<h2>Errors by layer</h2>\n" + tables;
   }
-  if (const std::string tables = html::needle_tables(report); !tables.empty()) {
-    page += "<h2>Retrieval</h2>\n" + tables;
-    for (const TaskScore* t : task_columns(report)) page += "<p>" + html::escape(baseline_share(*t)) + "</p>\n";
-  }
+  for (const TaskScore* t : task_columns(report)) page += "<p>" + html::escape(baseline_share(*t)) + "</p>\n";
   page += "<h2>Gates and self checks</h2>\n" + html::gate_table(report);
   page += "<h2>Provenance</h2>\n" + html::provenance(report);
   return page + "</main>\n</body>\n</html>\n";

@@ -29,15 +29,6 @@ std::vector<std::string> row_names(const VerifyReport& report) {
   return names;
 }
 
-std::string task_cell(const MethodReport& method, const TaskScore& column) {
-  for (const TaskScore& t : method.tasks) {
-    if (t.task != column.task || t.length != column.length) continue;
-    if (!t.score) return "unsolved";
-    return share_text(t);
-  }
-  return "-";
-}
-
 std::string verdict(std::optional<bool> pass, bool decides = true) {
   if (!pass) return "-";
   return *pass ? "pass" : decides ? "FAIL" : "fail";
@@ -47,16 +38,25 @@ std::string ratio_text(double ratio) { return ratio < 100.0 ? fixed(ratio, 3) : 
 
 std::string bits_text(const MethodReport& m) { return m.bits_per_element > 0 ? fixed(m.bits_per_element, 2) : "-"; }
 
-Row short_row(const VerifyReport& report, const MethodReport& m, const std::string& name, bool compares, bool both,
-              bool gated) {
+// Columns that only some reports need.
+struct Columns {
+  bool compares, both, gated, details;
+};
+
+Row row_of(const VerifyReport& report, const MethodReport& m, const std::string& name, const Columns& columns) {
   const QualityMetrics& q = m.quality;
   Row row = {name};
-  if (compares) row.push_back(m.quantized ? m.comparison : "");
-  if (both) row.push_back(m.path);
+  if (columns.compares) row.push_back(m.quantized ? m.comparison : "");
+  if (columns.both) row.push_back(m.path);
   row.insert(row.end(), {bits_text(m), smaller_text(report, m), significant(q.kl.mean, 3),
                          half_width(q.kl.mean, q.kl.interval), significant(q.ppl, 4), ratio_text(q.ppl_ratio),
                          half_width(q.ppl_ratio, q.ppl_ratio_interval), percent(q.same_top1, 2) + "%"});
-  if (gated) row.push_back(verdict(m.passes_gates, !m.beside));
+  if (columns.details) {
+    row.insert(row.end(),
+               {m.allocated_bytes > 0 ? grouped(static_cast<std::int64_t>(m.allocated_bytes)) : "-",
+                significant(q.kl.median, 3), growth_text(m), significant(q.kl.p99, 3), significant(q.kl.max, 3)});
+  }
+  if (columns.gated) row.push_back(verdict(m.passes_gates, !m.beside));
   return row;
 }
 
@@ -89,8 +89,8 @@ std::string text_rows(const VerifyReport& report) {
   return rows.size() > 1 ? format_narrow(std::move(rows), 2) : "";
 }
 
-// What each bundle is. in_simulation: the words for a bundle that no engine serves.
-std::string bundle_lines(const VerifyReport& report, const char* in_simulation, const char* indent) {
+// What each bundle is.
+std::string bundle_lines(const VerifyReport& report) {
   std::string text;
   if (report.served) text += wrapped("* evaluated: " + std::string(kServedRow) + ", " + served_text(*report.served));
   for (const BundleFacts& b : report.bundles) {
@@ -99,9 +99,9 @@ std::string bundle_lines(const VerifyReport& report, const char* in_simulation, 
       continue;
     }
     text += wrapped((&b == &report.bundles.front() && !report.served ? "* evaluated: " : "beside it: ") + b.row +
-                    (b.simulated() ? in_simulation : " as " + b.served_as + " serves it"));
+                    (b.simulated() ? ", in simulation: no engine serves it" : " as " + b.served_as + " serves it"));
     for (const std::string& change : b.served_changes) {
-      text += wrapped(indent + ("changed by " + b.served_as) + ": " + change);
+      text += wrapped("changed by " + b.served_as + ": " + change);
     }
   }
   return text;
@@ -179,71 +179,10 @@ std::string baseline_share(const TaskScore& task) {
          std::to_string(task.references) + " references" + (all ? "" : "; the others count for no method");
 }
 
-std::string report_details(const VerifyReport& report) {
-  const std::vector<const TaskScore*> tasks = task_columns(report);
-  const bool gated = std::any_of(report.methods.begin(), report.methods.end(),
-                                 [](const MethodReport& m) { return m.passes_gates.has_value(); });
-  Row header = {"method", "compare", "path",   "bits", "bytes/seq", "KL mean", "+-95%",   "median",
-                "p99",    "max",     "growth", "PPL",  "PPL ratio", "+-95%",   "same top"};
-  for (const TaskScore* t : tasks) header.push_back(t->task + " " + std::to_string(t->length));
-  if (gated) header.push_back("gate");
-  std::vector<Row> rows = {header};
-  const std::vector<std::string> names = row_names(report);
-  for (std::size_t i = 0; i < report.methods.size(); ++i) {
-    const MethodReport& m = report.methods[i];
-    const QualityMetrics& q = m.quality;
-    Row row = {names[i],
-               m.quantized ? m.comparison : "",
-               m.path,
-               bits_text(m),
-               m.allocated_bytes > 0 ? grouped(static_cast<std::int64_t>(m.allocated_bytes)) : "-",
-               significant(q.kl.mean, 3),
-               half_width(q.kl.mean, q.kl.interval),
-               significant(q.kl.median, 3),
-               significant(q.kl.p99, 3),
-               significant(q.kl.max, 3),
-               growth_text(m),
-               significant(q.ppl, 4),
-               fixed(q.ppl_ratio, 4),
-               half_width(q.ppl_ratio, q.ppl_ratio_interval),
-               percent(q.same_top1, 2) + "%"};
-    for (const TaskScore* t : tasks) row.push_back(task_cell(m, *t));
-    if (gated) row.push_back(verdict(m.passes_gates, !m.beside));
-    rows.push_back(row);
-  }
-  std::string text = table_in_parts(rows, 3) + text_rows(report);
-  text += wrapped("bits: per element of " + element_text(report) + " at context " +
-                  std::to_string(report.scoring.context) + ", BF16 windows " + std::to_string(report.sink) + "/" +
-                  std::to_string(report.recent) + " included; " + grouped(report.scoring.tokens) + " tokens scored (" +
-                  percent(report.scoring.fraction, 1) + "% of positions, those that see a quantized key)");
-  text += wrapped("+-95%: " + interval_note(report));
-  text += "growth: KL over the last quarter of the scored positions over that of the second\n";
-  if (report.target_bits) {
-    text += "compare bytes: all within 2% of the bytes of " + fixed(*report.target_bits, 2) + " bits per element\n";
-  }
-  for (const MethodReport& m : report.methods) {
-    if (m.quantized && m.comparison != "common")
-      text += wrapped("settings of " + m.id + " (" + m.comparison + ", " + m.path + "): " + m.settings);
-  }
-  for (const LeftOut& l : report.left_out)
-    text += wrapped("left out: " + l.id + " (" + l.comparison + "): " + l.reason);
-  for (const TaskScore* t : tasks) text += wrapped(baseline_share(*t));
-  if (report.noise) text += wrapped("noise: " + noise_text(report));
-  text += bundle_lines(report, ", which no engine serves", "  ");
-  for (const std::string& note : seen_notes(report)) text += wrapped("note: " + note);
-  for (const BaselineChange& c : report.changes) {
-    text += wrapped("against " + report.baseline + ", on its " + grouped(report.baseline_tokens) +
-                    " tokens: " + c.method + " (" + c.comparison + ", " + c.path + ") KL " +
-                    significant(c.kl_before, 4) + " -> " + significant(c.kl_now, 4) + ", PPL ratio " +
-                    fixed(c.ppl_ratio_before, 4) + " -> " + fixed(c.ppl_ratio_now, 4));
-  }
-  for (const GateResult& g : report.gates)
-    text += wrapped(verdict(g.pass, g.decides) + "  gate " + gate_text(report, g));
-  for (const SelfCheck& c : report.checks) text += wrapped(verdict(c.pass) + "  check " + c.name + ": " + c.detail);
-  return text + closing_lines(report);
-}
+namespace {
 
-std::string report_table(const VerifyReport& report) {
+// details: every column, note and self-check.
+std::string report_text(const VerifyReport& report, bool details) {
   const bool compares = std::any_of(report.methods.begin(), report.methods.end(), [](const MethodReport& m) {
     return m.quantized && !m.comparison.empty() && m.comparison != "common";
   });
@@ -258,20 +197,33 @@ std::string report_table(const VerifyReport& report) {
   for (const char* name : {"bits", "smaller", "KL mean", "+-95%", "PPL", "ratio", "+-95%", "same top"}) {
     header.emplace_back(name);
   }
+  if (details) header.insert(header.end(), {"bytes/seq", "median", "growth", "p99", "max"});
   if (gated) header.emplace_back("gate");
   std::vector<Row> rows = {header};
   const std::vector<std::string> ids = row_names(report);
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    rows.push_back(short_row(report, report.methods[i], ids[i], compares, both, gated));
+    rows.push_back(row_of(report, report.methods[i], ids[i], {compares, both, gated, details}));
   }
-  std::string text = format_narrow(std::move(rows), names) + text_rows(report);
+  std::string text = details ? table_in_parts(rows, names) : format_narrow(std::move(rows), names);
+  text += text_rows(report);
   text += "bits: per element of " + element_text(report) + " at context " + std::to_string(report.scoring.context) +
           ", BF16 windows " + std::to_string(report.sink) + "/" + std::to_string(report.recent) + " included\n";
   text +=
       wrapped("scored: " + grouped(report.scoring.tokens) + " tokens in " + std::to_string(report.scoring.sequences) +
               " sequences, those whose query sees a coded key; KL in nats");
+  if (details) {
+    text += wrapped("+-95%: " + interval_note(report));
+    text += "growth: KL over the last quarter of the scored positions over that of the second\n";
+  }
+  if (details && report.target_bits) {
+    text += "compare bytes: all within 2% of the bytes of " + fixed(*report.target_bits, 2) + " bits per element\n";
+  }
+  for (const MethodReport& m : report.methods) {
+    if (!details || !m.quantized || m.comparison == "common") continue;
+    text += wrapped("settings of " + m.id + " (" + m.comparison + ", " + m.path + "): " + m.settings);
+  }
   if (report.noise) text += wrapped("noise: " + noise_text(report));
-  text += bundle_lines(report, ", in simulation: no engine serves it", "");
+  text += bundle_lines(report);
   for (const std::string& note : seen_notes(report)) text += wrapped("note: " + note);
   for (const MethodReport& m : report.methods) {
     for (const TaskScore& t : m.tasks) {
@@ -283,22 +235,28 @@ std::string report_table(const VerifyReport& report) {
   for (const LeftOut& l : report.left_out)
     text += wrapped("left out: " + l.id + " (" + l.comparison + "): " + l.reason);
   for (const BaselineChange& c : report.changes) {
-    text += wrapped("against " + report.baseline + ": " + c.method + " (" + c.path + ") KL " +
-                    significant(c.kl_before, 4) + " -> " + significant(c.kl_now, 4) + ", PPL ratio " +
-                    fixed(c.ppl_ratio_before, 4) + " -> " + fixed(c.ppl_ratio_now, 4));
+    text +=
+        wrapped("against " + report.baseline + ", on its " + grouped(report.baseline_tokens) + " tokens: " + c.method +
+                " (" + c.path + ") KL " + significant(c.kl_before, 4) + " -> " + significant(c.kl_now, 4) +
+                ", PPL ratio " + fixed(c.ppl_ratio_before, 4) + " -> " + fixed(c.ppl_ratio_now, 4));
   }
   for (const GateResult& g : report.gates)
     text += wrapped(verdict(g.pass, g.decides) + "  gate " + gate_text(report, g));
   std::size_t passed = 0, idle = 0;
   for (const SelfCheck& c : report.checks) {
-    if (c.pass && !*c.pass) text += wrapped("FAIL  check " + c.name + ": " + c.detail);
+    if (details || !c.pass.value_or(true)) text += wrapped(verdict(c.pass) + "  check " + c.name + ": " + c.detail);
     passed += c.pass.value_or(false) ? 1 : 0, idle += c.pass ? 0 : 1;
   }
-  if (!report.checks.empty()) {
+  if (!details && !report.checks.empty()) {
     text += "self checks: " + std::to_string(passed) + " passed, " + std::to_string(idle) +
             " had nothing to compare (-v tells which)\n";
   }
   return text + closing_lines(report);
 }
+
+}  // namespace
+
+std::string report_table(const VerifyReport& report) { return report_text(report, false); }
+std::string report_details(const VerifyReport& report) { return report_text(report, true); }
 
 }  // namespace oscar

@@ -1,24 +1,13 @@
 #include "torch_file/torch_pt_value.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 #include "base/errors.h"
+#include "layout/float16.h"
 
 namespace oscar {
 namespace {
-
-float from_half(std::uint16_t h) {  // IEEE 754 binary16
-  const std::uint32_t sign = static_cast<std::uint32_t>(h & 0x8000u) << 16;
-  const std::uint32_t exponent = (h >> 10) & 31u, fraction = h & 1023u;
-  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000u | fraction << 13);
-  if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | fraction << 13);
-  const float magnitude = static_cast<float>(fraction) * 0x1p-24f;  // subnormal
-  return sign != 0 ? -magnitude : magnitude;
-}
-
-float from_bfloat(std::uint16_t b) { return std::bit_cast<float>(static_cast<std::uint32_t>(b) << 16); }
 
 template <typename Stored, typename Convert>
 void convert(const std::vector<std::byte>& bytes, std::vector<float>* out, Convert to_float) {
@@ -98,10 +87,10 @@ std::vector<float> PtTensor::floats() const {
   const std::vector<std::byte> raw = bytes();
   switch (dtype) {
     case DType::kF16:
-      convert<std::uint16_t>(raw, &out, from_half);
+      convert<std::uint16_t>(raw, &out, float16_value);
       break;
     case DType::kBF16:
-      convert<std::uint16_t>(raw, &out, from_bfloat);
+      convert<std::uint16_t>(raw, &out, bfloat16_value);
       break;
     case DType::kF32:
       convert<float>(raw, &out, [](float x) { return x; });

@@ -39,7 +39,6 @@ class Runner {
         options_(options),
         layout_(score_layout()),
         owners_(deal_groups(layout_, options.layer_sequences, options.ranks == nullptr ? 1 : options.ranks->count())),
-        saved_(options.work, decoder, set, options.timeline),
         scorer_(decoder, set, options.first_position, options.timeline),
         progress_("verify", planned_tokens(), "tokens") {
     for (const KvMethod* m : methods) {
@@ -186,14 +185,6 @@ class Runner {
     result_.tokens = tokens;
   }
 
-  // Hidden states saved by an earlier run; undefined if there are none.
-  at::Tensor saved_hidden(std::size_t sequence, const std::string& row, bool with_sums) {
-    std::optional<SavedHidden::Found> found = saved_.load(sequence, row);
-    if (!found) return {};
-    if (with_sums) restore_sums(found->record, found->where, result_.tokens);
-    return found->hidden;
-  }
-
   // One pass of a sequence through the layers, for the baseline or a row of result_.scored.
   struct Pass {
     std::size_t sequence = 0;
@@ -212,12 +203,7 @@ class Runner {
     std::vector<Pass> passes;
     for (std::size_t i = 0; i < count; ++i) {
       const std::size_t s = begin + i;
-      baseline[i] = saved_hidden(s, "base", true);
-      if (baseline[i].defined()) {
-        progress_.advance(set_.sequences[s].size());
-      } else {
-        plan_baseline(s, baseline[i], passes);
-      }
+      plan_baseline(s, baseline[i], passes);
       for (std::size_t r = 0; r < hidden.size(); ++r) {
         if (result_.scored[r].path == "prefill") {
           if (result_.scored[r].method->quantized) plan_prefill(s, r, hidden[r][i], passes);
@@ -244,22 +230,15 @@ class Runner {
     }
     const Timeline::Phase saving(options_.timeline, verify_phase::kSaving);
     result_.scores.add_group(scores, sums());
-    if (options_.work == nullptr) return;
-    for (std::size_t s = begin; s < begin + baseline.size(); ++s) {
-      saved_.erase(s, "base");
-      for (std::size_t r = 0; r < result_.scored.size(); ++r) saved_.erase(s, std::to_string(r));
-    }
   }
 
-  // Runs passes one after another and saves each when it finishes. With streamed layers, all run together.
+  // Runs passes one after another. With streamed layers, all run together.
   void run_passes(std::vector<Pass>& passes) {
     const std::size_t together = streams() ? passes.size() : 1;
     for (std::size_t first = 0; first < passes.size(); first += together) {
       const std::span<Pass> some(&passes[first], std::min(together, passes.size() - first));
       const bool adds = std::any_of(some.begin(), some.end(), [](const Pass& pass) { return pass.probes; });
-      const bool idle = !checks_.empty() && std::all_of(checks_.begin(), checks_.end(),
-                                                        [](const BackgroundJobs& jobs) { return jobs.idle(); });
-      if (adds || idle) finish_checks();
+      if (adds) finish_checks();
       std::vector<PrefillRun> runs;
       std::uint64_t tokens = 0, told = 0;
       for (Pass& pass : some) {
@@ -282,16 +261,13 @@ class Runner {
     finish_checks();
   }
 
-  // Saves the first sequence after the check of its pages, which runs in parallel with the passes of its rows. This
-  // must happen before the saved sums include another sequence.
+  // Waits for the check of the first sequence's pages, which runs in parallel with the passes of its rows. This must
+  // happen before the sums include another sequence.
   void finish_checks() {
-    if (first_states_ == nullptr) return;
-    {
-      const Timeline::Phase checking(options_.timeline, verify_phase::kChecks);
-      for (BackgroundJobs& jobs : checks_) jobs.wait();
-      for (ProbedMethod& p : probed_) p.finish_cache();
-    }
-    saved_.save(0, "base", *std::exchange(first_states_, nullptr), sums());
+    if (!std::exchange(checking_, false)) return;
+    const Timeline::Phase checking(options_.timeline, verify_phase::kChecks);
+    for (BackgroundJobs& jobs : checks_) jobs.wait();
+    for (ProbedMethod& p : probed_) p.finish_cache();
   }
 
   // The baseline, probed on the first sequences. The first sequence is run twice to measure the noise of the device.
@@ -305,10 +281,7 @@ class Runner {
                                                             options_.tiers, s == 0, options_.timeline,
                                                             checks_.empty() ? nullptr : &checks_));
     }
-    pass.done = [this, s, &hidden](const at::Tensor& states) {
-      hidden = states;
-      if (s > 0) saved_.save(s, "base", states, sums());
-    };
+    pass.done = [&hidden](const at::Tensor& states) { hidden = states; };
     passes.push_back(std::move(pass));
     if (s > 0) return;
     Pass again{s, verify_phase::kChecks, false, {}, {}, {}};
@@ -316,7 +289,7 @@ class Runner {
     again.done = [this, &hidden](const at::Tensor& states) {
       const SequenceScorer::NullRun null = scorer_.null_run(hidden, states);
       result_.null_kl = null.kl, result_.null_tokens = null.tokens;
-      first_states_ = &hidden;
+      checking_ = true;
       if (checks_.empty()) finish_checks();
     };
     passes.push_back(std::move(again));
@@ -324,17 +297,9 @@ class Runner {
 
   void plan_prefill(std::size_t s, std::size_t row, at::Tensor& hidden, std::vector<Pass>& passes) {
     const KvMethod& method = *result_.scored[row].method;
-    hidden = saved_hidden(s, std::to_string(row), false);
-    if (hidden.defined()) {
-      progress_.advance(set_.sequences[s].size());
-      return;
-    }
     Pass pass{s, verify_phase::forward_of(method), false, {}, {}, {}};
     pass.attention.push_back(std::make_unique<SimulatedPrefillAttention>(method, options_.timeline));
-    pass.done = [this, s, row, &hidden](const at::Tensor& states) {
-      hidden = states;
-      saved_.save(s, std::to_string(row), states, {});
-    };
+    pass.done = [&hidden](const at::Tensor& states) { hidden = states; };
     passes.push_back(std::move(pass));
   }
 
@@ -342,22 +307,16 @@ class Runner {
   // a prompt's own tokens in BF16. For earlier tokens, `hidden` has the states of that pass, which are not scored.
   void plan_tail(std::size_t s, std::size_t row, at::Tensor& hidden, std::vector<Pass>& passes) {
     const KvMethod& method = *result_.scored[row].method;
-    hidden = saved_hidden(s, std::to_string(row), false);
-    if (hidden.defined()) {
-      progress_.advance(static_cast<std::uint64_t>(2 * set_.context - tail_begin()));
-      return;
-    }
     Pass pass{s, verify_phase::forward_of(baseline_), false, {}, {}, {}};
     pass.cache = std::make_shared<PagedAttention>(method, decoder_.config(), decoder_.options().device);
     pass.attention.push_back(std::make_unique<SimulatedPrefillAttention>(baseline_));
     pass.attention.push_back(std::make_unique<CacheFiller>(*pass.attention.back(), *pass.cache, tail_begin()));
-    pass.done = [this, s, row, &method, &hidden, cache = pass.cache](const at::Tensor& states) {
+    pass.done = [this, s, &method, &hidden, cache = pass.cache](const at::Tensor& states) {
       const Timeline::Phase decoding(options_.timeline, verify_phase::decode_of(method));
       const at::Tensor tail =
           decode_tail(decoder_, set_.sequences[s], tail_begin(), *cache,
                       [this](std::int64_t tokens) { progress_.advance(static_cast<std::uint64_t>(tokens)); });
       hidden = at::cat({states.narrow(0, 0, tail_begin()), tail});
-      saved_.save(s, std::to_string(row), hidden, {});
     };
     passes.push_back(std::move(pass));
   }
@@ -367,23 +326,11 @@ class Runner {
     for (std::size_t s = begin; s < end; ++s) sequences.push_back(&set_.sequences[s]);
     for (std::size_t r = 0; r < result_.scored.size(); ++r) {
       if (result_.scored[r].path != "decode") continue;
-      bool saved = true;
-      for (std::size_t s = begin; s < end; ++s) {
-        hidden[r][s - begin] = saved_hidden(s, std::to_string(r), false);
-        saved = saved && hidden[r][s - begin].defined();
-      }
-      if (saved) {
-        for (const Sequence* ids : sequences) progress_.advance(ids->size());
-        continue;
-      }
-      std::optional<Timeline::Phase> decoding(std::in_place, options_.timeline,
-                                              verify_phase::decode_of(*result_.scored[r].method));
+      const Timeline::Phase decoding(options_.timeline, verify_phase::decode_of(*result_.scored[r].method));
       PagedAttention attention(*result_.scored[r].method, decoder_.config(), decoder_.options().device);
       attention.expect(std::ssize(sequences), set_.context);
       hidden[r] = decode_hidden(decoder_, sequences, attention,
                                 [this](std::int64_t tokens) { progress_.advance(static_cast<std::uint64_t>(tokens)); });
-      decoding.reset();
-      for (std::size_t s = begin; s < end; ++s) saved_.save(s, std::to_string(r), hidden[r][s - begin], {});
     }
   }
 
@@ -394,15 +341,14 @@ class Runner {
   const RunnerOptions& options_;
   ScoreLayout layout_;
   std::vector<int> owners_;  // [groups] rank of each
-  SavedHidden saved_;
   SequenceScorer scorer_;
   Progress progress_;
   std::size_t paged_ = 0;  // methods with pages for the decode path
   std::vector<ProbedMethod> probed_;
   std::size_t paths_ = 0;  // rows after those in result_.scored: prefill as the baseline of decode
   RunnerResult result_;
-  const at::Tensor* first_states_ = nullptr;  // states of the first sequence while its pages are checked
-  std::deque<BackgroundJobs> checks_;         // destroyed before the objects that it checks
+  bool checking_ = false;              // the pages of the first sequence
+  std::deque<BackgroundJobs> checks_;  // destroyed before the objects that it checks
 };
 
 }  // namespace

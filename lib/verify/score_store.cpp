@@ -91,15 +91,8 @@ std::vector<SequenceScores> read_scores(const WorkRecord& record, const std::str
 
 void ScoreStore::add_group(const std::vector<std::vector<SequenceScores>>& rows, WorkRecord sums) {
   if (work_ == nullptr) {
-    if (!file_) file_ = std::make_shared<TempFile>();
     rows_.resize(rows.size());
-    for (std::size_t r = 0; r < rows.size(); ++r) {
-      for (const SequenceScores& s : rows[r]) {
-        rows_[r].push_back({file_->size(), s.first_position, s.kl.size()});
-        for (const auto* v : {&s.baseline_nll, &s.nll, &s.kl}) file_->append(v->data(), v->size() * sizeof(double));
-        file_->append(s.same_top.data(), s.same_top.size());
-      }
-    }
+    for (std::size_t r = 0; r < rows.size(); ++r) rows_[r].insert(rows_[r].end(), rows[r].begin(), rows[r].end());
   } else {
     for (std::size_t r = 0; r < rows.size(); ++r) {
       const Fields f = pack(rows[r]);
@@ -113,22 +106,8 @@ void ScoreStore::add_group(const std::vector<std::vector<SequenceScores>>& rows,
 }
 
 std::vector<SequenceScores> ScoreStore::row(std::size_t r) const {
+  if (work_ == nullptr) return rows_.at(r);
   std::vector<SequenceScores> scores;
-  if (work_ == nullptr) {
-    for (const Piece& p : rows_.at(r)) {
-      SequenceScores s{p.first_position, {}, {}, {}, {}};
-      std::uint64_t offset = p.offset;
-      for (auto* v : {&s.baseline_nll, &s.nll, &s.kl}) {
-        v->resize(p.tokens);
-        file_->read(offset, v->data(), p.tokens * sizeof(double));
-        offset += p.tokens * sizeof(double);
-      }
-      s.same_top.resize(p.tokens);
-      file_->read(offset, s.same_top.data(), p.tokens);
-      scores.push_back(std::move(s));
-    }
-    return scores;
-  }
   std::vector<std::string> names;
   for (const char* name : kFields) names.push_back(field(r, name));
   for (std::size_t g = 0; g < groups_; ++g) {

@@ -1,14 +1,12 @@
-// Per-token scores of all rows (methods on paths) of a run. They are stored on disk, in the work directory or an
-// unnamed temporary file. Rows are read back one at a time, so memory does not grow with text times methods.
+// Per-token scores of all rows (methods on paths) of a run. With a work directory they are stored there and read back
+// one row at a time, so memory does not grow with text times methods.
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "base/temporary.h"
 #include "distributed/ranks.h"
 #include "report/metrics.h"
 #include "verify/verify_work.h"
@@ -48,15 +46,7 @@ class ScoreStore {
   const VerifyWork* work_ = nullptr;
   ScoreLayout layout_;
   std::size_t groups_ = 0;
-
-  // The scores of one sequence in the temporary file: baseline_nll, nll, kl, same_top.
-  struct Piece {
-    std::uint64_t offset = 0;
-    std::int64_t first_position = 0;
-    std::size_t tokens = 0;
-  };
-  std::shared_ptr<TempFile> file_;
-  std::vector<std::vector<Piece>> rows_;
+  std::vector<std::vector<SequenceScores>> rows_;  // without a work directory
 };
 
 // Distributes the sequences of a run over ranks (distributed/ranks.h), in complete groups whose scores are independent.

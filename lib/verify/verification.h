@@ -109,7 +109,8 @@ class Verification {
                            const std::vector<std::int32_t>& scored);
   void require_memory() const;        // EnvironmentError, with what would fit, if the GPU has too little memory
   std::int64_t first_scored() const;  // first scored position
-  std::int64_t sequences_together() const;
+  std::int64_t passes() const;
+  std::uint64_t hidden_bytes() const;
   VerifyReport empty_report() const;
   std::vector<const KvMethod*> method_pointers() const;
 

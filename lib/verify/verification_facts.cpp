@@ -63,23 +63,26 @@ std::int64_t Verification::first_scored() const {
   return request_.decode_last > 0 ? std::max(first, set_.context - request_.decode_last) : first;
 }
 
-// Sequences whose hidden states are in memory at once.
-std::int64_t Verification::sequences_together() const {
-  return (request_.decode && request_.decode_last == 0) || request_.decoder.stream_layers ? 8 : 1;
+// Of a sequence through the model.
+std::int64_t Verification::passes() const {
+  std::int64_t passes = 1;
+  for (const ComparedMethod& c : selection_.methods) {
+    passes += (request_.prefill && c.method.quantized ? 1 : 0) + (request_.decode && c.method.paged() ? 1 : 0);
+  }
+  return passes;
+}
+
+// Of all hidden states that are in memory at once.
+std::uint64_t Verification::hidden_bytes() const {
+  const std::int64_t together =
+      (request_.decode && request_.decode_last == 0) || request_.decoder.stream_layers ? 8 : 1;
+  return static_cast<std::uint64_t>(together * passes() * set_.context * checkpoint_.config().hidden) *
+         c10::elementSize(request_.decoder.dtype);
 }
 
 std::string Verification::plan_text() const {
-  const ModelConfig& model = checkpoint_.config();
   const std::int64_t tokens = std::ssize(set_.sequences) * set_.context;
-  std::int64_t passes = 1;
-  for (const ComparedMethod& c : selection_.methods) {
-    passes += (request_.prefill && c.method.quantized) + (request_.decode && c.method.paged() ? 1 : 0);
-  }
-  const auto element = static_cast<std::uint64_t>(c10::elementSize(request_.decoder.dtype));
   const std::uint64_t weights = weight_memory(checkpoint_, request_.decoder);
-  const std::uint64_t hidden = static_cast<std::uint64_t>(passes) * static_cast<std::uint64_t>(set_.context) *
-                               static_cast<std::uint64_t>(model.hidden) * element *
-                               static_cast<std::uint64_t>(sequences_together());
   std::string list;
   for (const ComparedMethod& c : selection_.methods) {
     list += (list.empty() ? "" : ", ") + c.method.id;
@@ -89,7 +92,7 @@ std::string Verification::plan_text() const {
       wrapped("methods    " + list + (evaluated_.empty() ? "" : " (bundles: " + joined(evaluated_) + ")"), 11);
   text += "sequences  " + std::to_string(set_.sequences.size()) + " of " + grouped(set_.context) + " tokens, " +
           grouped(set_.unused_tokens) + " of the text's " + grouped(set_.text_tokens) + " tokens unused\n";
-  text += "passes     " + std::to_string(passes) + " over " + grouped(tokens) + " tokens, and one over the first " +
+  text += "passes     " + std::to_string(passes()) + " over " + grouped(tokens) + " tokens, and one over the first " +
           "sequence (null run)\n";
   if (!request_.served.empty()) {
     text += "served     " + request_.served + ": " + std::to_string(set_.sequences.size()) + " requests of " +
@@ -100,7 +103,7 @@ std::string Verification::plan_text() const {
     text += "task       " + t.task + ", " + std::to_string(t.prompts.size()) + " prompts of at most " +
             grouped(t.length) + " tokens\n";
   }
-  text += "memory     about " + format_bytes(weights) + " of weights, " + format_bytes(hidden) +
+  text += "memory     about " + format_bytes(weights) + " of weights, " + format_bytes(hidden_bytes()) +
           " of hidden states, 0.5 GiB of logits and scores\n";
   return text;
 }
@@ -150,17 +153,9 @@ VerifyReport Verification::empty_report() const {
 // Weights and hidden states as in plan_text(), plus scores and libraries.
 void Verification::require_memory() const {
   if (!request_.decoder.device.is_cuda()) return;
-  const auto element = static_cast<std::uint64_t>(c10::elementSize(request_.decoder.dtype));
   const std::uint64_t weights = weight_memory(checkpoint_, request_.decoder) + (std::uint64_t{1} << 30);
-  std::uint64_t passes = 1;
-  for (const ComparedMethod& c : selection_.methods) {
-    passes += (request_.prefill && c.method.quantized ? 1 : 0) + (request_.decode && c.method.paged() ? 1 : 0);
-  }
-  const std::uint64_t hidden = passes * static_cast<std::uint64_t>(set_.context) *
-                               static_cast<std::uint64_t>(checkpoint_.config().hidden) * element *
-                               static_cast<std::uint64_t>(sequences_together());
   const bool weights_fit = weights <= free_device_bytes(request_.decoder.device);
-  require_device_memory(request_.decoder.device, weights + hidden,
+  require_device_memory(request_.decoder.device, weights + hidden_bytes(),
                         weights_fit ? "a shorter --context or fewer --methods would fit"
                                     : "the weights take " + format_bytes(weights) + ": " +
                                           (request_.decoder.stream_layers ? "" : "pass --stream-layers, or ") +

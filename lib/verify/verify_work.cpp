@@ -21,7 +21,7 @@ bool all_digits(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-// group-00003, hidden-00007-base, hidden-00007-0002, task-niah-2048-prefill
+// group-00003, task-niah-2048-prefill
 bool is_run_file(const std::string& name) {
   if (!name.ends_with(kSuffix)) return false;
   const std::string_view stem = std::string_view(name).substr(0, name.size() - std::string_view(kSuffix).size());
@@ -29,9 +29,6 @@ bool is_run_file(const std::string& name) {
   const std::size_t last = stem.rfind('-');
   if (last == std::string_view::npos) return false;
   const std::string_view end = stem.substr(last + 1), rest = stem.substr(0, last);
-  if (stem.starts_with("hidden-")) {
-    return rest.size() > 7 && all_digits(rest.substr(7)) && (end == "base" || all_digits(end));
-  }
   if (!stem.starts_with("task-") || (end != "prefill" && end != "decode")) return false;
   const std::size_t length = rest.rfind('-');
   return length > 5 && length != std::string_view::npos && all_digits(rest.substr(length + 1));
@@ -101,11 +98,6 @@ void VerifyWork::save(const std::string& name, const WorkRecord& record) const {
     views.push_back({key, dtype, t.sizes().vec(), {static_cast<const std::byte*>(t.const_data_ptr()), t.nbytes()}});
   }
   save_run_tensors(file(name), views, {{"run", run_.run_id()}});
-}
-
-void VerifyWork::erase(const std::string& name) const {
-  std::error_code ec;
-  fs::remove(file(name), ec);
 }
 
 const at::Tensor& record_tensor(const WorkRecord& record, const std::string& where, const std::string& name,

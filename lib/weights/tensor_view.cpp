@@ -1,13 +1,15 @@
 #include "weights/tensor_view.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <array>
 #include <cstring>
+#include <mutex>
 
 #include "base/errors.h"
 #include "base/files.h"
-#include "distributed/byte_gather.h"
-#include "distributed/file_upload.h"
 
 namespace oscar {
 namespace {
@@ -47,15 +49,54 @@ at::ScalarType scalar_type(const TensorView& view) {
   }
 }
 
+constexpr std::int64_t kPiece = std::int64_t{16} << 20;
+constexpr std::size_t kPieces = 4;
+
+struct Piece {
+  at::Tensor memory;  // [kPiece], pinned; undefined if not yet used
+  c10::Event crossed{c10::DeviceType::CUDA};
+};
+
+struct Ring {
+  std::mutex mutex;
+  std::array<Piece, kPieces> pieces;
+  std::size_t next = 0;
+
+  Piece& take() {
+    Piece& piece = pieces[next];
+    next = (next + 1) % kPieces;
+    if (!piece.memory.defined()) {
+      piece.memory = at::empty({kPiece}, at::TensorOptions(at::kByte).pinned_memory(true));
+    } else {
+      piece.crossed.synchronize();
+    }
+    return piece;
+  }
+};
+
+// Copies bytes of a mapped file to `to`, [bytes] uint8 on a GPU, on the current stream. Several threads read them into
+// alternating pieces of pinned memory. While one piece crosses the bus, the next is filled, so a large tensor needs no
+// pinned copy of its size. The data is ready for that stream on return. InputError as in read_mapped().
+void upload_file_bytes(std::span<const std::byte> from, const at::Tensor& to) {
+  static Ring* const ring = new Ring;  // never deleted, because CUDA is gone at process exit
+  const std::scoped_lock lock(ring->mutex);
+  const c10::Stream stream = c10::impl::VirtualGuardImpl(to.device().type()).getStream(to.device());
+  const auto size = static_cast<std::int64_t>(from.size());
+  for (std::int64_t first = 0; first < size; first += kPiece) {
+    const std::int64_t count = std::min(kPiece, size - first);
+    Piece& piece = ring->take();
+    read_mapped_by_threads(from.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)),
+                           static_cast<std::byte*>(piece.memory.mutable_data_ptr()));
+    to.narrow(0, first, count).copy_(piece.memory.narrow(0, 0, count), /*non_blocking=*/true);
+    piece.crossed.record(stream);
+  }
+}
+
 }  // namespace
 
 // safetensors guarantees no alignment, and the file may be unmapped later, so the bytes are copied first. Conversion
 // happens on the target device, so the narrower stored type crosses the bus.
 at::Tensor stored_tensor(const TensorView& view, at::Device device) {
-  if (ByteGather* gather = current_gather();
-      device.is_cuda() && gather != nullptr && view.data.size() >= kLeastGatherBytes) {
-    return gather->upload(view.data).view(scalar_type(view)).view(view.shape);
-  }
   at::Tensor stored = at::empty(view.shape, at::TensorOptions(scalar_type(view)).device(device));
   if (view.data.empty()) return stored;
   if (device.is_cuda()) {

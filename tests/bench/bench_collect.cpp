@@ -62,7 +62,7 @@ template <typename Forward>
 void compare(benchmark::State& state, const ModelConfig& config, std::int64_t tokens, Forward forward) {
   const c10::InferenceMode no_gradients;
   TempDirectory directory;
-  MirroredSpool spool(directory / "kv.bin", tokens, {2 * config.kv_heads, config.head_dim}, at::kFloat, at::kCPU, {});
+  MirroredSpool spool(directory / "kv.bin", tokens, {2 * config.kv_heads, config.head_dim}, at::kFloat, at::kCPU);
   PromptSet prompts;
   prompts.prompts.push_back({"bench", "input_ids", std::vector<std::int32_t>(static_cast<std::size_t>(tokens), 7)});
   const TokenPlan plan = make_token_plan(prompts, tokens, tokens);
@@ -70,7 +70,7 @@ void compare(benchmark::State& state, const ModelConfig& config, std::int64_t to
   Recorder recorder(attention);
   Timed observer(attention, config, prompts, plan, sample_sequences(0, "", {{0, tokens}}, 512 * tokens / 30000 + 1),
                  FarPairs{.enabled = false}, at::kCPU);
-  observer.begin_layer(nullptr, {});
+  observer.begin_layer({});
   Cost pass, moments;
   for (auto _ : state) {
     at::Tensor hidden;

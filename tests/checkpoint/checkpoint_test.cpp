@@ -209,7 +209,7 @@ TEST_F(CheckpointTest, MissingFiles) {
   write_file_atomic(dir_ / "model-q4.gguf", "GGUF");
   EXPECT_THAT(refusal(), HasSubstr("shard 'model-1.safetensors' is missing"));
   fs::remove(dir_ / "model.safetensors.index.json");
-  EXPECT_THAT(refusal(), AllOf(HasSubstr("gguf_file='model-q4.gguf'"), HasSubstr("save_pretrained")));
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("gguf_file=FILE"), HasSubstr("save_pretrained")));
   fs::remove(dir_ / "config.json");
   EXPECT_THAT(refusal(), HasSubstr("config.json: cannot be opened"));
 }

@@ -49,23 +49,12 @@ TEST_F(ModelLocationTest, PlainDirectory) {
   EXPECT_THAT(refusal(dir_ / "model", "main"), HasSubstr("which has no revision 'main'"));
 }
 
-TEST_F(ModelLocationTest, GgufGetsTheLineThatConverts) {
+TEST_F(ModelLocationTest, GgufIsNamed) {
   fs::create_directory(dir_ / "model");
-  write_file_atomic(dir_ / "model" / "b.gguf", "GGUF");
   write_file_atomic(dir_ / "model" / "a.gguf", "GGUF");
   const std::string folder = (dir_ / "model").string();
-  EXPECT_THAT(refusal(folder), AllOf(HasSubstr("has no config.json"), HasSubstr("d, f = '" + folder + "'"),
-                                     HasSubstr("gguf_file='a.gguf'")));
-  EXPECT_THAT(refusal(folder + "/b.gguf"), AllOf(HasSubstr("GGUF is not read; convert 'b.gguf': python3 -c"),
-                                                 HasSubstr("gguf_file='b.gguf'"), HasSubstr("--model converted")));
-  // By its first bytes, too, and not the projector of images.
-  write_file_atomic(dir_ / "model" / "sha256-1", "GGUF\3");
-  EXPECT_THAT(refusal(folder + "/sha256-1"), HasSubstr("GGUF is not read; convert 'sha256-1'"));
-  write_file_atomic(dir_ / "model" / "A.GGUF", "");
-  EXPECT_THAT(refusal(folder + "/A.GGUF"), HasSubstr("GGUF is not read; convert 'A.GGUF'"));
-  fs::create_directory(dir_ / "images");
-  for (const char* name : {"mmproj-x.gguf", "model-x.gguf"}) write_file_atomic(dir_ / "images" / name, "GGUF");
-  EXPECT_THAT(refusal((dir_ / "images").string()), HasSubstr("gguf_file='model-x.gguf'"));
+  EXPECT_THAT(refusal(folder), AllOf(HasSubstr("has no config.json"), HasSubstr("GGUF is not read: load it in")));
+  EXPECT_THAT(refusal(folder + "/a.gguf"), AllOf(HasSubstr("is a file"), HasSubstr("GGUF is not read: load it in")));
 }
 
 TEST_F(ModelLocationTest, FilesAndAdaptersAreNoModels) {

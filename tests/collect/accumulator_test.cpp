@@ -146,26 +146,6 @@ TEST(Accumulator, BFloat16AndStridedInput) {
   EXPECT_TRUE(strided.k_gram.equal(moments_of(r).k_gram));
 }
 
-TEST(Accumulator, RestoredSumsContinueBitForBit) {
-  at::manual_seed(8);
-  const Rows r = random_rows(400, 4, 2, 16);
-  const auto part = [&](MomentAccumulator& m, std::int64_t t, std::int64_t n) {
-    m.add(r.q.narrow(0, t, n), r.k.narrow(0, t, n), r.v.narrow(0, t, n), r.o.narrow(0, t, n));
-  };
-  MomentAccumulator whole(2, 16, at::kCPU), first(2, 16, at::kCPU), second(2, 16, at::kCPU);
-  part(whole, 0, 150);
-  part(whole, 150, 250);
-  part(first, 0, 150);
-  LayerMoments saved, a, b;
-  first.store(saved);
-  second.restore(saved);
-  part(second, 150, 250);
-  whole.finish(a);
-  second.finish(b);
-  EXPECT_TRUE(a.q_gram.equal(b.q_gram) && a.k_gram.equal(b.k_gram) && a.v_gram.equal(b.v_gram));
-  EXPECT_TRUE(a.o_gram.equal(b.o_gram) && a.k_sum.equal(b.k_sum) && a.v_sum.equal(b.v_sum));
-}
-
 TEST(Accumulator, NoticesNaNAndInfinity) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     for (int which = 0; which < 4; ++which) {

@@ -159,11 +159,11 @@ TEST_F(Collect, StoppedAfterAnyStepItResumesBitForBit) {
   run("whole");
   options_.resume = true;
   options_.work_dir = dir_ / "work";
-  for (const double interval : {0.0, 1e9}) {  // a checkpoint after every step; only after layers
+  for (const double interval : {0.0, 1e9}) {
     options_.checkpoint_seconds = interval;
     for (int n : {1, 2, 5, 6, 7, 12, 13, 19}) {
       if (!run_until("part", n)) {
-        while (!run_until("part", 6)) continue;  // and again and again
+        while (!run_until("part", 8)) continue;  // and again and again
       }
       ASSERT_TRUE(bytes("whole") == bytes("part")) << "stopped after step " << n;
       fs::remove(dir_ / "part");
@@ -210,7 +210,7 @@ TEST_F(Collect, PackedRunsResumeBitForBit) {
   options_.checkpoint_seconds = 0;
   for (const int n : {1, 3, 5, 8}) {
     if (!run_until("part", n)) {
-      while (!run_until("part", 6)) continue;
+      while (!run_until("part", 8)) continue;
     }
     ASSERT_TRUE(bytes("whole") == bytes("part")) << "stopped after step " << n;
     fs::remove(dir_ / "part");
@@ -285,14 +285,14 @@ TEST_F(Collect, DamagedStateIsRefused) {
     EXPECT_NE(refusal<InputError>("out"), "not refused") << name;
     write_file_atomic(path, good);
   };
-  for (const char* name : {"run.json", "point.safetensors", "layer-0000.safetensors", "hidden-1.bin", "kv.bin"}) {
+  for (const char* name : {"run.json", "point.safetensors", "layer-0000.safetensors", "hidden-1.bin"}) {
     damaged(name, [](const fs::path& p) { fs::resize_file(p, fs::file_size(p) / 2); });
   }
-  for (const char* name : {"layer-0000.safetensors", "hidden-2.bin"}) {
+  for (const char* name : {"layer-0000.safetensors", "hidden-1.bin"}) {
     damaged(name, [](const fs::path& p) { fs::remove(p); });
   }
   // Blocks that a power failure lost, one bit, and a link: none of them changes the result in silence.
-  for (const char* name : {"point.safetensors", "layer-0000.safetensors", "hidden-1.bin", "hidden-2.bin", "kv.bin"}) {
+  for (const char* name : {"point.safetensors", "layer-0000.safetensors", "hidden-1.bin"}) {
     const auto with = [&](const std::function<void(std::string&)>& change) {
       damaged(name, [&](const fs::path& p) {
         std::string bytes = read_file(p);
@@ -315,8 +315,8 @@ TEST_F(Collect, DamagedStateIsRefused) {
   run("out");
 }
 
-// Every tensor of a point in the middle of a layer and of a finished layer, wrong in every way: refused in a sentence
-// that names the file and the tensor, and never broadcast.
+// Every tensor of a point and of a finished layer, wrong in every way: refused in a sentence that names the file and
+// the tensor, and never broadcast.
 TEST_F(Collect, AlteredSumsAreRefused) {
   options_.work_dir = dir_ / "work";
   options_.checkpoint_seconds = 0;
@@ -329,7 +329,7 @@ TEST_F(Collect, AlteredSumsAreRefused) {
     std::vector<std::string> names;
     const SafetensorsFile opened = SafetensorsFile::open(path);
     for (const TensorView& view : opened.tensors()) names.push_back(view.name);
-    ASSERT_GT(names.size(), 10u);
+    ASSERT_GE(names.size(), std::string(file).starts_with("layer") ? 10u : 1u);
     for (const std::string& name : names) {
       const auto altered = [&](const std::string& how, const std::function<void(std::vector<OwnedTensor>&)>& change) {
         rewrite_tensors(path, change);

@@ -195,6 +195,101 @@ TEST_F(CurvePassesTest, OneProfileStandsForTheOthers) {
   }
 }
 
+// Sequences that pass the layers together, as on a GPU, have the KL that each has by itself.
+TEST_F(CurvePassesTest, GroupsOfSequencesMeasureTheSame) {
+  const std::vector<std::vector<std::int32_t>> three{sequences_[0], sequences_[1], random_ids(9, kTokens)};
+  const std::vector<Widths> profiles{{1, 0, 0, 0}, {2, 1, 1, 0}};
+  const WidthMethods methods = make_width_methods(*bundle_, checkpoint_->config(), kWindows);
+  std::vector<std::uint64_t> steps(2, 0);
+  CurvePasses apart(*decoder_, three, kWindows, [&](std::uint64_t n) { steps[0] += n; });
+  CurvePasses together(
+      *decoder_, three, kWindows, [&](std::uint64_t n) { steps[1] += n; }, nullptr, 4 * kTokens);
+  for (const auto& [layer, side] : {std::pair{1, Side::kKey}, std::pair{1, Side::kValue}, std::pair{4, Side::kKey}}) {
+    const PassResult one = apart.measure(methods, layer, side, profiles);
+    const PassResult all = together.measure(methods, layer, side, profiles);
+    for (std::size_t p = 0; p < profiles.size(); ++p) {
+      for (std::size_t s = 0; s < three.size(); ++s) {
+        EXPECT_NEAR(all.kl[p][s], one.kl[p][s], 1e-2 * one.kl[p][s] + 1e-7) << "layer " << layer << ", sequence " << s;
+      }
+    }
+    EXPECT_EQ(steps[0], steps[1]);
+  }
+  const KvMethod method = make_method(bundle_->method, checkpoint_->config(), bundle_, kWindows);
+  const std::vector<double> one = apart.measure_end_to_end(method), all = together.measure_end_to_end(method);
+  for (std::size_t s = 0; s < three.size(); ++s) EXPECT_NEAR(all[s], one[s], 1e-2 * one[s]);
+}
+
+// In FP32 a GPU has the KL of the CPU, and in BF16 with flash attention nearly so.
+TEST_F(CurvePassesTest, AGpuMeasuresTheSame) {
+  if (!at::hasCUDA()) GTEST_SKIP() << "no CUDA device";
+  Decoder wide(*checkpoint_, {at::kFloat, at::kCUDA}), half(*checkpoint_, {at::kBFloat16, at::kCUDA});
+  const auto none = [](std::uint64_t) {};
+  CurvePasses cpu(*decoder_, sequences_, kWindows, none), gpu(wide, sequences_, kWindows, none);
+  CurvePasses coarse(half, sequences_, kWindows, none);
+  const std::vector<Widths> profiles{{1, 0, 0, 0}, {2, 1, 1, 0}};
+  for (const Bundle* bundle : {bundle_, rope_bundle_}) {
+    const WidthMethods methods = make_width_methods(*bundle, checkpoint_->config(), kWindows);
+    for (const auto& [layer, side] : {std::pair{1, Side::kKey}, std::pair{1, Side::kValue}, std::pair{4, Side::kKey}}) {
+      const PassResult expected = cpu.measure(methods, layer, side, profiles);
+      const PassResult found = gpu.measure(methods, layer, side, profiles);
+      const PassResult rounded = coarse.measure(methods, layer, side, profiles);
+      for (std::size_t p = 0; p < profiles.size(); ++p) {
+        for (std::size_t s = 0; s < sequences_.size(); ++s) {
+          const double kl = expected.kl[p][s];
+          EXPECT_NEAR(found.kl[p][s], kl, 2e-2 * kl + 1e-7) << "layer " << layer << ", profile " << p;
+          EXPECT_NEAR(rounded.kl[p][s], kl, 0.25 * kl + 2.0 * rounded.rounding[s]) << "layer " << layer;
+        }
+      }
+    }
+    const KvMethod method = make_method(bundle->method, checkpoint_->config(), bundle, kWindows);
+    const std::vector<double> expected = cpu.measure_end_to_end(method), found = gpu.measure_end_to_end(method);
+    for (std::size_t s = 0; s < found.size(); ++s) EXPECT_NEAR(found[s], expected[s], 2e-2 * expected[s] + 1e-7);
+  }
+}
+
+// Copies of several sequences with shared starts have the outputs of complete sequences, in the fused prefill of a CPU,
+// and as with a soft cap or on a GPU.
+TEST(SharedStart, EqualsCompleteSequences) {
+  constexpr std::int64_t kStart = 10, kAll = 25, kRest = kAll - kStart, kSequences = 2, kCopies = 3;
+  const auto random = [](std::int64_t rows, std::int64_t heads, std::int64_t seed) {
+    return at::sin(at::arange(rows * heads * 32, at::kFloat).mul_(1.37 + 0.11 * static_cast<double>(seed)))
+        .view({rows, heads, 32});
+  };
+  const at::Tensor rows = at::arange(kStart + 1, kAll - 1, 2, at::kLong);  // whose outputs are wanted
+  const SequenceBatch batch = shared_start_batch(kStart, kAll, kCopies, kSequences);
+  SequenceBatch complete;
+  for (std::int64_t i = 0; i < kSequences * kCopies; ++i) {
+    complete.ids.push_back(i), complete.lengths.push_back(kAll), complete.starts.push_back(0);
+  }
+  AttentionInput input{.batch = &batch, .scale = 0.4}, whole{.batch = &complete, .scale = 0.4};
+  std::vector<at::Tensor> asked;
+  for (std::int64_t copy = 0; copy < kSequences * kCopies; ++copy) {
+    asked.push_back(rows + (kSequences * kStart + copy * kRest - kStart));
+  }
+  input.asked = at::cat(asked);
+  const std::vector<std::pair<at::Tensor AttentionInput::*, std::int64_t>> sides{
+      {&AttentionInput::q, 4}, {&AttentionInput::k, 2}, {&AttentionInput::v, 2}};
+  for (const auto& [side, heads] : sides) {
+    std::vector<at::Tensor> shared, all;
+    for (std::int64_t s = 0; s < kSequences; ++s) shared.push_back(random(kStart, heads, heads + s));
+    std::vector<at::Tensor> cut = shared;
+    for (std::int64_t copy = 0; copy < kSequences * kCopies; ++copy) {
+      cut.push_back(random(kRest, heads, 7 + copy));
+      all.push_back(at::cat({shared[static_cast<std::size_t>(copy / kCopies)], cut.back()}));
+    }
+    input.*side = at::cat(cut), whole.*side = at::cat(all);
+  }
+  input.q = input.q.index_select(0, input.asked);
+  for (const double cap : {0.0, 2.0}) {
+    input.soft_cap = whole.soft_cap = cap;
+    SharedStartAttention shared;
+    ExactCacheAttention exact;
+    const at::Tensor expected = exact.attend(whole).view({kSequences * kCopies, kAll, 4, 32}).index_select(1, rows);
+    const at::Tensor found = shared.attend(input).view_as(expected);
+    EXPECT_LT((found - expected).abs().max().item<float>(), 1e-5f) << "soft cap " << cap;
+  }
+}
+
 // In BF16 the rounding of activations is measured and taken off.
 TEST_F(CurvePassesTest, RoundingIsTakenOffInBfloat16) {
   Decoder half(*checkpoint_, {at::kBFloat16});

@@ -134,7 +134,7 @@ Turned turned(const at::Tensor& bias, const at::Tensor& frequency, std::int64_t 
   PreRopeAccumulator before(2, kDim, at::kCPU);
   AttentionInput input;
   input.q = rows.q, input.k = rows.k;
-  before.begin_layer(nullptr);
+  before.begin_layer();
   before.add(input, unrotation.rows_of(batch));
   before.finish(t.s.layers[0]);
   t.s.rope_frequency = frequency;

@@ -37,7 +37,7 @@ Made biased(double bias) {
   PreRopeAccumulator before(2, kDim, at::kCPU);
   AttentionInput input;
   input.k = m.rows.k, input.q = m.rows.q;
-  before.begin_layer(nullptr);
+  before.begin_layer();
   before.add(input, unrotation.rows_of(batch));
   before.finish(m.s.layers[0]);
   m.s.rope_frequency = f.inverse.to(at::kDouble);

@@ -61,6 +61,23 @@ TEST(RmsNorm, EpsilonIsAddedToTheMeanSquare) {
 }
 
 // The normalized value is rounded to the activation dtype before the weight is applied.
+// A GPU sums in another order, so a rare BF16 result is its neighbor.
+TEST(RmsNorm, IsTheSameOnAGpu) {
+  if (!at::hasCUDA()) GTEST_SKIP() << "no CUDA device";
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor x = random({37, 3, 96}, 18).mul_(3.0).to(type), weight = random({96}, 19).to(type);
+    for (const NormKind kind : {NormKind::kRounded, NormKind::kWide, NormKind::kOnePlus, NormKind::kCentered}) {
+      for (const at::Tensor& w : {weight, at::Tensor()}) {
+        const at::Tensor expected = rms_norm(x, w, 1e-5, kind);
+        const at::Tensor found = rms_norm(x.cuda(), w.defined() ? w.cuda() : w, 1e-5, kind).cpu();
+        ASSERT_EQ(found.scalar_type(), type);
+        EXPECT_TRUE(at::allclose(found, expected, type == at::kFloat ? 1e-5 : 1e-2, 1e-6));
+        EXPECT_GT(found.eq(expected).to(at::kFloat).mean().item<float>(), type == at::kFloat ? 0.0f : 0.99f);
+      }
+    }
+  }
+}
+
 TEST(RmsNorm, RoundsBeforeTheWeight) {
   const at::Tensor x = random({64, 48}, 3).to(at::kBFloat16), weight = random({48}, 4).to(at::kBFloat16);
   const at::Tensor wide = x.to(at::kFloat);

@@ -14,7 +14,7 @@ sys.path.insert(0, str(SOURCE_DIR / "tests"))
 import changed  # noqa: E402
 
 CASES = {  # what changed, and an entry that must be among the chosen ones
-    "lib/codec/uniform.cpp": "codec_test", "tests/bundle/bundle_test.cpp": "bundle_test", "kernels/plan/plan.cu": "table_rules_test",
+    "lib/codec/uniform.cpp": "codec_test", "tests/bundle/bundle_test.cpp": "bundle_test", "kernels/plan/plan.cu": "memory_plan_test",
     "python/oscar_kv/engines/vllm/backend.py": "python.vllm", "python/oscar_kv/engines/sglang/pool.py": "python.sglang",
     "python/oscar_kv/cache/tiers.py": "python.caches", "tests/python/test_rope.py": "python.caches", "tests/oracles/test_chat.py": "oracles.text",
     "tests/apps/test_console.py": "apps.readme", "docs/vllm.md": "oracles.documents", "scripts/package": "apps.package",

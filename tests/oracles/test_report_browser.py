@@ -35,28 +35,8 @@ window.addEventListener("load", function () {
     }
     return getComputedStyle(document.documentElement).backgroundColor;
   }
-  // Labels on lines of their plot.
-  found.crossed = [];
-  all("svg", function (s) {
-    var lines = [];
-    s.querySelectorAll(".gate").forEach(function (g) { var b = box(g); lines.push(b); });
-    s.querySelectorAll("path[stroke]").forEach(function (p) {
-      var matrix = p.getScreenCTM(), n = p.getTotalLength();
-      for (var at = 0; at <= n; at += 2) {
-        var q = p.getPointAtLength(at).matrixTransform(matrix);
-        lines.push({left: q.x, right: q.x, top: q.y, bottom: q.y});
-      }
-    });
-    s.querySelectorAll("text").forEach(function (t) {
-      var b = box(t);
-      if (lines.some(function (l) { return l.left < b.right - 1 && l.right > b.left + 1 && l.top < b.bottom - 2 && l.bottom > b.top + 2; })) {
-        found.crossed.push(t.textContent);
-      }
-    });
-  });
   found.broken = all(".whole", function (n) { return n.getClientRects().length > 1 ? n.textContent : ""; }).filter(Boolean);
   found.names = document.querySelectorAll(".whole").length;
-  found.plots = all("figure svg", box);
   document.querySelectorAll("details").forEach(function (d) { d.open = true; });
   var table = document.querySelector("table.wide"), scroll = table.closest(".scroll");
   function column(name) {
@@ -73,14 +53,13 @@ window.addEventListener("load", function () {
   found.windows = Array.prototype.map.call(document.querySelectorAll("table.wide")[1].tBodies[0].rows, function (r) { return r.cells[r.cells.length - 1].textContent; });
   found.ground = getComputedStyle(document.body).backgroundColor;
   found.ink = getComputedStyle(document.body).color;
-  found.contrast = all("td, th, p, caption, dt, dd, li, figcaption", function (e) {
+  found.contrast = all("td, th, p, caption, dt, dd, li", function (e) {
     return {text: e.textContent.slice(0, 30), ink: getComputedStyle(e).color, ground: ground(e)};
   });
   found.wide = document.documentElement.scrollWidth > document.documentElement.clientWidth;
   found.hidden = all(".scroll", function (s) {
     return s.scrollWidth > s.clientWidth + 1 ? s.textContent.slice(0, 60) : "";
   }).filter(Boolean);
-  found.gates = all("svg .gate", box).length;
   found.requests = performance.getEntriesByType("resource").length;
   scroll.scrollLeft = 250;
   found.scrolled = scroll.scrollLeft;
@@ -191,13 +170,6 @@ def test_the_method_stays_in_sight(look):
     assert found["table"]["width"] > found["frame"]["width"]
     assert found["scrolled"] == 250
     assert abs(found["method_scrolled"]["left"] - found["method"]["left"]) < 1, "the method column is fixed"
-
-
-def test_plot(look):
-    found = look("crowded")
-    assert look("report")["gates"] == 1, "the gate's line"
-    assert found["crossed"] == [], "labels stand on lines"
-    assert found["plots"] and all(plot["width"] > 0.9 * 1280 for plot in found["plots"])
 
 
 def test_windows_are_named_for_each_method(look):

@@ -5,8 +5,8 @@ import random
 
 import torch
 
+from cache_rows import cache_rows
 from oscar_kv.cache.paged_kv import LayerCode
-from oscar_kv.cache.prefix_kv import PrefixKV
 from oscar_kv.cache.prefix_table import PrefixTable
 from oscar_kv.cache.slot_kv import SlotKV, SlotTable
 from oscar_kv.cache.step_flush import StepFlush
@@ -52,7 +52,7 @@ class Oracle:
         own: tokens before it are codes, even in the recent window."""
         code, transform = self.code, self.code.transform
         end = min(max(code.sink + max(0, tokens - code.sink - code.recent), own), max(tokens, code.sink))
-        rows = transform.key_rows(key[:tokens], torch.arange(tokens)), transform.value_rows(value[:tokens])
+        rows = cache_rows(transform, key[:tokens], value[:tokens], torch.arange(tokens))
         sides = []
         for codec, row in zip((code.key, code.value), rows):
             row = row.float().clone()
@@ -273,7 +273,7 @@ class PrefixEngine(Engine):
 
     def make_cache(self, code, blocks, group):
         self.requests = collections.Counter()  # {slot: requests that had it}
-        self.kv = PrefixKV(code, self.slots, self.width * 64, group, self.kept, self.most_new)
+        self.kv = SlotKV(code, self.slots, self.width * 64, group, self.most_new, self.kept)
         self.table = PrefixTable(self.slots, code.sink // 64, self.kv.tiers.layout.ring_pages, self.device, self.kept, code.recent, self.requests.__getitem__,
                                  self.most_new)
         self.users, self.block_of, self.key_of, self.reached = {}, {}, {}, {}

@@ -1,6 +1,6 @@
 """Small random Gemma 4 for tests on GPUs: heads of 512 channels in full-attention layers."""
 from random_bundles import asked_bundle
-from transformers import Gemma4TextConfig
+from transformers import Gemma4Config, Gemma4ForConditionalGeneration, Gemma4TextConfig
 
 SMALL = dict(vocab_size=512, hidden_size=256, intermediate_size=512, max_position_embeddings=4096, initializer_range=0.06,
              pad_token_id=0, bos_token_id=2, eos_token_id=1, tie_word_embeddings=False)
@@ -9,16 +9,25 @@ SMALL = dict(vocab_size=512, hidden_size=256, intermediate_size=512, max_positio
 def gemma4(kinds=("sliding_attention", "full_attention") * 2, **changed):
     """Keys of full-attention layers are also their values."""
     return Gemma4TextConfig(
-        **SMALL, num_hidden_layers=len(kinds), num_attention_heads=8, head_dim=256, global_head_dim=512, sliding_window=512,
+        **SMALL, num_hidden_layers=len(kinds), num_attention_heads=8, head_dim=256, global_head_dim=512,
         layer_types=list(kinds), vocab_size_per_layer_input=512, architectures=["Gemma4ForCausalLM"],
-        **dict(num_key_value_heads=2, num_global_key_value_heads=1, attention_k_eq_v=True, hidden_size_per_layer_input=0) | changed)
+        **dict(sliding_window=512, num_key_value_heads=2, num_global_key_value_heads=1, attention_k_eq_v=True, hidden_size_per_layer_input=0) | changed)
 
 
-def gemma4_shared():
+def gemma4_shared(**changed):
     """The last three layers read the caches of the second and third one, as in E2B and E4B."""
     return gemma4(("sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention", "full_attention"),
                   num_kv_shared_layers=3, num_key_value_heads=1, attention_k_eq_v=False, num_global_key_value_heads=None,
-                  hidden_size_per_layer_input=64)
+                  hidden_size_per_layer_input=64, **changed)
+
+
+def wrapped(text):
+    """A model in the form of the released ones, which also see images."""
+    vision = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, head_dim=8,
+                  patch_size=4, position_embedding_size=16)
+    tokens = {f"{name}_token_id": 600 for name in ("image", "audio", "boi", "eoi", "boa", "eoa")}  # which nothing here says
+    return Gemma4ForConditionalGeneration(Gemma4Config(text_config=text, vision_config=vision, audio_config=None, tie_word_embeddings=text.tie_word_embeddings,
+                                                    **tokens))
 
 
 def soften(model):

@@ -34,7 +34,8 @@ def random_bundle(layers=1, kv_heads=2, d=128, key=None, value=None, sink=64, re
         sides = [_side(heads, kv_heads, d, widths, clip, centered, rotated, generator)
                  for widths, rotated in ((_of(key, index), rotated_mean), (_of(value, index), False))]
         held.append(Layer(index, d, kv_heads, *sides))
-    return Bundle(pathlib.Path("random"), "random", "layer", "", {}, sink, recent, encoder, group, held)
+    return Bundle(path=pathlib.Path("random"), method="random", scope="layer", fingerprint="", model={}, sink=sink, recent=recent, encoder=encoder,
+                  group=group, layers=held)
 
 
 def latent_bundle(layers=1, widths=(4, 2, 1, 1), rope=64, **options):

@@ -7,6 +7,7 @@ transformers = pytest.importorskip("transformers")
 
 import oscar_kv  # noqa: E402
 from conftest import window_rows  # noqa: E402
+from cache_rows import coded_rows  # noqa: E402
 from oscar_kv.files.errors import InputError  # noqa: E402
 from oscar_kv.hf.cache import CACHE_NAME  # noqa: E402
 from test_transformers import attached, greedy, ids, load, logits_of, model  # noqa: E402, F401
@@ -25,7 +26,7 @@ def same(found, expected):
         assert a.kv.lengths == b.kv.lengths and a.columns == b.columns and a.kv.device_lengths.tolist() == b.kv.device_lengths.tolist()
         n, sink = a.kv.lengths[0], a.kv.code.sink
         end = a.kv.quantized_end(n)
-        codes = [[rows[:, :, :end - sink] for rows in one.kv.rows(0, len(one.kv.table.pages[0]))] for one in (a, b)]
+        codes = [[rows[:, :, :end - sink] for rows in coded_rows(one.kv, 0, len(one.kv.table.pages[0]))] for one in (a, b)]
         windows = [window_rows(one.kv, 0, [p for p in range(n) if p < sink or p >= end]) for one in (a, b)]
         for x, y in zip(codes[0] + list(windows[0]), codes[1] + list(windows[1])):
             apart = (x.float() - y.float()).abs() > 2e-2 * (1 + y.float().abs())

@@ -159,7 +159,7 @@ def test_stored_rows_come_back():
         rows = engine.table.rows([1], [250], [50], torch.tensor([300], dtype=torch.int32), table, torch.arange(50))
         work, code = ChunkWork(engine.kv.policy, rows.chunks, 1000, table, rows.window_table), engine.kv.code
         assert len(work.passes) == 1 and work.passes[0].keys == 300
-        held = engine.kv._held(engine.pool, rows)
+        held = engine.kv.held(engine.pool, rows)
         keys, values = chunk_pass._rows_of(code, held, work.passes[0], key[250:], value[250:], None)
         stored, expected = oracle.stored(key, value, 250)
         back = torch.einsum("htd,hed->the", stored.float(), code.transform.query.expand(2, -1, -1))

@@ -12,6 +12,7 @@ from conftest import SAMPLES, use_built_operators  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
 
 use_built_operators()
+from cache_rows import coded_rows  # noqa: E402
 from oscar_kv.cache import chunk_pass  # noqa: E402
 from oscar_kv.engines import self_check  # noqa: E402
 from oscar_kv.ops import load, operators, reference, support  # noqa: E402
@@ -86,6 +87,25 @@ def test_windows_of_other_sizes(sink, recent):
     assert (output.cpu() - expected).abs().max() <= 2e-3 * expected.abs().max() and (lse.cpu() - expected_lse).abs().max() <= 2e-3
 
 
+@pytest.mark.parametrize("inference", [False, True])
+def test_tables_are_looked_at_before_kernels_follow_them(inference):
+    """As of test_table_checks.py, in inference mode, too; the state of layer_pass() stands for the arguments that it was made of."""
+    _, cuda = filled()
+    query = randn(5, 2, 4, 128, seed=4).bfloat16().cuda()
+    with torch.inference_mode(inference):
+        decode(cuda, query)
+        table = cuda.table.tensor(cuda.code.device)
+        run = LayerPass(cuda.code, cuda.pool, cuda.windows, cuda.bad, Shared().workspace(query, 128, 4, 5, 2), 1.0)
+        rows = [randn(5, heads, 128, seed=5).bfloat16().cuda() for heads in (8, 8, 2, 2)]
+        run(*rows, (table, cuda.window_table, cuda.device_lengths, None))
+        first = int(table[4, 0])
+        table[4, 0] = len(cuda.pool)
+        for call in (lambda: decode(cuda, query), lambda: run(*rows, (table, cuda.window_table, cuda.device_lengths, None))):
+            with pytest.raises(RuntimeError, match=f"page 0 of sequence 4 is {len(cuda.pool)}, expected 0 to"):
+                call()
+        table[4, 0] = first
+
+
 def test_a_sequence_without_tokens_has_the_output_zero():
     _, cuda = filled()
     cuda.device_lengths[1] = 0
@@ -137,7 +157,7 @@ def test_append_tokens(d, heads, dtype, lengths):
 
 def test_rotate_rows():
     (cpu, cuda), rows = caches(d=128), randn(700, 2, 128, seed=9)
-    expected, found = (operators.rotate_rows(rows.to(t.key_mean.device), t.key_mean, t.key_forward) for t in (cpu.code.transform, cuda.code.transform))
+    expected, found = (reference.rotate_rows(rows.to(t.key_mean.device), t.key_mean, t.key_forward) for t in (cpu.code.transform, cuda.code.transform))
     assert found.is_cuda and (found.cpu().float() - expected.float()).abs().max() <= 2 ** -7 * expected.float().abs().max()
 
 
@@ -349,7 +369,7 @@ def test_graph_capture_and_replay(layout):
     assert captured.lengths == eager.lengths == captured.device_lengths.tolist()
     assert torch.equal(captured.windows, eager.windows)
     used = eager.quantized_end(eager.lengths[0])
-    assert all(torch.equal(a, b) for a, b in zip(captured.rows(0, used // 64 - 1), eager.rows(0, used // 64 - 1)))
+    assert all(torch.equal(a, b) for a, b in zip(coded_rows(captured, 0, used // 64 - 1), coded_rows(eager, 0, used // 64 - 1)))
 
 
 class Captured:
@@ -484,7 +504,6 @@ def test_opcheck(layout):
     flat = randn(5, 2, 128, seed=1).bfloat16().cuda()
     runs = torch.tensor([[0, 5, 0, 3, 0]], dtype=torch.int32, device="cuda")
     calls = {
-        operators.rotate_rows: (rows[1], t.key_mean, t.key_forward),
         operators.decode_attention: (query, cache.pool, table, cache.windows, cache.window_table, cache.device_lengths, *sides[:2], None, None, None,
                                Shared().workspace(query, 128, 4, 2, 2), 0.1, code.sink, code.recent, 0, True, *code.numbers),
         operators.append_tokens: (cache.windows, cache.window_table, *rows, cache.device_lengths, t.query, t.key_forward, t.value_forward,

@@ -11,9 +11,10 @@ use_built_operators()
 from latent_state import RECENT, SINK, LatentState, randn, tokens  # noqa: E402
 from oscar_kv.cache.latent_kv import LatentCode, LatentKV  # noqa: E402
 from oscar_kv.engines import latent_check  # noqa: E402
+from oscar_kv.format.latent_layout import ROW  # noqa: E402
 from oscar_kv.ops import latent_operators as latent  # noqa: E402
 from oscar_kv.ops import load  # noqa: E402
-from oscar_kv.ops.operators import SIDE_BYTES, run  # noqa: E402
+from oscar_kv.ops.operators import SIDE_BYTES, flush_layers, run  # noqa: E402
 from oscar_kv.ops.view import StepView  # noqa: E402
 from random_bundles import asked_bundle  # noqa: E402
 
@@ -48,7 +49,7 @@ def flush(state, lengths):
     sides = torch.zeros(2, SIDE_BYTES, dtype=torch.uint8)  # two layers that happen to be the same
     for side in sides:
         run(latent.describe_latent, StepView.of(state.arguments(side=side)))
-    call(latent.latent_flush_layers, state, lengths=lengths, sides=sides.cuda())
+    call(flush_layers, state, lengths=lengths, sides=sides.cuda(), kv_heads=1, row=ROW)
 
 
 def step(state, lengths, rows, rope, query, rope_query):
@@ -154,7 +155,7 @@ def test_a_captured_step_follows_its_tables():
         call(latent.latent_append, cuda, lengths=held, rows=rows, rope=rope)
         out = call(latent.latent_decode, cuda, lengths=held, query=query, rope_query=rope_query, after=None, workspace=workspace,
                    scale=SCALE)
-        call(latent.latent_flush_layers, cuda, lengths=held, sides=sides)
+        call(flush_layers, cuda, lengths=held, sides=sides, kv_heads=1, row=ROW)
         return out
 
     kept = cuda.pool.clone(), cuda.windows.clone()

@@ -90,7 +90,7 @@ def test_a_wheel_has_machine_code_for_each_gpu(tmp_path):
     names = device_code.names_of(listed)
     assert {"sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120", "compute_90"} == names
     codes = [f"-gencode=arch=compute_{name.split('_')[1]},code={name}" for name in sorted(names)]
-    subprocess.run(["nvcc", "-std=c++20", "-c", *codes, f"-I{SOURCE_DIR}", SOURCE_DIR / "kernels/check/check_tables.cu", "-o", made], check=True)
+    subprocess.run(["nvcc", "-std=c++20", "-c", *codes, f"-I{SOURCE_DIR}", SOURCE_DIR / "kernels/check/device_code.cu", "-o", made], check=True)
     done = subprocess.run([sys.executable, SOURCE_DIR / "tools" / "device_code.py", made, "release"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     if shutil.which("cuobjdump") is None:

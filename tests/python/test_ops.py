@@ -4,7 +4,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from conftest import GOLDEN  # noqa: E402
-from oscar_kv.ops import operators  # noqa: E402
+from oscar_kv.ops import operators, reference  # noqa: E402
 from oscar_kv.ops.rule import ALL, Rule  # noqa: E402
 from oscar_kv.format.bundle import load_bundle  # noqa: E402
 from oscar_kv.cache.chunk_plan import Chunk, ChunkWork  # noqa: E402
@@ -76,13 +76,6 @@ def chunk_arguments(cache, past):
             *sigmas, *code.clip, cache.bad, True, *code.numbers)
 
 
-def step_arguments(cache):
-    code, t, rows = cache.code, cache.code.transform, torch.randn(2, 8, 32, generator=torch.Generator().manual_seed(5))
-    return (torch.empty(2, 4, 32), rows[:, :4], rows[:, 4:6], rows[:, 6:], cache.pool, cache.table.tensor("cpu"), cache.windows, cache.window_table,
-            cache.device_lengths, t.query, t.key_forward, t.value_forward, t.output, t.key_mean, t.value_mean, None, code.key.sigma,
-            code.value.sigma, 0.3, code.sink, code.recent, *code.numbers)
-
-
 def merge_arguments(cache):
     generator = torch.Generator().manual_seed(6)
     return [torch.randn(*shape, generator=generator) for shape in ((5, 4, 32), (4, 5), (5, 4, 32), (4, 5))]
@@ -91,19 +84,18 @@ def merge_arguments(cache):
 @pytest.mark.parametrize("layer", [0, 1])
 @pytest.mark.parametrize("name,arguments", [
     ("decode_attention", decode_arguments), ("decode_attention", lambda c: decode_arguments(c, False)),
-    ("write_rows", write_arguments), ("dequantize_pages", dequantize_arguments), ("quantize_rows", quantize_arguments),
-    ("rotate_rows", rotate_arguments), ("rotate_rows", lambda c: (rotate_arguments(c)[0], None, None)),
+    ("dequantize_pages", dequantize_arguments), ("quantize_rows", quantize_arguments),
     ("append_tokens", append_arguments), ("append_tokens", lambda c: append_arguments(c, False)),
     ("flush_tokens", flush_arguments), ("past_rows", lambda c: chunk_arguments(c, True)), ("new_rows", lambda c: chunk_arguments(c, False)),
-    ("merge_outputs", merge_arguments), ("step_tokens", step_arguments)])
+    ("merge_outputs", merge_arguments)])
 def test_opcheck(layer, name, arguments):
     torch.library.opcheck(getattr(torch.ops.oscar_kv, name).default, arguments(filled(layer)))
 
 
 def test_every_operator_is_checked():
     declared = {name for name in dir(operators) if isinstance(getattr(operators, name), torch._ops.OpOverload)}
-    assert declared == {"rotate_rows", "decode_attention", "write_rows", "dequantize_pages", "quantize_rows", "append_tokens", "flush_tokens",
-                        "decode_workspace_bytes", "tile_phases", "past_rows", "new_rows", "merge_outputs", "step_tokens", "describe_layer", "flush_layers", "device_code",
+    assert declared == {"decode_attention", "dequantize_pages", "quantize_rows", "append_tokens", "flush_tokens",
+                        "decode_workspace_bytes", "tile_phases", "past_rows", "new_rows", "merge_outputs", "describe_layer", "flush_layers", "device_code",
                         "describe_pass", "layer_pass"}
 
 
@@ -111,7 +103,7 @@ def test_rows_are_written_where_they_belong():
     cache = filled()
     before, given = cache.pool.clone(), write_arguments(cache)
     old = [x.unflatten(0, (-1, 64)) for x in operators.dequantize_pages(*dequantize_arguments(cache))]
-    operators.write_rows(*given)
+    reference.write_rows(*given)
     new = [x.unflatten(0, (-1, 64)) for x in operators.dequantize_pages(*dequantize_arguments(cache))]
     assert not torch.equal(before, cache.pool)
     for codec, codes, a, b in ((cache.code.key, given[3:5], old[0], new[0]), (cache.code.value, given[5:7], old[1], new[1])):
@@ -125,7 +117,7 @@ def test_rows_are_written_where_they_belong():
 def test_rotated_rows(layer):
     """Head by head in FP64; a mean of its own for every row; and the way back."""
     rows, mean, matrix = rotate_arguments(filled(layer))
-    found = operators.rotate_rows(rows, mean, matrix)
+    found = reference.rotate_rows(rows, mean, matrix)
     assert found.dtype == torch.bfloat16 and found.shape == rows.shape
     for head in range(2):
         basis = matrix[head if matrix.shape[0] > 1 else 0].double()
@@ -134,8 +126,8 @@ def test_rotated_rows(layer):
         back = found[:, head].double() @ torch.linalg.inv(basis) + mean[head].double()
         assert (back - rows[:, head]).abs().max() <= 2 ** -6 * rows.abs().max()
     each = torch.randn(rows.shape, generator=torch.Generator().manual_seed(9))
-    assert torch.equal(operators.rotate_rows(rows, each, matrix), operators.rotate_rows(rows - each, None, matrix))
-    assert torch.equal(operators.rotate_rows(rows.bfloat16(), None, None), rows.bfloat16())
+    assert torch.equal(reference.rotate_rows(rows, each, matrix), reference.rotate_rows(rows - each, None, matrix))
+    assert torch.equal(reference.rotate_rows(rows.bfloat16(), None, None), rows.bfloat16())
 
 
 @pytest.mark.parametrize("layer", [0, 1])

@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 
 from conftest import GOLDEN, window_rows  # noqa: E402
 from interchange import pack_codes, unpack_codes  # noqa: E402
+from cache_rows import cache_rows  # noqa: E402
 from oscar_kv.cache import chunk_pass  # noqa: E402
 from oscar_kv.ops.rule import ALL, Rule  # noqa: E402
 from oscar_kv.format.bundle import load_bundle  # noqa: E402
@@ -68,7 +69,7 @@ def dense(cache, keys, values, b):
     """What sequence b should hold, from a plain list of its rows: [Hkv, T, d] in the basis of the cache."""
     transform, code = cache.code.transform, cache.code
     end, rows = cache.quantized_end(keys.shape[0]), []
-    moved = transform.key_rows(keys, torch.arange(keys.shape[0])), transform.value_rows(values)
+    moved = cache_rows(transform, keys, values, torch.arange(keys.shape[0]))
     for codec, row in zip((code.key, code.value), moved):
         row = row.float()
         quantized = codec.decode(*codec.encode(row[code.sink:end])) if end > code.sink else row[:0]

@@ -1,4 +1,4 @@
-"""Blocks that requests share (oscar_kv.cache.prefix_kv) under a simulated block manager with prefix caching: shared first tokens, blocks
+"""Blocks that requests share (oscar_kv.cache.prefix_table) under a simulated block manager with prefix caching: shared first tokens, blocks
 that are found again, preemption, chunks mixed with single tokens, padded rows. Every output is compared with textbook attention over what
 the request should hold: the sink and its own window in BF16, codes elsewhere."""
 import collections
@@ -12,7 +12,7 @@ from block_engine import PrefixEngine, Request, families  # noqa: E402
 from oscar_kv.ops import load  # noqa: E402
 from oscar_kv.files.errors import InputError  # noqa: E402
 from oscar_kv.cache.paged_kv import LayerCode  # noqa: E402
-from oscar_kv.cache.prefix_kv import PrefixKV  # noqa: E402
+from oscar_kv.cache.slot_kv import SlotKV  # noqa: E402
 from oscar_kv.cache.prefix_table import PrefixTable, computed_tokens, kept_sinks  # noqa: E402
 from oscar_kv.cache.transform import Phases  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
@@ -182,6 +182,6 @@ def test_numbers_of_the_engine():
 def test_refusals():
     bundle = random_bundle(d=32, sink=16, recent=40)
     with pytest.raises(InputError, match="a sink of whole blocks of 64 tokens, the bundle has 16"):
-        PrefixKV(LayerCode(bundle, bundle.layers[0]), 2, 100, 2, 4)
+        SlotKV(LayerCode(bundle, bundle.layers[0]), 2, 100, 2, kept=4)
     with pytest.raises(InputError, match="block tables of 1 blocks have no room after the 1 of the sink"):
         chunk(table_of(), 0, 0, 1, [1])

@@ -139,9 +139,9 @@ def test_architecture_lists_the_rooms():
 def test_engines_get_what_the_port_says():
     """Tables and caches take the arguments that engines/port.py names, and both adapters build on its settings."""
     pytest.importorskip("torch")
-    from oscar_kv.cache import prefix_kv, prefix_table, slot_kv
+    from oscar_kv.cache import prefix_table, slot_kv
     from oscar_kv.engines import port, serving
-    for protocol, kinds in ((port.Table, (slot_kv.SlotTable, prefix_table.PrefixTable)), (port.LayerCache, (slot_kv.SlotKV, prefix_kv.PrefixKV))):
+    for protocol, kinds in ((port.Table, (slot_kv.SlotTable, prefix_table.PrefixTable)), (port.LayerCache, (slot_kv.SlotKV,))):
         for name, method in vars(protocol).items():
             if not name.startswith("_") and inspect.isfunction(method):
                 for kind in kinds:

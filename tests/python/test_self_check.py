@@ -10,7 +10,6 @@ torch = pytest.importorskip("torch")
 from safetensors.torch import save_file  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
 from oscar_kv.cache.paged_kv import LayerCode  # noqa: E402
-from oscar_kv.cache.prefix_kv import PrefixKV  # noqa: E402
 from oscar_kv.cache.slot_kv import SlotKV  # noqa: E402
 from oscar_kv.cache.transform import Phases  # noqa: E402
 from oscar_kv.engines import check_rows, self_check  # noqa: E402
@@ -25,7 +24,7 @@ def serving_of(*bundles, slots=20, device="cpu", d=64, shares=False):
     caches = {}
     for index, bundle in enumerate(bundles):
         code = LayerCode(bundle, bundle.layers[0], Phases(10000.0 ** -(torch.arange(0, d, 2) / d)), device)
-        caches[index] = PrefixKV(code, slots, 900, 3, 4) if shares else SlotKV(code, slots, 900, 3)
+        caches[index] = SlotKV(code, slots, 900, 3, kept=4 if shares else 0)
     return types.SimpleNamespace(bundle=bundles[0], slots=slots, caches=lambda: caches, room=lambda: 900)
 
 
@@ -178,43 +177,42 @@ def test_layers_of_a_known_code(monkeypatch):
     both = random_bundle(kv_heads=2, d=64, key=(4, 2, 1, 0), value=(2, 1, 0, 0)), random_bundle(kv_heads=2, d=64, key=(4, 2, 1, 0))
     self_check.passed(serving_of(*bundles()[:1], *both), LOG)  # the last one's keys and values were each written before
     assert fills == [False, True, False, True] * 2 + [False, False]
-    step = operators.step_tokens
-    replace(monkeypatch, "step_tokens", lambda output, *rest: step(output, *rest) or output.mul_(1.5))
+    whole = operators.decode_attention
+    replace(monkeypatch, "decode_attention", lambda *given: tuple(x * 2 for x in whole(*given)))
     assert max(error for _, error in self_check.errors_of(kv, 20, 900, own=False)) > 0.4
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), 0.0, 7.0])
 def test_wrong_outputs_stop_the_start(monkeypatch, wrong):
     """Only with 16 sequences, as in the engine that answered nonsense while few requests ran."""
-    step = operators.step_tokens
+    whole = operators.decode_attention
 
-    def broken(output, *rest):
-        step(output, *rest)
+    def broken(*given):
+        output, lse = whole(*given)
         if output.shape[0] == 16:
-            output[5, 2] = wrong
-            output[5, 3] = -wrong
+            output[5, 0, 2] = wrong
+            output[5, 1, 0] = -wrong
+        return output, lse
 
-    replace(monkeypatch, "step_tokens", broken)
+    replace(monkeypatch, "decode_attention", broken)
     with pytest.raises(InputError, match=r"layer 0 \(uniform keys, uniform values\) with 16 sequences.*expected at most 0.1"):
         self_check.passed(serving_of(*bundles()[:1]), LOG)
 
 
 def test_pages_that_hold_other_codes_are_found(monkeypatch):
     """A step that reads pages as if they had been written with another code."""
-    step = operators.step_tokens
+    whole = operators.decode_attention
 
-    def broken(output, *rest):
-        rest = list(rest)
-        rest[3] = torch.randint(256, rest[3].shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-        step(output, *rest)
+    def broken(query, pool, *rest):
+        return whole(query, torch.randint(256, pool.shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(1)), *rest)
 
-    replace(monkeypatch, "step_tokens", broken)
+    replace(monkeypatch, "decode_attention", broken)
     with pytest.raises(InputError, match="layer 0 .4-4-4-4 keys, 0-0-0-0 values. with 1 sequences"):
         self_check.passed(serving_of(bundles()[1]), LOG)
 
 
 def test_it_can_be_switched_off(monkeypatch, caplog):
     monkeypatch.setenv(self_check.VARIABLE, "off")
-    monkeypatch.setattr(operators, "step_tokens", None)
+    monkeypatch.setattr(operators, "decode_attention", None)
     assert self_check.passed(serving_of(*bundles()), LOG) == "self-check skipped"
     assert "skipped" in caplog.text

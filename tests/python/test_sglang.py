@@ -1,6 +1,7 @@
 """The SGLang adapter against SGLang's own Python on the CPU: registration, hooks, refusals, sizes, pool, and the backend's
 forward from SGLang's ForwardBatch and ReqToTokenPool under the simulated block manager. test_sglang_engine.py serves."""
 import dataclasses
+import itertools
 import re
 import types
 from array import array
@@ -38,13 +39,15 @@ from sglang.srt.mem_cache.base_prefix_cache import InsertParams  # noqa: E402
 from sglang.srt.mem_cache.kv_cache_configurator import KVCacheConfigurator  # noqa: E402
 from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator  # noqa: E402
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams  # noqa: E402
-from sglang.srt.mem_cache.memory_pool import HybridReqToTokenPool, ReqToTokenPool  # noqa: E402
+from sglang.srt.mem_cache.allocator.swa import SWATokenToKVPoolAllocator  # noqa: E402
+from sglang.srt.mem_cache.memory_pool import HybridReqToTokenPool, MHATokenToKVPool, ReqToTokenPool  # noqa: E402
 from sglang.srt.mem_cache.radix_cache import RadixCache, RadixKey  # noqa: E402
+from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool  # noqa: E402
 from sglang.srt.mem_cache.unified_cache.components import ComponentType  # noqa: E402
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache  # noqa: E402
 from sglang.srt.configs.qwen3_next import Qwen3NextConfig  # noqa: E402
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch, ForwardMode  # noqa: E402
-from sglang.srt.model_executor.pool_configurator import DefaultPoolConfigurator  # noqa: E402
+from sglang.srt.model_executor.pool_configurator import DefaultPoolConfigurator, HybridSWAPoolConfigurator  # noqa: E402
 from sglang.srt.plugins.hook_registry import HookRegistry  # noqa: E402
 from sglang.srt.sampling.sampling_params import SamplingParams  # noqa: E402
 from transformers import AutoConfig, LlamaConfig  # noqa: E402
@@ -101,7 +104,7 @@ class Model(torch.nn.Module):
 def configurator(layers, d=64, kv_heads=2, model=SAMPLES / "tiny-qwen3", text=None, **changed):
     """The part of SGLang's KVCacheConfigurator that the adapter reads."""
     text = text or LlamaConfig(num_hidden_layers=len(layers), head_dim=d, rope_parameters={"rope_type": "default", "rope_theta": 500.0})
-    config = space(hf_text_config=text, head_dim=d, model_path=str(model), revision=None, context_len=CONTEXT, is_encoder_decoder=False, is_multimodal=False,
+    config = space(hf_text_config=text, head_dim=d, model_path=str(model), revision=None, context_len=CONTEXT, is_encoder_decoder=False, is_multimodal=False, has_attention_sinks=False,
                    get_total_num_kv_heads=lambda: kv_heads)
     made = space(device="cpu", model=Model(*layers), model_config=config, is_hybrid_swa=False, model_dtype=torch.bfloat16, kv_cache_dtype=torch.bfloat16,
                  post_capture_kv_active=False, is_draft_worker=False, use_mla_backend=False, mambaish_config=None, hybrid_gdn_config=None)
@@ -194,12 +197,16 @@ def test_settings_that_are_refused(serve, changed, sentence):
 
 @pytest.mark.parametrize("changed,sentence", [
     ({"model_dtype": torch.float16}, "computes in float16.*--dtype bfloat16"), ({"kv_cache_dtype": torch.uint8}, "an FP8 cache"),
-    ({"use_mla_backend": True}, "MLA"), ({"is_hybrid_swa": True}, "--disable-hybrid-swa-memory"), ({"is_draft_worker": True}, "draft"), ({"post_capture_kv_active": True}, "POST_CAPTURE"),
+    ({"use_mla_backend": True}, "MLA"), ({"d": 512}, "SGLang has not served.*OSCAR_KV_UNTRIED=1"), ({"is_draft_worker": True}, "draft"), ({"post_capture_kv_active": True}, "POST_CAPTURE"),
     ({"mambaish_config": object()}, "states of another kind than gated delta nets"), ({"kv_heads": 4}, "KV heads"), ({"d": 32}, "head_dim")])
-def test_models_that_are_refused(serve, changed, sentence):
+def test_models_that_are_refused(serve, changed, sentence, monkeypatch):
+    monkeypatch.delenv("OSCAR_KV_UNTRIED", raising=False)
     serve(two_sizes())
     with pytest.raises(InputError, match=sentence):
         sglang_serving.Serving(configurator([attention(i) for i in range(2)], **changed))
+    made = configurator([])
+    made.model_config.has_attention_sinks = True
+    assert sglang_serving.refusals(made, groups()) == ["the model has learned sink logits, which the 2-bit cache does not serve in SGLang"]
     graphs = groups(exec__graph=space(cuda_graph_config=space(prefill=space(backend="breakable"))))
     assert any("--disable-prefill-cuda-graph" in s for s in sglang_serving.refusals(configurator([], device="cuda"), graphs))
 
@@ -207,16 +214,16 @@ def test_models_that_are_refused(serve, changed, sentence):
 def test_images_that_attend_to_one_another_are_refused(serve):
     serve(two_sizes())
     made = configurator([])
-    made.model_config.hf_text_config.model_type = "gemma3_text"
-    for images in (False, True):
-        made.model_config.is_multimodal = images
+    for model, images in itertools.product(("gemma3_text", "gemma4_text", "gemma4_unified_text"), (False, True)):
+        made.model_config.hf_text_config.model_type, made.model_config.is_multimodal = model, images
         assert any("leave --enable-multimodal out" in s for s in sglang_serving.refusals(made, groups())) == images
 
 
 @pytest.mark.parametrize("options,reason", [
     ({"d": 80}, "not 80"), ({"d": 512}, "heads of more than 256 channels"), ({"heads": 34}, "not 17"), ({"v_head_dim": 32}, "no common page"), ({"sliding_window_size": 128}, "a sliding window"),
     ({"logit_cap": 30.0}, "a soft cap on logits")])
-def test_layers_that_stay_in_bf16(serve, options, reason):
+def test_layers_that_stay_in_bf16(serve, options, reason, monkeypatch):
+    monkeypatch.delenv("OSCAR_KV_UNTRIED", raising=False)
     bundle, other = two_sizes(), attention(1, **options)
     serving = serve(bundle, [attention(0), other])
     assert list(serving.attention) == [0] and list(serving.beside) == [1] and reason in serving.bf16_text() and reason in serving.summary(640)
@@ -244,8 +251,68 @@ def test_layers_that_are_refused(serve, options, sentence):
 def test_a_layer_index_that_comes_twice(serve):
     serve(two_sizes())
     text = LlamaConfig(num_hidden_layers=2, head_dim=64)
-    with pytest.raises(InputError, match="the cache of another layer"):
-        sglang_serving.Serving(configurator([attention(0), attention(1), attention(1)], text=text))
+    with pytest.raises(InputError, match="a layer that reads the cache of another has other heads"):
+        sglang_serving.Serving(configurator([attention(0), attention(1), attention(1, heads=8)], text=text))
+
+
+def hybrid(serve, monkeypatch, layers=("window", "full", "reader"), d=512):
+    """A Serving of a model whose windows SGLang keeps apart, its configurator, and its RadixAttention."""
+    monkeypatch.setenv("OSCAR_KV_UNTRIED", "1")
+    bundle = random_bundle(1, 1, d, (4, 2, 1, 1), (4, 2, 1, 1), sink=16, recent=40)
+    bundle = dataclasses.replace(bundle, layers=[dataclasses.replace(bundle.layers[0], layer=1)], model={"left_out": [{"layer": 0, "reason": "window"}]})
+    serve(bundle, [attention(0, d=d, kv_heads=1, sliding_window_size=7), attention(1, d=d, kv_heads=1)])
+    made = [attention(0, 4, 2, 256, sliding_window_size=7) if kind == "window" else attention(0 if kind == "other" else 1, 4, 1, d) for kind in layers]
+    info = space(swa_attention_layer_ids=[0], full_attention_layer_ids=[1], num_effective_layers=2, start_layer=0, end_layer=2)
+    text = LlamaConfig(num_hidden_layers=2, head_dim=d, rope_parameters={"rope_type": "default", "rope_theta": 500.0})
+    settings = configurator(made, d, 1, text=text, is_hybrid_swa=True, layer_info=info)
+    if "other" in layers:
+        settings.layer_info.swa_attention_layer_ids = []
+    return sglang_serving.Serving(settings).allocate("cpu"), settings, made
+
+
+def test_windows_in_a_pool_of_sglang(serve, monkeypatch):
+    serving, settings, layers = hybrid(serve, monkeypatch)
+    assert list(serving.attention) == [1] and list(serving.beside) == [0] and serving.kv(1).readers == 1 and serving.token_bytes() == serving.cells[1]
+    setattr(settings.model, sglang_hooks.SERVING, serving)
+    monkeypatch.setattr("sglang.srt.mem_cache.kv_cache_configurator.get_parallel", lambda: space(attn_tp_size=1, attn_dcp_size=1))
+    monkeypatch.setattr("sglang.srt.mem_cache.kv_cache_configurator.get_spec", lambda: space(speculative_algorithm=None))
+    monkeypatch.setattr("sglang.srt.mem_cache.kv_cache_configurator.get_exec", lambda: space(features=space(enable_memory_saver=False)))
+    for name, value in dict(pool_page_size=64, is_hybrid_swa_compress=True, draft_swa_full_capacity=False, kv_cache_dtype_str="auto").items():
+        setattr(settings, name, value)
+    for name, value in dict(swa_head_dim=256, swa_v_head_dim=256, v_head_dim=512, get_num_kv_heads=lambda *sizes: 1).items():
+        setattr(settings.model_config, name, value)
+    settings.model_config.hf_text_config.swa_num_key_value_heads = 2
+    pool = KVCacheConfigurator._build_hybrid_swa_kv_pool(settings, full_max_total_num_tokens=640, swa_max_total_num_tokens=128, mha_pool_class=MHATokenToKVPool)
+    assert isinstance(pool, SWAKVPool) and isinstance(pool.full_kv_pool, OscarPool) and pool.full_kv_pool.blocks == 11
+    assert pool.swa_kv_pool.get_key_buffer(0).shape == (128 + 64, 2, 256) and pool.get_kv_size_bytes()[0] == 11 * 64 * serving.cells[1] + 192 * 2 * 256 * 2
+    SWATokenToKVPoolAllocator(640, 128, 64, torch.bfloat16, "cpu", pool, False)
+    backend = OscarAttentionBackend(space(token_to_kv_pool=pool, req_to_token_pool=ReqToTokenPool(SLOTS, CONTEXT, "cpu", False), device="cpu"))
+    assert backend.token_to_kv_pool is pool and backend.beside.token_to_kv_pool is pool
+    q, k = torch.zeros(1, 4 * 512).bfloat16(), torch.zeros(1, 512).bfloat16()
+    for layer, rows, save in ((layers[1], None, True), (layers[1], k, False), (layers[2], k, True), (layers[2], k, False), (layers[2], None, True)):
+        with pytest.raises(InputError, match="layer 1 of the model has the cache of another layer"):
+            backend.forward(q, rows, rows, layer, space(forward_mode=ForwardMode.EXTEND), save)
+    with pytest.raises(InputError, match=r"others would stay in BF16: layer 0 \(the bundle leaves it out\); pass --disable-hybrid-swa-memory"):
+        hybrid(serve, monkeypatch, ("other", "full"))
+
+
+def test_sizes_beside_windows(serve, monkeypatch):
+    """SGLang's own division of memory, with the bytes of a bundle's layers."""
+    serving, settings, _ = hybrid(serve, monkeypatch)
+    setattr(settings.model, sglang_hooks.SERVING, serving)
+    for name, value in dict(kv_cache_dtype_str="auto", sliding_window_size=7, page_size=64, fused_entry_bytes=lambda kind: None,
+                            spec_algorithm=space(is_eagle=lambda: False, is_standalone=lambda: False, is_dflash=lambda: False, is_none=lambda: True)).items():
+        setattr(settings, name, value)
+    for name, value in dict(attention_arch=None, get_num_kv_heads=lambda *sizes: 1, get_swa_num_kv_heads=lambda *sizes: 2, head_dim=512, v_head_dim=512,
+                            swa_head_dim=256, swa_v_head_dim=256).items():
+        setattr(settings.model_config, name, value)
+    place = "sglang.srt.model_executor.pool_configurator"
+    monkeypatch.setattr(f"{place}.get_parallel", lambda: space(attn_tp_size=1))
+    monkeypatch.setattr(f"{place}.get_schedule", lambda: space(swa_full_tokens_ratio=0.5))
+    monkeypatch.setattr(f"{place}.get_memory", lambda: space(enable_unified_memory=False))
+    monkeypatch.setattr(f"{place}._dflash_draft_cell_size", lambda kvc: 0)
+    made = HybridSWAPoolConfigurator(settings)
+    assert made._full_cell_bytes() == serving.cells[1] and made._cell_size == serving.cells[1] + 0.5 * 2 * 2 * 256 * 2
 
 
 def test_a_bundle_of_another_model(serve, monkeypatch):

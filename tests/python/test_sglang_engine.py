@@ -13,6 +13,7 @@ pytest.importorskip("sglang.version", reason="sglang is not installed (scripts/r
 import os  # noqa: E402
 import pathlib  # noqa: E402
 
+import gemma4_models  # noqa: E402
 import oscar_kv  # noqa: E402
 import sglang_setup  # noqa: E402
 from conftest import PACKAGE_PATH, SAMPLES, program  # noqa: E402
@@ -187,6 +188,33 @@ def test_beside_bf16_layers(answers, tmp_path):
             compare("windows, against transformers", apart, by_transformers(bundle, asked, model), 0.1)
         else:
             assert found_prefixes(rounds[4])
+
+
+@pytest.mark.parametrize("config", [gemma4_models.gemma4(sliding_window=32), gemma4_models.gemma4_shared(sliding_window=32)], ids=("own caches", "shared caches"))
+def test_gemma4(config, answers, tmp_path):
+    """Heads of 512 channels beside windowed layers of 256, in SGLang's pool of windows or with all their tokens in ours."""
+    torch.manual_seed(1)
+    model, bundle = tmp_path / "model", gemma4_models.gemma4_bundle(config, key=(4, 4, 4, 4), value=(4, 4, 4, 4), sink=64, recent=48)
+    made = gemma4_models.soften(gemma4_models.wrapped(config)).bfloat16()
+    made.lm_head.weight.data.mul_(3)  # so that texts depend on the layers
+    made.save_pretrained(model)
+    options = dict(saved=bundle, model_path=str(model), environment={"OSCAR_KV_UNTRIED": "1"})
+    asked = [[t % 500 + 5 for t in ids] for ids in prompts(shared=False)]
+    expected = by_transformers(bundle, asked, model)
+    shared, graphs = bool(config.num_kv_shared_layers), dict(disable_cuda_graph=False, cuda_graph_bs_decode=[1, 2, 4])
+    for extra in [{}] + shared * [dict(disable_hybrid_swa_memory=True)] + (DEVICE == "cuda") * [graphs]:
+        rounds = answers(asked, ONE_BY_ONE + TOGETHER, **options, **BY_SLOT, **extra)
+        assert isinstance(rounds, list), rounds[-3000:]
+        apart = [r[0] for r in rounds[:4]]
+        compare(f"gemma 4, {extra}", rounds[4], apart, 0.1)
+        compare("against transformers", apart, expected, 0.1)
+    if not shared:  # the rest takes long on a CPU
+        return
+    asked = [[t % 500 + 5 for t in ids] for ids in prompts(shared=True)]
+    rounds = answers(asked, ONE_BY_ONE + TOGETHER + TOGETHER, **options, chunked_prefill_size=1024)
+    assert isinstance(rounds, list) and rounds[0][0][3] == 0 and found_prefixes(rounds[4]), [r[3] for one in rounds for r in one]
+    for one in rounds[4:]:
+        compare("prefixes", one, [r[0] for r in rounds[:4]], 0.5)
 
 
 STATES = dict(vocab_size=512, hidden_size=256, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=64,

@@ -9,6 +9,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer  # noqa: E402
 
 import oscar_kv  # noqa: E402
 from conftest import SAMPLES, window_rows  # noqa: E402
+from cache_rows import coded_rows  # noqa: E402
 from oscar_kv.cache.layer_code import LayerCode  # noqa: E402
 from oscar_kv.cache.paged_kv import PagedKV, PageTable  # noqa: E402
 from oscar_kv.files.errors import InputError  # noqa: E402
@@ -48,7 +49,7 @@ class StoredLayer(DynamicLayer):
         sink, end = self.code.sink, kv.quantized_end(n)
         window = window_rows(kv, 0, [p for p in range(n) if p < sink or p >= end])
         parts = []
-        for w, rows, back, mean in zip(window, kv.rows(0, len(kv.table.pages[0])), (torch.linalg.inv(t.key_forward.double()), t.output.double()),
+        for w, rows, back, mean in zip(window, coded_rows(kv, 0, len(kv.table.pages[0])), (torch.linalg.inv(t.key_forward.double()), t.output.double()),
                                        (t.key_mean, t.value_mean)):
             w, first = w.transpose(0, 1).double(), min(sink, n)
             whole = torch.cat([w[:, :first], rows[0, :, :end - sink].double(), w[:, first:]], dim=1)

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 from block_engine import SCALE, Engine, PrefixEngine, Request, families, requests  # noqa: E402
 from conftest import GOLDEN  # noqa: E402
+from cache_rows import cache_rows  # noqa: E402
 from oscar_kv.cache import chunk_pass, slot_kv  # noqa: E402
 from oscar_kv.ops import load, operators  # noqa: E402
 from oscar_kv.format.bundle import load_bundle  # noqa: E402
@@ -73,7 +74,7 @@ def codes_of(engine, request):
     table = torch.tensor([request.blocks], dtype=torch.int32)
     found = operators.dequantize_pages(engine.pool, operators.page_runs(table, len(engine.pool)), code.key.sigma, code.value.sigma, *code.numbers)
     _, key, value = engine.oracle.tokens(request)
-    rows = code.transform.key_rows(key, torch.arange(len(key))), code.transform.value_rows(value)
+    rows = cache_rows(code.transform, key, value, torch.arange(len(key)))
     coded = [codec.decode(*codec.encode(r[sink:request.done].float())) for codec, r in zip((code.key, code.value), rows) if request.done > sink]
     return [f[:max(0, request.done - sink)] for f in found], coded
 

@@ -10,7 +10,6 @@ from block_engine import SCALE, Engine, PrefixEngine, Request, families, request
 from oscar_kv.ops import load, operators  # noqa: E402
 from oscar_kv.files.errors import InputError  # noqa: E402
 from oscar_kv.cache.paged_kv import LayerCode  # noqa: E402
-from oscar_kv.cache.prefix_kv import PrefixKV  # noqa: E402
 from oscar_kv.cache.prefix_table import PrefixTable  # noqa: E402
 from oscar_kv.cache.slot_kv import SlotKV, SlotTable  # noqa: E402
 from oscar_kv.cache.transform import Phases  # noqa: E402
@@ -31,7 +30,7 @@ class Plain:
     def __init__(self, code, most_new, shares):
         self.code, sink_pages = code, -(-code.sink // 64)
         if shares:
-            self.kv = PrefixKV(code, 2, 512, 2, 4, most_new)
+            self.kv = SlotKV(code, 2, 512, 2, most_new, 4)
             self.table = PrefixTable(2, sink_pages, self.kv.tiers.layout.ring_pages, "cpu", 4, code.recent, lambda slot: 1, most_new)
         else:
             self.kv = SlotKV(code, 2, 512, 2, most_new=most_new)
@@ -51,7 +50,7 @@ class Plain:
 
     def codes(self, tokens):
         """Keys and values of the tokens that are read as codes."""
-        code, first = self.code, self.code.sink // 64 if isinstance(self.kv, PrefixKV) else 0
+        code, first = self.code, self.code.sink // 64 if isinstance(self.table, PrefixTable) else 0
         runs = operators.page_runs(self.blocks[:, first:].contiguous(), len(self.pool))
         rows = operators.dequantize_pages(self.pool, runs, code.key.sigma, code.value.sigma, *code.numbers)
         end = self.kv.tiers.quantized_end(tokens)

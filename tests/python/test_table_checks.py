@@ -1,12 +1,12 @@
 """OSCAR_KV_CHECK_TABLES: an id outside its pool, a table that is too short, a run that leaves its rows or page are refused by name, and
-nothing is written; sound tables pass. tests/kernels/table_rules_test.cpp has the same rules of the CUDA operators."""
+nothing is written; sound tables pass."""
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from oscar_kv.ops import operators, table_checks  # noqa: E402
 from test_ops import (append_arguments, chunk_arguments, decode_arguments, dequantize_arguments, filled, flush_arguments,  # noqa: E402
-                      quantize_arguments, step_arguments)
+                      quantize_arguments)
 
 MANY = 10 ** 6
 BLOCKS = [1, 32, 0, 0, 4, 4, 2, 2]  # RowCode.numbers() of more bits than the cache has
@@ -47,7 +47,6 @@ CASES = {
     "decode, sink below zero": ("decode_attention", decode_arguments, 13, lambda n: -1, "sink and recent are -1 and"),
     "decode, ring": ("decode_attention", decode_arguments, 14, lambda n: 2000, "the ring of"),
     "decode, one table": ("decode_attention", decode_arguments, 2, lambda t: t[:1], "expected a row for each of 2"),
-    "step, page -1": ("step_tokens", step_arguments, 5, put(0, 0, -1), "page 0 of sequence 0 is -1"),
     "append, window page -1": ("append_tokens", append_arguments, 1, lambda t: t * 0 - 1, "of sequence 0 is -1, expected 0 to"),
     "append, length": ("append_tokens", append_arguments, 5, first(-1), "the length of sequence 0 is -1"),
     "append, mean of three heads": ("append_tokens", append_arguments, 9, lambda t: torch.zeros(3, 32), "key_mean is [3, 32]"),
@@ -108,11 +107,10 @@ def test_refused_before_anything_is_written(case):
     before = [a.clone() if isinstance(a, torch.Tensor) else a for a in arguments]
     with pytest.raises(RuntimeError) as refused:
         call(operator, arguments)
-    assert f"oscar_kv::{operator if operator != 'step_tokens' else 'decode_attention'}: " in str(refused.value)
+    assert f"oscar_kv::{operator}: " in str(refused.value)
     assert sentence in str(refused.value), refused.value
-    if operator != "step_tokens":  # which has appended by then
-        assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(arguments, before) if isinstance(a, torch.Tensor) and
-                   a.is_floating_point() or isinstance(a, torch.Tensor) and a.dtype == torch.uint8)
+    assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(arguments, before) if isinstance(a, torch.Tensor) and
+               a.is_floating_point() or isinstance(a, torch.Tensor) and a.dtype == torch.uint8)
 
 
 def test_without_the_checks_an_id_of_another_sequence_is_followed(monkeypatch):

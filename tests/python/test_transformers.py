@@ -10,6 +10,7 @@ transformers = pytest.importorskip("transformers")
 
 import oscar_kv  # noqa: E402
 from conftest import SAMPLES, window_rows  # noqa: E402
+from cache_rows import coded_rows  # noqa: E402
 from oscar_kv.files.errors import InputError  # noqa: E402
 from oscar_kv.hf.cache import CACHE_NAME  # noqa: E402
 
@@ -145,7 +146,7 @@ def test_batch_is_single_and_padding_counts_nothing(attached, ids):
     # Layer 0 stores the same bytes, however the prompt was cut: its keys depend on tokens alone.
     one, other = (getattr(r, CACHE_NAME).layers[0].kv for r in (together, chunked))
     for b in range(3):
-        a, c = (k.rows(0, 1)[0][b, :, :lengths[b] - 64] for k in (one, other))
+        a, c = (coded_rows(k, 0, 1)[0][b, :, :lengths[b] - 64] for k in (one, other))
         assert torch.allclose(a, c, atol=1e-5)
 
 
@@ -220,7 +221,7 @@ def test_a_chunk_is_dense_attention(name):
     assert torch.allclose(without[0], output[0], atol=1e-5) and torch.allclose(without[1, :, 30:], output[1, :, 30:], atol=1e-5)
     held = [100, 70]
     window = [window_rows(layer.kv, b, [*range(4), *range(n - 8, n)]) for b, n in enumerate(held)]  # recent 8
-    rows = layer.kv.rows(0, 2)
+    rows = coded_rows(layer.kv, 0, 2)
     mask = torch.cat([mask, torch.ones(2, 9, dtype=torch.bool)], dim=1)
     q, k, v, output = step(9, mask)
     for b, n in enumerate(held):
@@ -334,12 +335,10 @@ class TestRefusals:
     def test_a_gpu_without_a_kernel_is_told(self):
         """Only a warning: the reference gives the same tokens."""
         import types
-        from oscar_kv.ops.rule import ALL
         from oscar_kv.hf.attach import _warn_of_reference
         code = types.SimpleNamespace(device=torch.device("cuda"), layer=types.SimpleNamespace(layer=3))
         for step, decode in (("no head size 96", None), (None, "at most 16 query heads on a KV head, not 20"), (None, None)):
-            tiers = types.SimpleNamespace(step_unsupported=step, decode_unsupported=lambda group, rule, decode=decode: decode)
-            attached = types.SimpleNamespace(codes=[None, code], rules={3: ALL}, tiers=lambda code, tiers=tiers: tiers)
+            attached = types.SimpleNamespace(codes=[None, code], unsupported=lambda code, group, reason=step or decode: reason)
             if step or decode:
                 with pytest.warns(UserWarning, match=f"layer 3 and any like it run on the torch reference.*: {step or decode}"):
                     _warn_of_reference(attached, 4)

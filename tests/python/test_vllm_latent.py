@@ -266,10 +266,10 @@ def test_the_self_check_finds_what_is_wrong(monkeypatch):
     bundle = latent_bundle(sink=SINK, recent=RECENT)
     kv = LatentKV(LatentCode(bundle, bundle.layers[0]), 5, HEADS)
     assert all(error < 1e-3 for _, error in latent_check.errors_of(bundle, kv, 5, 300))
-    own = kv.code.own
-    kv.code.own = dict(own, code=[1, 512, 0, 0, 2, 4, 1, 1])  # other widths than the bundle's
+    own = kv.code._own
+    kv.code._own, kv.code._calls = dict(own, code=[1, 512, 0, 0, 2, 4, 1, 1]), {}  # other widths than the bundle's
     assert max(error for _, error in latent_check.errors_of(bundle, kv, 5, 300)) > self_check.LIMIT
-    kv.code.own, kv.code.output = own, kv.code.forward  # rows that do not leave the basis as they entered it
+    kv.code._own, kv.code._calls, kv.code.output = own, {}, kv.code.forward  # rows that do not leave the basis as they entered it
     (path, error), *_ = latent_check.errors_of(bundle, kv, 5, 300)
     assert path == "300 stored tokens" and error > self_check.LIMIT
     monkeypatch.setattr(latent_check, "TOKENS", 200)

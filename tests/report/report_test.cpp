@@ -49,7 +49,7 @@ TEST(ReportJson, EqualReportsAreByteIdentical) {
 TEST(ReportTable, GrowthAndLogitCorrectionAreInEveryForm) {
   VerifyReport r = sample_report({});
   r.methods[2].by_position = {{320, 336, 16, 9.0}, {336, 352, 16, 0.01}, {352, 368, 16, 9.0}, {368, 384, 16, 0.037}};
-  EXPECT_THAT(report_details(r), HasSubstr("  3.7  "));
+  EXPECT_THAT(report_details(r), HasSubstr("     3.7\n"));
   EXPECT_THAT(report_markdown(r), HasSubstr("| 3.7 |"));
   EXPECT_THAT(report_html(r), HasSubstr("<td>3.7</td>"));
   const Json j = parse_json(report_json(r), "report");
@@ -77,7 +77,7 @@ TEST(ReportTable, PlusMinusIsTheIntervalOfTheBootstrap) {
   EXPECT_THAT(report_table(r), HasSubstr("0.105  0.089"));
   EXPECT_THAT(report_details(r), HasSubstr("+-95%: 95% interval, by bootstrap over the 4 sequences"));
   EXPECT_THAT(report_markdown(r), HasSubstr("0.105 ± 0.089"));
-  EXPECT_THAT(report_html(r), HasSubstr("</span> &plusmn; 0.089"));
+  EXPECT_THAT(report_html(r), HasSubstr(" &plusmn; 0.089"));
   r.methods[2].quality.kl.interval = std::nullopt;
   r.scoring.sequences = 1;
   EXPECT_THAT(report_details(r), HasSubstr("0.105      - "));
@@ -190,13 +190,11 @@ TEST(Verdict, WorstLayersComeFirstWithTheirWidths) {
             page.find("<th scope=\"row\">0</th><td>4-4-2-1</td>"));
 }
 
-TEST(ReportHtml, PlotsHaveTheGateAndTextIsEscaped) {
+TEST(ReportHtml, TextIsEscaped) {
   VerifyReport r = sample_report({0.1, {}, {}, {}});
-  EXPECT_THAT(report_html(r), HasSubstr("class=\"gate\""));
   EXPECT_THAT(report_html(r), Not(HasSubstr("<b>")));
   EXPECT_THAT(report_html(r), HasSubstr("2.9 times smaller at 2,048 tokens, 5.5 times smaller at 8,192"));
   r = sample_report({});
-  EXPECT_THAT(report_html(r), Not(HasSubstr("class=\"gate\""))) << "no gate, no line";
   r.steps = {"spend <more> bits"};
   r.checks[0].pass = false;
   EXPECT_THAT(report_html(r), HasSubstr("<li>spend &lt;more&gt; bits</li>"));
@@ -209,7 +207,8 @@ TEST(ReportHtml, IsOneSelfContainedPage) {
     EXPECT_THAT(page, Not(HasSubstr(outside)));
   }
   EXPECT_THAT(page, HasSubstr("prefers-color-scheme: dark"));
-  EXPECT_THAT(page, HasSubstr("<svg"));
+  EXPECT_THAT(page, HasSubstr("<h2>KL by position</h2>"));
+  EXPECT_THAT(page, Not(HasSubstr("<svg")));
 }
 
 TEST(ReportHtml, EscapesNames) {
@@ -264,8 +263,8 @@ TEST(ReportHtml, SizesAndTheDayAreShown) {
 TEST(ReportHtml, EveryPartOfAFullReportIsThere) {
   const std::string page = report_html(sample_report({}));
   for (const char* part :
-       {"<h2>Methods</h2>", "<h2>KL by position</h2>", "<h2>Errors by layer</h2>", "<h2>Retrieval</h2>",
-        "<h2>Gates and self checks</h2>", "<h2>Provenance</h2>", "oscar-verify --model &#39;a &lt;model&gt;&#39;"}) {
+       {"<h2>Methods</h2>", "<h2>KL by position</h2>", "<h2>Errors by layer</h2>", "<h2>Gates and self checks</h2>",
+        "<h2>Provenance</h2>", "oscar-verify --model &#39;a &lt;model&gt;&#39;"}) {
     EXPECT_THAT(page, HasSubstr(part));
   }
 }
@@ -278,7 +277,6 @@ TEST(ReportHtml, EmptyPartsAreLeftOut) {
     m.by_position.clear();
   }
   const std::string page = report_html(r);
-  EXPECT_THAT(page, Not(HasSubstr("Retrieval")));
   EXPECT_THAT(page, Not(HasSubstr("Errors by layer")));
   EXPECT_THAT(page, Not(HasSubstr("KL by position")));
 }

@@ -30,8 +30,8 @@ class TimedSums : public AttentionObserver {
         before_(c.kv_heads, c.head_dim, device),
         far_(c.query_heads, c.kv_heads, c.head_dim, pairs, device),
         unrotation_(common_rope(c), device) {
-    before_.begin_layer(nullptr);
-    far_.begin_layer(o_weight, nullptr);
+    before_.begin_layer();
+    far_.begin_layer(o_weight);
   }
 
   double moments = 1e9, far = 1e9;  // seconds: the least of all calls

@@ -35,15 +35,6 @@ ExitCode code_of(const std::exception& e) {
   return machine ? ExitCode::kEnvironment : ExitCode::kNumerical;
 }
 
-// Whether to gather weights. Ranks on one machine share its page cache. NCCL needs time to connect and uses part of
-// each GPU.
-bool gathers(const RankEnvironment& e, std::uint64_t bytes, double hidden) {
-  constexpr double kMeeting = 0.5, kRate = 50e9;  // seconds; bytes per second of a machine's memory, and of a bus
-  const double all = static_cast<double>(bytes);
-  const double alone = all * e.local_count / kRate, together = kMeeting + all / kRate;
-  return e.count > e.local_count || alone - hidden > together;
-}
-
 }  // namespace
 
 std::string as_started(const std::string& command) {
@@ -79,8 +70,8 @@ int run_as_rank(const std::string& resume_command, const std::function<int(Ranks
   }
 }
 
-std::unique_ptr<ByteGather> gather_of(Ranks* ranks, at::Device device, std::uint64_t bytes, double hidden) {
-  if (ranks == nullptr) return nullptr;
+void require_alike(Ranks* ranks, at::Device device) {
+  if (ranks == nullptr) return;
   const std::string own = device.is_cuda() ? "a GPU" : "the CPU";
   const std::vector<std::string> all = ranks->all_gather(own);
   const auto other = std::find_if(all.begin(), all.end(), [&](const std::string& place) { return place != all[0]; });
@@ -88,7 +79,6 @@ std::unique_ptr<ByteGather> gather_of(Ranks* ranks, at::Device device, std::uint
     throw EnvironmentError("rank " + std::to_string(other - all.begin()) + " computes on " + *other +
                            " and rank 0 on " + all[0] + "; pass --device cpu, or start no more ranks than GPUs");
   }
-  return device.is_cuda() && gathers(ranks->environment(), bytes, hidden) ? ByteGather::start(*ranks, device) : nullptr;
 }
 
 void log_other_timelines(Timeline* timeline, Ranks* ranks) {

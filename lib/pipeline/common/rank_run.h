@@ -2,13 +2,10 @@
 // common end.
 #pragma once
 
-#include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
 
 #include "base/timeline.h"
-#include "distributed/byte_gather.h"
 #include "distributed/ranks.h"
 
 namespace oscar {
@@ -18,10 +15,8 @@ namespace oscar {
 // counts as ExitCode::kEnvironment. resume_command: continues the same run; read only if needed.
 int run_as_rank(const std::string& resume_command, const std::function<int(Ranks*)>& body);
 
-// Returns how the ranks load `bytes` of weights together, on GPUs and if that is faster than separate loading;
-// otherwise null. hidden: seconds of computation that run in parallel with loading. All ranks get the same result and
-// must either all have GPUs or all have none (EnvironmentError).
-std::unique_ptr<ByteGather> gather_of(Ranks* ranks, at::Device device, std::uint64_t bytes, double hidden = 0);
+// EnvironmentError unless all ranks compute on GPUs, or all on CPUs. Null: one process.
+void require_alike(Ranks* ranks, at::Device device);
 
 // With -v: logs each other rank's table on rank 0, after its own. All ranks call it; null: no table.
 void log_other_timelines(Timeline* timeline, Ranks* ranks);

@@ -191,9 +191,7 @@ MeasuredCurves curves_for(const Statistics& statistics, const std::string& sha25
   DecoderOptions decoding = curve_decoding(arguments, common, checkpoint.config(), options.device);
   if (decoding.narrow_products())
     log_info("curves: products with weights in BF16, all else in FP32 (--dtype float32 keeps them in FP32, too)");
-  std::unique_ptr<ByteGather> gather;
-  if (!decoding.stream_layers) gather = gather_of(arguments.ranks, options.device, checkpoint.weight_bytes());
-  decoding.gather = gather.get();
+  require_alike(arguments.ranks, options.device);
   Decoder decoder(checkpoint, decoding);
   Curves facts{.model_fingerprint = statistics.model_fingerprint,
                .statistics_sha256 = sha256,
@@ -204,7 +202,7 @@ MeasuredCurves curves_for(const Statistics& statistics, const std::string& sha25
   CurveRequest request{.sequences = std::move(text.sequences), .windows = windows, .target_kl = arguments.target_kl};
   if (!request.target_kl) request.budgets = budgets;
   const CurveShape shape = curve_shape(arguments, checkpoint.config(), options.device);
-  request.profiles = shape.profiles, request.one = shape.one();
+  request.profiles = shape.profiles, request.one = shape.one(), request.timeline = options.timeline;
   request.work_dir = curve_directory(arguments, common);
   request.resume = arguments.resume;
   request.resume_command = arguments.resume_command;
@@ -215,11 +213,11 @@ MeasuredCurves curves_for(const Statistics& statistics, const std::string& sha25
 
 CurveText load_curve_text(const Checkpoint& checkpoint, at::Device device, const CacheWindows& windows,
                           const CurveArguments& arguments, const PromptSet* prompts, const std::string& prompts_name) {
-  const auto [sequences, context, profiles] = curve_shape(arguments, checkpoint.config(), device);
+  const CurveShape shape = curve_shape(arguments, checkpoint.config(), device);
   const fs::path& directory = checkpoint.location().directory;
   const LazyTokenizer tokenizer(directory / "tokenizer.json");
   if (arguments.text.empty()) {
-    return curve_text(*prompts, prompts_name, context, sequences, checkpoint.config(), tokenizer, windows);
+    return curve_text(*prompts, prompts_name, shape.context, shape.sequences, checkpoint.config(), tokenizer, windows);
   }
   std::vector<fs::path> files(arguments.text.begin(), arguments.text.end());
   const PromptSet found =
@@ -228,7 +226,7 @@ CurveText load_curve_text(const Checkpoint& checkpoint, at::Device device, const
   for (const std::string& note : reading_notes(found)) log_info(note);
   std::string name;
   for (const fs::path& file : files) name += (name.empty() ? "" : ", ") + utf8_text(file.filename().string());
-  return curve_text(found, name, context, sequences, checkpoint.config(), tokenizer, windows);
+  return curve_text(found, name, shape.context, shape.sequences, checkpoint.config(), tokenizer, windows);
 }
 
 std::string curve_choice_text(const CurvePlan& plan) {

@@ -139,10 +139,8 @@ double CurveTimer::seconds(const CurveShape& shape) {
   const double rows =
       static_cast<double>(std::max<std::int64_t>(0, shape.context - first_scored_position(plan.windows))) /
       static_cast<double>(kCurveStride);
-  // Of each profile: the coded layer, and on average half of the layers after it, on a CPU for the scored part.
-  const double scored = decoder.options().device.is_cpu()
-                            ? rows * static_cast<double>(kCurveStride) / static_cast<double>(shape.context)
-                            : 1.0;
+  // Of each profile: the coded layer, and on average half of the layers after it, for the scored part.
+  const double scored = rows * static_cast<double>(kCurveStride) / static_cast<double>(shape.context);
   const double each = layer * scored * 0.5 * (layers - 1.0) + rows * row.version;
   const double calls =
       (shape.one() ? 1.0 : 0.5) * profiles;  // that make the baseline's softmax, of about two profiles each

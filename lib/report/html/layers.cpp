@@ -1,8 +1,7 @@
-// Layer errors: one row per layer, largest loss first, with its bit widths.
+// Where a method loses: by position, and by layer with its bit widths.
 #include <algorithm>
-#include <cmath>
+#include <map>
 
-#include "report/html/axes.h"
 #include "report/html/parts.h"
 #include "report/number_text.h"
 #include "transform/profile_allocation.h"
@@ -20,25 +19,18 @@ std::vector<std::size_t> worst_first(const MethodReport& method) {
 }
 
 std::string layer_table(const VerifyReport& report, const MethodReport& method) {
-  double low = INFINITY, high = 0;
-  for (const LayerError& layer : method.layers) {
-    if (layer.mean.attention_kl <= 0) continue;
-    low = std::min(low, layer.mean.attention_kl), high = std::max(high, layer.mean.attention_kl);
-  }
-  if (!(high > 0)) return "";
-  const Axis axis = decade_axis(low, high, 0, 100).axis;
+  const bool lossy = std::any_of(method.layers.begin(), method.layers.end(),
+                                 [](const LayerError& layer) { return layer.mean.attention_kl > 0; });
+  if (!lossy) return "";
   const BundleFacts* bundle = bundle_of(report, method);
   const bool widths = bundle != nullptr && bundle->key_widths.size() == method.layers.size() &&
                       bundle->value_widths.size() == method.layers.size();
-  std::string text =
-      "<table class=\"dots\"><caption><span>" + escape(series_name(method)) +
-      ": layers that lose most come first. Dots: KL of the attention weights, on a logarithmic scale from " +
-      significant(axis.low, 2) + " to " + significant(axis.high, 2) +
-      " nats.</span></caption><thead><tr><th scope=\"col\">layer</th>";
+  std::string text = "<table><caption><span>" + escape(series_name(method)) +
+                     ": layers that lose most come first</span></caption><thead><tr><th scope=\"col\">layer</th>";
   if (widths) text += "<th scope=\"col\">bits of keys</th><th scope=\"col\">bits of values</th>";
   text +=
-      "<th scope=\"col\">attention KL</th><th scope=\"col\" class=\"text\">smaller is better</th>"
-      "<th scope=\"col\">key logits</th><th scope=\"col\">output</th></tr></thead><tbody>\n";
+      "<th scope=\"col\">attention KL</th><th scope=\"col\">key logits</th>"
+      "<th scope=\"col\">output</th></tr></thead><tbody>\n";
   for (const std::size_t place : worst_first(method)) {
     const LayerError& layer = method.layers[place];
     text += "<tr><th scope=\"row\">" + std::to_string(layer.layer) + "</th>";
@@ -46,17 +38,42 @@ std::string layer_table(const VerifyReport& report, const MethodReport& method) 
       text += "<td>" + widths_text(bundle->key_widths[place]) + "</td><td>" + widths_text(bundle->value_widths[place]) +
               "</td>";
     }
-    const double kl = layer.mean.attention_kl;
-    text +=
-        "<td>" + significant(kl, 2) + "</td><td class=\"track\"><div class=\"" + series_class(report, method) + "\">";
-    if (kl > 0) text += "<i style=\"left:" + fixed(std::clamp(axis.pixel(kl), 0.0, 100.0), 2) + "%\"></i>";
-    text += "</div></td><td>" + significant(layer.mean.k_logit, 2) + "</td><td>" +
-            significant(layer.projected_output, 2) + "</td></tr>\n";
+    text += "<td>" + significant(layer.mean.attention_kl, 2) + "</td><td>" + significant(layer.mean.k_logit, 2) +
+            "</td><td>" + significant(layer.projected_output, 2) + "</td></tr>\n";
   }
   return framed(text + "</tbody></table>", "errors of each layer");
 }
 
 }  // namespace
+
+std::string position_table(const VerifyReport& report) {
+  constexpr std::size_t kTogether = 3;      // buckets of a column
+  std::map<std::string, std::string> rows;  // by their columns: a server's rows may begin elsewhere
+  for (const MethodReport& m : report.methods) {
+    if (!m.quantized || m.by_position.empty()) continue;
+    std::string row = "<tr><th scope=\"row\">" + escape(series_name(m)) + "</th>", columns;
+    for (std::size_t begin = 0; begin < m.by_position.size(); begin += kTogether) {
+      const std::size_t end = std::min(begin + kTogether, m.by_position.size());
+      double kl = 0, tokens = 0;
+      for (std::size_t i = begin; i < end; ++i) {
+        kl += m.by_position[i].kl * static_cast<double>(m.by_position[i].tokens);
+        tokens += static_cast<double>(m.by_position[i].tokens);
+      }
+      row += "<td>" + significant(kl / tokens, 2) + "</td>";
+      columns += "<th scope=\"col\">to " + grouped(m.by_position[end - 1].to) + "</th>";
+    }
+    rows[columns] += row + "</tr>\n";
+  }
+  std::string text;
+  for (const auto& [columns, body] : rows) {
+    text += framed(
+        "<table><caption><span>Mean KL (nats) of the scored tokens up to each position. One that climbs is "
+        "drift with length.</span></caption><thead><tr><th scope=\"col\">method</th>" +
+            columns + "</tr></thead><tbody>\n" + body + "</tbody></table>",
+        "KL by position");
+  }
+  return text;
+}
 
 std::string layer_tables(const VerifyReport& report) {
   const bool evaluated = std::any_of(report.methods.begin(), report.methods.end(),
@@ -70,7 +87,8 @@ std::string layer_tables(const VerifyReport& report) {
     }
   }
   if (text.empty()) return "";
-  return "<p>Key logits: relative RMS error of q&middot;k over coded keys, each query's mean removed. Output: "
+  return "<p>Attention KL: of the attention weights, in nats. Key logits: relative RMS error of q&middot;k over coded "
+         "keys, each query's mean removed. Output: "
          "|o&prime; "
          "&minus; o| / |o| after the output projection. A width of 0 keeps only the mean of its channels.</p>\n" +
          text;

@@ -1,8 +1,7 @@
-// The parts of the HTML report. Each returns a fragment; report_html.cpp assembles the page. The page is plain HTML,
-// CSS and inline SVG. It runs no script, makes no requests and follows the reader's light or dark preference.
+// The parts of the HTML report. Each returns a fragment; report_html.cpp assembles the page. The page is plain HTML
+// and CSS. It runs no script, makes no requests and follows the reader's light or dark preference.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -26,17 +25,14 @@ std::string series_name(const MethodReport& method);  // "oscar (prefill)", "osc
 
 std::string verdict_banner(const VerifyReport& report);
 std::string method_table(const VerifyReport& report);
-std::string text_table(const VerifyReport& report);     // rows of bundles on each text; empty for one text
-std::string gate_table(const VerifyReport& report);     // gates and self-checks
-std::string needle_tables(const VerifyReport& report);  // empty when no task ran
+std::string text_table(const VerifyReport& report);  // rows of bundles on each text; empty for one text
+std::string gate_table(const VerifyReport& report);  // gates and self-checks
 std::string provenance(const VerifyReport& report);
 
-std::string position_plot(const VerifyReport& report);  // KL against position, logarithmic; empty without data
+std::string position_table(const VerifyReport& report);  // KL by position; empty without data
 // Errors of the candidate rows, or of all rows if there are none. One row per layer, worst first, with its bit widths.
 // Empty without data.
 std::string layer_tables(const VerifyReport& report);
-// The limit of the mean-KL gate, drawn as a line in KL plots; empty without such a gate.
-std::optional<double> kl_limit(const VerifyReport& report);
 std::string memory_line(const VerifyReport& report);  // cache size reduction by context; empty without a bundle
 // What few readers need: a line that opens to the content.
 std::string folded(const std::string& summary, const std::string& content);

@@ -16,12 +16,6 @@ std::string verdict_cell(std::optional<bool> pass) {
   return *pass ? cell("pass", "pass") : cell("FAIL", "fail");
 }
 
-std::string with_interval(const std::string& value, const std::optional<Interval>& interval, int digits) {
-  if (!interval) return value;
-  return "<span title=\"interval by bootstrap over sequences: " + significant(interval->low, digits) + " to " +
-         significant(interval->high, digits) + "\">" + value + "</span>";
-}
-
 std::string task_summary(const MethodReport& method) {
   std::string text;
   for (const TaskScore& t : method.tasks) {
@@ -64,10 +58,8 @@ std::string name_cell(const VerifyReport& report, const MethodReport& m) {
 
 // The deciding numbers.
 std::string quality_cells(const QualityMetrics& q) {
-  return cell(with_interval(significant(q.kl.mean, 3), q.kl.interval, 3) + " &plusmn; " +
-              half_width(q.kl.mean, q.kl.interval)) +
-         cell(with_interval(fixed(q.ppl_ratio, 4), q.ppl_ratio_interval, 5) + " &plusmn; " +
-              half_width(q.ppl_ratio, q.ppl_ratio_interval)) +
+  return cell(significant(q.kl.mean, 3) + " &plusmn; " + half_width(q.kl.mean, q.kl.interval)) +
+         cell(fixed(q.ppl_ratio, 4) + " &plusmn; " + half_width(q.ppl_ratio, q.ppl_ratio_interval)) +
          cell(significant(q.ppl, 5)) + cell(percent(q.same_top1, 2) + "%");
 }
 
@@ -90,34 +82,6 @@ std::string detail_row(const VerifyReport& report, const MethodReport& m) {
   row += cell(growth_text(m)) + cell(fixed(q.ln_ppl_correlation, 4)) + cell(significant(q.delta_p.rms, 3) + "%");
   const std::string settings = escape(m.settings) + (m.comparison.empty() ? "" : " (" + escape(m.comparison) + ")");
   return row + cell(m.quantized ? settings : "&ndash;", "text wrap") + "</tr>\n";
-}
-
-// The tint shows the share at a glance; the numbers in the cell make it readable for everyone.
-std::string share_cell(std::int64_t solved, std::int64_t of) {
-  if (of == 0) return "<td class=\"cell\">&ndash;</td>";
-  const double share = static_cast<double>(solved) / static_cast<double>(of);
-  return "<td class=\"cell\" style=\"background: color-mix(in srgb, var(--good-ground) " + percent(share, 0) +
-         "%, var(--bad-ground))\">" + std::to_string(solved) + "/" + std::to_string(of) + "</td>";
-}
-
-std::string needle_table(const VerifyReport& report, const TaskScore& shape) {
-  std::string text = "<table><caption><span>" + escape(shape.task) + ", " + std::to_string(shape.length) +
-                     " tokens: solved prompts of those that the BF16 cache solves (" + std::to_string(shape.n) +
-                     " of " + std::to_string(shape.prompts) +
-                     " written), by depth of the needle</span></caption><thead><tr><th scope=\"col\">method</th>";
-  for (const DepthScore& d : shape.depths) {
-    text += "<th scope=\"col\">" + percent(d.from, 0) + " to " + percent(d.to, 0) + "%</th>";
-  }
-  text += "<th scope=\"col\">all depths</th></tr></thead><tbody>\n";
-  for (const MethodReport& m : report.methods) {
-    for (const TaskScore& t : m.tasks) {
-      if (t.task != shape.task || t.length != shape.length || t.depths.size() != shape.depths.size()) continue;
-      text += "<tr><th scope=\"row\">" + escape(series_name(m)) + "</th>";
-      for (const DepthScore& d : t.depths) text += share_cell(d.solved, d.prompts);
-      text += cell(std::to_string(t.solved) + "/" + std::to_string(t.n), "cell") + "</tr>\n";
-    }
-  }
-  return framed(text + "</tbody></table>", "retrieval by depth");
 }
 
 }  // namespace
@@ -150,13 +114,6 @@ std::string verdict_banner(const VerifyReport& report) {
   return "<div class=\"banner pass\" role=\"status\"><strong>&#x2713; PASS</strong> Every gate of what was evaluated "
          "and every self check that ran passed." +
          sentences + "</div>\n";
-}
-
-std::optional<double> kl_limit(const VerifyReport& report) {
-  for (const GateResult& gate : report.gates) {
-    if (gate.name == "max_kl") return gate.limit;
-  }
-  return std::nullopt;
 }
 
 std::string memory_line(const VerifyReport& report) {
@@ -248,20 +205,6 @@ std::string gate_table(const VerifyReport& report) {
             cell(number(c.value)) + cell(number(c.limit)) + verdict_cell(c.pass) + "</tr>\n";
   }
   return framed(text + "</tbody></table>", "gates and self checks");
-}
-
-std::string needle_tables(const VerifyReport& report) {
-  std::string text;
-  std::vector<std::string> done;
-  for (const MethodReport& m : report.methods) {
-    for (const TaskScore& t : m.tasks) {
-      const std::string key = t.task + " " + std::to_string(t.length);
-      if (std::find(done.begin(), done.end(), key) != done.end()) continue;
-      done.push_back(key);
-      text += needle_table(report, t);
-    }
-  }
-  return text;
 }
 
 }  // namespace oscar::html

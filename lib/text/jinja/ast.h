@@ -25,7 +25,7 @@ struct Expression {
     kAttribute,  // items[0].name
     kItem,       // items[0][items[1]]
     kSlice,      // items[0][items[1]:items[2]:items[3]]; each of the last three may be null
-    kCall,       // items[0](items[1], ..., named, *star, **double_star)
+    kCall,       // items[0](items[1], ..., named, *star)
     kFilter,     // items[0]|name(items[1], ..., named)
     kTest,       // items[0] is name(items[1], ...)
     kUnary,      // name is - or +
@@ -42,7 +42,7 @@ struct Expression {
   Value value;
   std::vector<ExpressionPtr> items;
   std::vector<std::pair<std::string, ExpressionPtr>> named;
-  ExpressionPtr star, double_star;  // may be null
+  ExpressionPtr star;  // may be null
   std::vector<std::string> operators;
   int depth = 0;  // of the tree below this node
 
@@ -61,7 +61,6 @@ struct Statement {
     kCallBlock,  // calls the macro `value`, with a `caller` that is (targets with defaults): body
     kWith,       // targets[i] = branches[i].first (with empty bodies) inside the body
     kBlock,      // body unchanged ({% generation %})
-    kFilter,     // body through the filter `value` (a kFilter whose items[0] is null)
     kBreak,
     kContinue
   };
@@ -70,9 +69,8 @@ struct Statement {
   std::string name;
   ExpressionPtr value, condition;
   std::vector<std::string> targets;
-  std::vector<ExpressionPtr> defaults;                                  // for a macro's last parameters
-  bool recursive = false;                                               // a for loop that calls itself as loop(items)
-  bool uses_varargs = false, uses_kwargs = false, uses_caller = false;  // for a macro: names used in its body
+  std::vector<ExpressionPtr> defaults;  // for a macro's last parameters
+  bool uses_caller = false;             // for a macro: its body reads `caller`
   std::vector<std::pair<ExpressionPtr, Body>> branches;
   Body body, otherwise;
 };

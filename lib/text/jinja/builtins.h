@@ -56,17 +56,6 @@ std::string title_of_words(const std::string& text);  // the Jinja filter: lette
 // The filters that order and reduce lists; nullopt for other names.
 std::optional<Value> list_filter(const std::string& name, const Value& subject, Arguments& arguments);
 
-// The text filters: format, escape, center, truncate, wordcount; nullopt for other names.
-std::optional<Value> text_filter(const std::string& name, const Value& subject, Arguments& arguments);
-std::string escape(const std::string& text);  // & < > " ' as HTML entities
-
-// Python's text % values and text.format(...). TemplateError for unsupported features.
-std::string percent_format(const std::string& text, const Value& values);
-std::string brace_format(const std::string& text, Arguments& arguments);
-
-// The next item of a cycler (`method` is next; current and reset also exist), or the result of a joiner.
-Value step(const Stepper& stepper, const std::string& method);
-
 // The number that Python's float(text) or int(text) returns; nullopt if it raises ValueError.
 std::optional<double> parse_float(const std::string& text);
 std::optional<std::int64_t> parse_integer(const std::string& text);

@@ -22,7 +22,6 @@ struct Visitor {
     for (const ExpressionPtr& item : e->items) visit(item.get());
     for (const auto& [name, value] : e->named) visit(value.get());
     visit(e->star.get());
-    visit(e->double_star.get());
   }
   void visit(const Body& body, const Statement* macro = nullptr) const {
     for (const auto& s : body) {

@@ -212,24 +212,16 @@ Value to_integer(const Value& subject, const Value& fallback) {
   return fallback;
 }
 
-// Filters on text marked as escaped; most keep the mark. Filters that would escape their arguments are refused. nullopt
-// for filters whose result is not text.
-std::optional<Value> markup_filter(const std::string& name, const Value& subject, Arguments& arguments) {
-  const std::string& text = subject.string();
-  if (name == "escape" || name == "e" || name == "safe" || name == "string") return subject;
-  if (name == "trim") return Value::markup(strip(text, arguments.take("chars"), true, true));
-  if (name == "lower") return Value::markup(lower(text));
-  if (name == "upper") return Value::markup(upper(text));
-  for (const char* plain : {"length", "count", "tojson", "default", "d", "int", "float", "wordcount", "list"}) {
-    if (name == plain) return std::nullopt;
+// Text after the filter `safe` is written as it is. Jinja's other operations on it escape what it meets: refused.
+void check_safe_filter(const std::string& name) {
+  for (const char* plain : {"safe", "string", "length", "count", "tojson", "default", "d", "int", "float", "list"}) {
+    if (name == plain) return;
   }
-  throw TemplateError("the filter '" + name + "' after safe or escape is not supported");
+  throw TemplateError("the filter '" + name + "' after safe is not supported");
 }
 
 Value filter(const std::string& name, const Value& subject, Arguments& arguments) {
-  if (subject.is_markup()) {
-    if (auto made = markup_filter(name, subject, arguments)) return std::move(*made);
-  }
+  if (subject.is_markup()) check_safe_filter(name);
   if (name == "trim") return strip(subject.text(), arguments.take("chars"), true, true);
   if (name == "length" || name == "count") return length_of(subject);
   if (name == "tojson") return to_json(subject, json_style(arguments));
@@ -273,7 +265,7 @@ Value filter(const std::string& name, const Value& subject, Arguments& arguments
   }
   if (name == "round") return rounded(subject, arguments);
   if (name == "float") return to_float(subject, arguments.take("default", 0.0));
-  if (name == "string") return subject.text();
+  if (name == "string") return subject.is_markup() ? subject : subject.text();
   if (name == "safe") return Value::markup(subject.text());
   if (name == "list") return iterate(subject);
   if (name == "int") return to_integer(subject, arguments.take("default", std::int64_t{0}));
@@ -292,12 +284,6 @@ Value filter(const std::string& name, const Value& subject, Arguments& arguments
     return choose(name, subject, arguments);
   }
   if (auto made = list_filter(name, subject, arguments)) return std::move(*made);
-  if (auto made = text_filter(name, subject, arguments)) return std::move(*made);
-  if (name == "attr") {
-    const Value member = arguments.take("name");
-    if (!member.is_string()) return Undefined{name};
-    return get_attribute(subject.is_dict() ? Value(Dict{}) : subject, member.string());  // members are not attributes
-  }
   throw TemplateError("the filter '" + name + "' is not supported");
 }
 
@@ -342,7 +328,6 @@ bool test(const std::string& name, const Value& subject, Arguments& arguments) {
     if (other.is_undefined() || subject.is_bool() || subject.is_none()) return false;
     throw TemplateError("the test 'sameas' of a " + other.type_name() + " is not supported");
   }
-  if (name == "escaped") return subject.is_markup();
   if (name == "in") return contains(arguments.take("seq"), subject);
   if (name == "eq" || name == "equalto") return equal(subject, arguments.take("other"));
   if (name == "ne") return !equal(subject, arguments.take("other"));
@@ -410,7 +395,7 @@ bool call_test(const std::string& name, const Value& subject, Arguments argument
 
 bool is_function(const std::string& name) {
   return name == "range" || name == "namespace" || name == "dict" || name == "raise_exception" ||
-         name == "strftime_now" || name == "cycler" || name == "joiner";
+         name == "strftime_now";
 }
 
 Value call_function(const std::string& name, Arguments arguments, const std::tm& now) {
@@ -425,15 +410,6 @@ Value call_function(const std::string& name, Arguments arguments, const std::tm&
     Value items = range(arguments);
     arguments.finish();
     return items;
-  }
-  if (name == "cycler" || name == "joiner") {
-    const auto state = std::make_shared<Stepper::State>();
-    state->joins = name == "joiner";
-    state->items = state->joins ? List{arguments.take("sep", ", ")} : arguments.take_rest().list();
-    arguments.finish();
-    if (state->items.empty()) throw TemplateError("a cycler needs items");
-    if (state->joins && !state->items[0].is_string()) throw TemplateError("a joiner needs a text");
-    return Stepper{state};
   }
   Dict members;  // namespace and dict
   const auto set_member = [&members](const Key& key, const Value& value) {

@@ -1,7 +1,6 @@
 #include "text/jinja/lexer.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <string_view>
 
@@ -215,8 +214,6 @@ class Lexer {
   void read_number() {
     std::size_t end = at_;
     bool fraction = false;
-    const char kind = text_[at_] == '0' && at_ + 1 < text_.size() ? static_cast<char>(text_[at_ + 1] | 0x20) : ' ';
-    if (kind == 'x' || kind == 'o' || kind == 'b') return read_other_base(kind == 'x' ? 16 : kind == 'o' ? 8 : 2);
     while (end < text_.size() && (is_digit(text_[end]) || text_[end] == '_')) ++end;
     if (end + 1 < text_.size() && text_[end] == '.' && is_digit(text_[end + 1])) {
       fraction = true;
@@ -235,20 +232,6 @@ class Lexer {
     std::string digits = text_.substr(at_, end - at_);
     std::erase(digits, '_');
     add(fraction ? TokenKind::kFloat : TokenKind::kInteger, digits);
-    advance(end - at_);
-  }
-
-  // 0x1F, 0o17, 0b11
-  void read_other_base(int base) {
-    std::size_t end = at_ + 2;
-    while (end < text_.size() && (is_name_start(text_[end]) || is_digit(text_[end]))) ++end;
-    std::string digits = text_.substr(at_ + 2, end - at_ - 2);
-    std::erase(digits, '_');
-    std::int64_t number = 0;
-    const auto done = std::from_chars(digits.data(), digits.data() + digits.size(), number, base);
-    if (done.ec != std::errc() || done.ptr != digits.data() + digits.size())
-      fail("this form of number is not supported");
-    add(TokenKind::kInteger, std::to_string(number));
     advance(end - at_);
   }
 

@@ -65,10 +65,6 @@ Value get_attribute(const Value& object, const std::string& name) {
       if (name == changing) return Undefined{name};
     }
   }
-  if (object.is_sequence(Sequence::kGroup) && (name == "grouper" || name == "list")) {
-    return object.list()[name == "list" ? 1 : 0];
-  }
-  if (object.as_stepper() != nullptr && name == "current") return step(*object.as_stepper(), name);
   const Value* member = object.member(name);
   return member != nullptr ? *member : Value(Undefined{name});
 }
@@ -102,16 +98,9 @@ Value binary(const std::string& op, const Value& left, const Value& right) {
   }
   if (left.is_integral() && right.is_integral()) return integer_arithmetic(op, left.integer(), right.integer());
   if (left.is_number() && right.is_number()) return float_arithmetic(op, left.number(), right.number());
-  if ((left.is_markup() || right.is_markup()) && (op != "+" || !left.is_string() || !right.is_string())) {
-    throw TemplateError("'" + op + "' with a text after safe or escape is not supported");
+  if (left.is_markup() || right.is_markup()) {
+    throw TemplateError("'" + op + "' with a text after safe is not supported");
   }
-  if (op == "+" && (left.is_markup() || right.is_markup())) {
-    const auto escaped = [](const Value& side) { return side.is_markup() ? side.string() : escape(side.string()); };
-    std::string joined = escaped(left) + escaped(right);
-    check_text_size(joined.size());
-    return Value::markup(std::move(joined));
-  }
-  if (op == "%" && left.is_string()) return percent_format(left.string(), right);
   if (op == "+" && left.is_string() && right.is_string()) {
     check_text_size(left.string().size() + right.string().size());
     return left.string() + right.string();
@@ -121,18 +110,6 @@ Value binary(const std::string& op, const Value& left, const Value& right) {
     List items = left.list();
     items.insert(items.end(), right.list().begin(), right.list().end());
     return Value(std::move(items), left.sequence());
-  }
-  const auto can_repeat = [](const Value& v) { return v.is_tuple() || v.is_sequence(Sequence::kList); };
-  if (op == "*" && ((can_repeat(left) && right.is_integral()) || (left.is_integral() && can_repeat(right)))) {
-    const Value& unit = can_repeat(left) ? left : right;
-    const std::int64_t count = std::max<std::int64_t>(can_repeat(left) ? right.integer() : left.integer(), 0);
-    constexpr std::int64_t kMost = 100000;
-    if (count > kMost || static_cast<std::int64_t>(unit.list().size()) * count > kMost) {
-      throw TemplateError("a list repeated to more than 100000 items is not supported");
-    }
-    List items;
-    for (std::int64_t i = 0; i < count; ++i) items.insert(items.end(), unit.list().begin(), unit.list().end());
-    return Value(std::move(items), unit.sequence());
   }
   if (op == "*" && (left.is_string() || right.is_string()) && (left.is_integral() || right.is_integral())) {
     const std::string& unit = left.is_string() ? left.string() : right.string();

@@ -59,8 +59,6 @@ class ExpressionParser {
   // Names of variables read since the last call.
   std::set<std::string> take_names() { return std::exchange(names_, {}); }
   void add_names(const std::set<std::string>& names) { names_.insert(names.begin(), names.end()); }
-  // |name(...) ... as a chain with a null in the innermost items[0].
-  ExpressionPtr parse_filter_chain();
 
  private:
   ExpressionPtr make(Expression::Kind kind, std::string name = "");

@@ -275,11 +275,11 @@ ExpressionPtr ExpressionParser::parse_subscript(ExpressionPtr subject) {
 void ExpressionParser::parse_arguments(Expression& call) {
   in_.expect_operator("(");
   while (!in_.is_operator(")")) {
-    if (in_.is_operator("*") || in_.is_operator("**")) {
-      ExpressionPtr& rest = in_.next().text == "*" ? call.star : call.double_star;
-      if (rest != nullptr || call.double_star != nullptr) in_.fail("one *list and one **dict at the end");
-      rest = parse();
-      call.depth = std::max(call.depth, rest->depth + 1);
+    if (in_.is_operator("**") || call.star != nullptr)
+      in_.fail("at most one *list at the end; **dict is not supported");
+    if (in_.skip_operator("*")) {
+      call.star = parse();
+      call.depth = std::max(call.depth, call.star->depth + 1);
       if (!in_.is_operator(")")) in_.expect_operator(",");
       continue;
     }
@@ -289,9 +289,7 @@ void ExpressionParser::parse_arguments(Expression& call) {
       in_.next();
       call.named.emplace_back(std::move(name), parse());
     } else {
-      if (!call.named.empty() || call.star != nullptr || call.double_star != nullptr) {
-        in_.fail("a named argument after the others");
-      }
+      if (!call.named.empty()) in_.fail("a named argument after the others");
       call.add(parse());
     }
     if (!in_.is_operator(")")) in_.expect_operator(",");
@@ -331,12 +329,6 @@ ExpressionPtr ExpressionParser::parse_filter(ExpressionPtr subject) {
   filter->add(std::move(subject));
   if (in_.is_operator("(")) parse_arguments(*filter);
   return filter;
-}
-
-ExpressionPtr ExpressionParser::parse_filter_chain() {
-  ExpressionPtr chain = parse_filter(nullptr);
-  while (in_.skip_operator("|")) chain = parse_filter(std::move(chain));
-  return chain;
 }
 
 ExpressionPtr ExpressionParser::parse_test(ExpressionPtr subject) {

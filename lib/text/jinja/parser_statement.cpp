@@ -65,15 +65,14 @@ class StatementParser {
     if (name == "macro") return parse_macro();
     if (name == "call") return parse_call_block();
     if (name == "with") return parse_with();
-    if (name == "generation") return parse_wrapped(Kind::kBlock, "endgeneration");
-    if (name == "filter") return parse_wrapped(Kind::kFilter, "endfilter");
+    if (name == "generation") return parse_generation();
     if (name == "break" || name == "continue") {
       auto jump = make(name == "break" ? Kind::kBreak : Kind::kContinue);
       in_.next();
       end_block();
       return jump;
     }
-    in_.fail("a supported statement (if, for, set, with, macro, call, filter, raw, break, continue, generation)");
+    in_.fail("a supported statement (if, for, set, with, macro, call, raw, break, continue, generation)");
   }
 
   std::unique_ptr<Statement> parse_if() {
@@ -109,7 +108,6 @@ class StatementParser {
     if (!in_.skip_name("in")) in_.fail("'in'");
     node->value = expression_.parse_tuple(false);
     if (in_.skip_name("if")) node->condition = expression_.parse();
-    node->recursive = in_.skip_name("recursive");
     end_block();
     node->body = parse_body({"endfor", "else"});
     if (in_.skip_name("else")) {
@@ -137,7 +135,6 @@ class StatementParser {
     }
     node->kind = Kind::kSetBlock;
     if (node->targets.size() != 1) in_.fail("'='");
-    if (in_.skip_operator("|")) node->value = expression_.parse_filter_chain();
     end_block();
     node->body = parse_body({"endset"});
     end_block("endset");
@@ -179,14 +176,15 @@ class StatementParser {
     in_.expect_operator(")");
   }
 
-  // Three names in a macro's body allow arguments beyond its parameters.
+  // Names in a macro's body that allow arguments beyond its parameters; of these `caller` is supported.
   void parse_macro_body(Statement& macro, const char* end) {
     end_block();
     const std::set<std::string> outside = expression_.take_names();
     macro.body = parse_body({end});
     const std::set<std::string> inside = expression_.take_names();
-    macro.uses_varargs = inside.contains("varargs");
-    macro.uses_kwargs = inside.contains("kwargs");
+    if (inside.contains("varargs") || inside.contains("kwargs")) {
+      in_.fail("a macro without varargs and kwargs, which are not supported");
+    }
     macro.uses_caller = inside.contains("caller");
     expression_.add_names(outside);
     expression_.add_names(inside);
@@ -210,13 +208,12 @@ class StatementParser {
     return node;
   }
 
-  std::unique_ptr<Statement> parse_wrapped(Kind kind, const char* end) {
-    auto node = make(kind);
+  std::unique_ptr<Statement> parse_generation() {
+    auto node = make(Kind::kBlock);
     in_.next();
-    if (kind == Kind::kFilter) node->value = expression_.parse_filter_chain();
     end_block();
-    node->body = parse_body({end});
-    end_block(end);
+    node->body = parse_body({"endgeneration"});
+    end_block("endgeneration");
     return node;
   }
 

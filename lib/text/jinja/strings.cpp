@@ -222,22 +222,6 @@ std::int64_t need_integer(const Value& value, const Arguments& arguments) {
   return value.integer();
 }
 
-// center, ljust, rjust and zfill.
-std::string padded(const std::string& text, std::int64_t width, const std::string& fill, const std::string& name) {
-  if (fill.empty() || decode_code_point(fill, 0).bytes != fill.size()) {
-    throw TemplateError(name + " needs one character to fill with");
-  }
-  const std::int64_t room = width - text_length(text);
-  if (room <= 0) return text;
-  if (room > 1000000) throw TemplateError(name + " to more than a million characters is not supported");
-  const std::int64_t before = name == "ljust" ? 0 : name == "center" ? room / 2 + (room & width & 1) : room;
-  std::string left, right;
-  for (std::int64_t i = 0; i < room; ++i) (i < before ? left : right) += fill;
-  Budget::spend(4 * static_cast<std::uint64_t>(room));
-  const bool sign = name == "zfill" && !text.empty() && (text[0] == '-' || text[0] == '+');
-  return sign ? text[0] + left + text.substr(1) : left + text + right;
-}
-
 // Splits at runs of white space and ignores it at the ends; after `most` splits the rest stays unsplit.
 List split_at_spaces(const std::string& text, std::int64_t most) {
   List parts;
@@ -262,22 +246,9 @@ List split_at_spaces(const std::string& text, std::int64_t most) {
   return parts;
 }
 
-// The same from the right.
-List rsplit_at_spaces(const std::string& text, std::int64_t most) {
-  List parts = split_at_spaces(text, -1);
-  if (most >= static_cast<std::int64_t>(parts.size())) return parts;
-  List last(parts.end() - most, parts.end());
-  std::string rest = strip(text, Value(), false, true);
-  for (auto part = last.rbegin(); part != last.rend(); ++part) {
-    rest = strip(std::string_view(rest).substr(0, rest.size() - part->string().size()), Value(), false, true);
-  }
-  if (!rest.empty()) last.insert(last.begin(), rest);
-  return last;
-}
-
 List split(const std::string& text, const Value& separator, std::int64_t most, bool from_right) {
   if (separator.is_undefined() || separator.is_none()) {
-    if (from_right && most >= 0) return rsplit_at_spaces(text, most);
+    if (from_right && most >= 0) throw TemplateError("rsplit at white space is not supported");
     return split_at_spaces(text, most);
   }
   if (!separator.is_string() || separator.string().empty())
@@ -358,14 +329,6 @@ bool ascii_property(const std::string& text, const std::string& name) {
   return name == "isupper" || name == "islower" ? cased : !text.empty();
 }
 
-// The text between the next two arguments, as in startswith, endswith and count. nullopt if the first position is past
-// the end.
-std::optional<std::string> between(const std::string& text, Arguments& arguments) {
-  const Value start = arguments.take("start"), stop = arguments.take("end", None{});
-  if (start.is_integral() && start.integer() > text_length(text)) return std::nullopt;
-  return slice_text(text, start, stop, Value());
-}
-
 Value call_string_method(const std::string& text, const std::string& name, Arguments& arguments) {
   if (name == "strip" || name == "lstrip" || name == "rstrip") {
     return strip(text, arguments.take("chars"), name != "rstrip", name != "lstrip");
@@ -376,10 +339,7 @@ Value call_string_method(const std::string& text, const std::string& name, Argum
     return split(text, separator, most, name == "rsplit");
   }
   if (name == "startswith" || name == "endswith") {
-    const Value affix = arguments.take("affix");
-    if (arguments.left() == 0) return has_affix(text, affix, name == "startswith");
-    const std::optional<std::string> part = between(text, arguments);
-    return part && has_affix(*part, affix, name == "startswith");
+    return has_affix(text, arguments.take("affix"), name == "startswith");
   }
   if (name == "replace") {
     const Value from = arguments.take("old"), to = arguments.take("new");
@@ -387,7 +347,6 @@ Value call_string_method(const std::string& text, const std::string& name, Argum
   }
   if (name == "find" || name == "rfind" || name == "index" || name == "rindex") {
     const std::string needle = need_string(arguments.take("sub"), arguments);
-    if (arguments.left() > 0) throw TemplateError(arguments.where() + " between positions is not supported");
     const bool from_right = name[0] == 'r';
     const TextSearch search(needle, from_right);
     const std::size_t at = from_right ? search.find_before(text, text.size()) : search.find(text);
@@ -395,12 +354,7 @@ Value call_string_method(const std::string& text, const std::string& name, Argum
     if (name.ends_with("index")) throw TemplateError("a text that is searched with 'index' is not there");
     return std::int64_t{-1};
   }
-  if (name == "count") {
-    const std::string needle = need_string(arguments.take("sub"), arguments);
-    if (arguments.left() == 0) return count_of(text, needle);
-    const std::optional<std::string> part = between(text, arguments);
-    return part ? count_of(*part, needle) : 0;
-  }
+  if (name == "count") return count_of(text, need_string(arguments.take("sub"), arguments));
   if (name == "partition" || name == "rpartition") {
     const std::string by = need_string(arguments.take("sep"), arguments);
     if (by.empty()) throw TemplateError(arguments.where() + " needs a separator that is not empty");
@@ -411,19 +365,6 @@ Value call_string_method(const std::string& text, const std::string& name, Argum
     if (at != std::string::npos) parts = {text.substr(0, at), by, text.substr(at + by.size())};
     return Value(std::move(parts), Sequence::kTuple);
   }
-  if (name == "center" || name == "ljust" || name == "rjust" || name == "zfill") {
-    const std::int64_t width = need_integer(arguments.take("width"), arguments);
-    const std::string fill = name == "zfill" ? "0" : need_string(arguments.take("fillchar", " "), arguments);
-    return padded(text, width, fill, name);
-  }
-  if (name == "format") return brace_format(text, arguments);
-  if (name == "swapcase") {
-    std::string out = ascii_only(text, "the case");
-    for (char& c : out)
-      c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 32) : c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
-    return out;
-  }
-  if (name == "isascii") return is_ascii(text);
   if (name == "join") {
     const List items = iterate(arguments.take("iterable"));
     for (const Value& item : items) need_string(item, arguments);
@@ -439,7 +380,6 @@ Value call_string_method(const std::string& text, const std::string& name, Argum
     if (name == "removeprefix") return text.starts_with(affix) ? text.substr(affix.size()) : text;
     return text.ends_with(affix) ? text.substr(0, text.size() - affix.size()) : text;
   }
-  if (name == "isdecimal" || name == "isnumeric") return ascii_property(text, "isdigit");
   if (name == "isdigit" || name == "isalpha" || name == "isalnum" || name == "isupper" || name == "islower") {
     return ascii_property(text, name);
   }
@@ -461,24 +401,10 @@ Value find_item(const List& items, const Value& wanted, bool count) {
 
 }  // namespace
 
-Value step(const Stepper& stepper, const std::string& method) {
-  Stepper::State& state = *stepper.state;
-  if (state.joins != method.empty())
-    throw TemplateError("a joiner is called, and a cycler has next, reset and current");
-  if (state.joins) return state.at++ == 0 ? Value("") : state.items[0];
-  if (method == "reset") {
-    state.at = 0;
-    return None{};
-  }
-  const Value item = state.items[state.at];
-  if (method == "next") state.at = (state.at + 1) % state.items.size();
-  return item;
-}
-
 Value call_method(const Value& object, const std::string& name, Arguments arguments) {
   Value result;
   if (object.is_markup()) {
-    throw TemplateError("the method '" + name + "' of a text after safe or escape is not supported");
+    throw TemplateError("the method '" + name + "' of a text after safe is not supported");
   } else if (object.is_string()) {
     result = call_string_method(object.string(), name, arguments);
   } else if (object.is_dict() && name == "get") {
@@ -499,18 +425,6 @@ Value call_method(const Value& object, const std::string& name, Arguments argume
     result = Value(std::move(items), Sequence::kView);
   } else if ((object.is_dict() || object.is_sequence(Sequence::kList)) && name == "copy") {
     result = object;
-  } else if (object.as_loop() != nullptr && name == "cycle") {
-    const List items = arguments.take_rest().list();
-    if (items.empty()) throw TemplateError("loop.cycle needs items");
-    const auto round = static_cast<std::size_t>(object.as_loop()->state->index0);
-    result = items[round % items.size()];
-  } else if (object.as_loop() != nullptr && name == "changed") {
-    const Value now(arguments.take_rest().list(), Sequence::kTuple);
-    std::optional<Value>& last = object.as_loop()->state->changed;
-    result = !last || !equal(*last, now);
-    last = now;
-  } else if (object.as_stepper() != nullptr && (name == "next" || name == "reset")) {
-    result = step(*object.as_stepper(), name);
   } else if (object.is_list() && (name == "index" || name == "count") && object.can_index()) {
     result = find_item(object.list(), arguments.take("value"), name == "count");
   } else if (object.is_undefined()) {

@@ -143,14 +143,8 @@ class Renderer {
         execute_set(s, scope);
         return Flow::kNext;
       case SKind::kSetBlock:
-        assign(s.targets[0], filtered(s, render_inner(s.body, scope), scope), scope);
+        assign(s.targets[0], render_inner(s.body, scope), scope);
         return Flow::kNext;
-      case SKind::kFilter: {
-        const Value made = filtered(s, render_inner(s.body, scope), scope);
-        if (!made.is_string()) throw TemplateError("a filter block gives a " + made.type_name() + ", expected a text");
-        write(made.string(), out);
-        return Flow::kNext;
-      }
       case SKind::kBlock:
         write(render_inner(s.body, scope), out);
         return Flow::kNext;
@@ -180,10 +174,6 @@ class Renderer {
     std::string out;
     if (execute(body, inner, out) != Flow::kNext) throw TemplateError("break or continue outside a loop");
     return out;
-  }
-
-  Value filtered(const Statement& s, std::string text, Scope& scope) {
-    return s.value == nullptr ? Value(std::move(text)) : evaluate_filter(*s.value, scope, Value(std::move(text)));
   }
 
   void assign(const std::string& target, Value value, Scope& scope) {
@@ -223,10 +213,7 @@ class Renderer {
   void execute_set(const Statement& s, Scope& scope) { unpack(s.targets, evaluate(*s.value, scope), scope); }
 
   Flow execute_for(const Statement& s, Scope& scope, std::string& out) {
-    return run_loop(s, evaluate(*s.value, scope), scope, 1, out);
-  }
-
-  Flow run_loop(const Statement& s, const Value& sequence, Scope& scope, std::int64_t depth, std::string& out) {
+    const Value sequence = evaluate(*s.value, scope);
     List items = iterate(sequence);
     Budget::spend(kLoopSteps * items.size());
     if (s.condition != nullptr) {
@@ -240,28 +227,23 @@ class Renderer {
       Scope inner(scope);
       return execute(s.otherwise, inner, out);  // a break here leaves the enclosing loop
     }
-    const auto state = std::make_shared<LoopState>();
-    state->depth = depth;
-    state->recursive = s.recursive ? &s : nullptr;
-    state->scope = &scope;
-    state->scope_id = scope.id;
+    const auto members = std::make_shared<Dict>();
     const auto size = static_cast<std::int64_t>(items.size());
     for (std::int64_t i = 0; i < size; ++i) {
       const auto at = [&](std::int64_t k) -> const Value& { return items[static_cast<std::size_t>(k)]; };
-      state->index0 = i;
-      state->members = {{"index", i + 1},
-                        {"index0", i},
-                        {"revindex", size - i},
-                        {"revindex0", size - i - 1},
-                        {"first", i == 0},
-                        {"last", i == size - 1},
-                        {"length", size},
-                        {"depth", depth},
-                        {"depth0", depth - 1},
-                        {"previtem", i > 0 ? at(i - 1) : Value(Undefined{"previtem"})},
-                        {"nextitem", i + 1 < size ? at(i + 1) : Value(Undefined{"nextitem"})}};
+      *members = {{"index", i + 1},
+                  {"index0", i},
+                  {"revindex", size - i},
+                  {"revindex0", size - i - 1},
+                  {"first", i == 0},
+                  {"last", i == size - 1},
+                  {"length", size},
+                  {"depth", std::int64_t{1}},
+                  {"depth0", std::int64_t{0}},
+                  {"previtem", i > 0 ? at(i - 1) : Value(Undefined{"previtem"})},
+                  {"nextitem", i + 1 < size ? at(i + 1) : Value(Undefined{"nextitem"})}};
       Scope inner(scope);
-      inner.set("loop", Loop{state});
+      inner.set("loop", Loop{members});
       unpack(s.targets, at(i), inner);
       if (execute(s.body, inner, out) != Flow::kBreak) continue;
       // Jinja takes items one by one, so after a break a generator keeps the remaining ones.
@@ -301,7 +283,7 @@ class Renderer {
       case EKind::kCall:
         return evaluate_call(e, scope);
       case EKind::kFilter:
-        return evaluate_filter(e, scope, std::nullopt);
+        return call_filter(e.name, item(0), arguments(e, "the filter '" + e.name + "'", scope));
       case EKind::kTest: {
         const Value subject = item(0);
         return call_test(e.name, subject, arguments(e, "the test '" + e.name + "'", scope));
@@ -396,27 +378,7 @@ class Renderer {
     if (e.star != nullptr) {
       for (Value& value : iterate(evaluate(*e.star, scope))) positional.push_back(std::move(value));
     }
-    if (e.double_star != nullptr) {
-      const Value more = evaluate(*e.double_star, scope);
-      if (!more.is_dict()) throw TemplateError("** needs a dictionary, found " + more.type_name());
-      for (const auto& [key, value] : more.dict()) {
-        if (key.number()) throw TemplateError("** needs keys that are texts, found " + key.text());
-        named.emplace_back(key, value);
-      }
-    }
     return Arguments(where, std::move(positional), std::move(named));
-  }
-
-  Value evaluate_filter(const Expression& e, Scope& scope, std::optional<Value> innermost) {
-    Value subject;
-    if (e.items[0] == nullptr) {
-      subject = std::move(*innermost);
-    } else if (innermost && e.items[0]->kind == EKind::kFilter) {
-      subject = evaluate_filter(*e.items[0], scope, std::move(innermost));
-    } else {
-      subject = evaluate(*e.items[0], scope);
-    }
-    return call_filter(e.name, subject, arguments(e, "the filter '" + e.name + "'", scope));
   }
 
   Value evaluate_call(const Expression& e, Scope& scope, std::optional<Macro> caller = std::nullopt) {
@@ -438,29 +400,11 @@ class Renderer {
       return call_macro(*macro, arguments(e, "the macro '" + macro->definition->name + "'", scope), caller);
     }
     if (caller) throw TemplateError("a call block needs a macro, found " + function.type_name());
-    if (const Loop* loop = function.as_loop()) return call_loop(*loop->state, arguments(e, "loop", scope));
-    if (const Stepper* stepper = function.as_stepper()) {
-      arguments(e, "a joiner", scope).finish();
-      return step(*stepper, "");
-    }
     if (const Function* known = function.as_function()) {
       return call_function(known->name, arguments(e, "the function '" + known->name + "'", scope), now_);
     }
     throw TemplateError("'" + (name.empty() ? function.type_name() : name) +
                         "' is called, but is not a supported function");
-  }
-
-  // loop(items) in a recursive loop: runs the loop again over other items.
-  Value call_loop(const LoopState& loop, Arguments arguments) {
-    const Value items = arguments.take("iterable");
-    arguments.finish();
-    if (loop.recursive == nullptr) throw TemplateError("loop is called, but it is not marked as recursive");
-    if (!live_.contains(loop.scope_id)) throw TemplateError("a loop is called that has ended");
-    std::string out;
-    if (run_loop(*loop.recursive, items, *loop.scope, loop.depth + 1, out) != Flow::kNext) {
-      throw TemplateError("break or continue outside a loop");
-    }
-    return out;
   }
 
   Value call_macro(const Macro& called, Arguments arguments, const std::optional<Macro>& caller) {
@@ -475,17 +419,13 @@ class Renderer {
       if (!given) given = i < plain ? Value(Undefined{macro.targets[i]}) : evaluate(*macro.defaults[i - plain], inner);
       inner.set(macro.targets[i], std::move(*given));
     }
-    if (macro.uses_varargs) inner.set("varargs", Value(arguments.take_rest().list(), Sequence::kTuple));
     if (macro.uses_caller) {
       // Outside a call block, it is passed by name, as in Jinja.
       std::optional<Value> given = caller ? Value(*caller) : arguments.take_given("caller");
       inner.set("caller", given.value_or(Undefined{"caller"}));
-    } else if (caller && macro.uses_kwargs) {
-      arguments.named().emplace_back("caller", *caller);
     } else if (caller) {
       throw TemplateError("the macro '" + macro.name + "' is called in a call block and does not use its caller");
     }
-    if (macro.uses_kwargs) inner.set("kwargs", std::exchange(arguments.named(), {}));
     arguments.finish();
     std::string out;
     if (execute(macro.body, inner, out) != Flow::kNext) throw TemplateError("break or continue outside a loop");

@@ -36,7 +36,7 @@ Value::Value(Dict members) {
 }
 
 void Value::nest(const Value& member) {
-  if (member.is_generator() || member.as_loop() != nullptr || member.as_stepper() != nullptr) {
+  if (member.is_generator() || member.as_loop() != nullptr) {
     throw TemplateError("a " + member.type_name() + " inside a container is not supported");
   }
   depth_ = std::max(depth_, member.depth_ + 1);
@@ -72,11 +72,10 @@ std::size_t Value::weight() const {
 }
 
 std::string Value::type_name() const {
-  static const char* const kSequences[] = {"list", "tuple", "range", "view", "generator", "tuple"};
+  static const char* const kSequences[] = {"list", "tuple", "range", "view", "generator"};
   if (is_list()) return kSequences[static_cast<int>(sequence_)];
   static const char* const kNames[] = {"undefined", "None", "bool",      "int",   "float", "str",
-                                       "list",      "dict", "namespace", "macro", "loop",  "cycler or joiner",
-                                       "function"};
+                                       "list",      "dict", "namespace", "macro", "loop",  "function"};
   return kNames[data_.index()];
 }
 
@@ -102,7 +101,7 @@ const Value* Value::member_of(const Value& key) const {
 const Value* Value::member(const Key& key) const {
   const Dict* members = is_dict()                   ? &dict()
                         : as_namespace() != nullptr ? as_namespace()->members.get()
-                        : as_loop() != nullptr      ? &as_loop()->state->members
+                        : as_loop() != nullptr      ? as_loop()->members.get()
                                                     : nullptr;
   if (members == nullptr) return nullptr;
   Budget::spend(3 * members->size());

@@ -57,14 +57,9 @@ struct Macro {
   Scope* scope;
   std::uint64_t scope_id;
 };
-struct LoopState;  // the variable `loop`
+// The variable `loop`.
 struct Loop {
-  std::shared_ptr<LoopState> state;
-};
-// The results of cycler(...) and joiner(...): objects that change with each call.
-struct Stepper {
-  struct State;
-  std::shared_ptr<State> state;
+  std::shared_ptr<const Dict> members;  // index, first, ...
 };
 struct Function {
   std::string name;  // range, namespace, raise_exception; "dict.get" for a method that is read but not called
@@ -88,9 +83,8 @@ class Namespaces {
   std::vector<std::shared_ptr<Dict>> all_;
 };
 
-// Kinds of list. A generator (the result of map and select) can be iterated once and is then empty. A group is a tuple
-// from groupby, with items also named grouper and list.
-enum class Sequence { kList, kTuple, kRange, kView, kGenerator, kGroup };
+// Kinds of list. A generator (the result of map and select) can be iterated once and is then empty.
+enum class Sequence { kList, kTuple, kRange, kView, kGenerator };
 
 class Value {
  public:
@@ -108,8 +102,7 @@ class Value {
   Value(Namespace n) : data_(std::move(n)) {}
   Value(Macro m) : data_(m) {}
   Value(Loop l) : data_(std::move(l)) {}
-  Value(Stepper s) : data_(std::move(s)) {}
-  // Text with escaped special characters (the result of the filter escape): `+` escapes the other operand.
+  // Text after the filter `safe`, with which `+` would escape the other operand: refused.
   static Value markup(std::string s);
   Value(Function f) : data_(std::move(f)) {}
 
@@ -119,12 +112,12 @@ class Value {
   bool is_list() const { return std::holds_alternative<std::shared_ptr<const List>>(data_); }
   bool is_sequence(Sequence kind) const { return is_list() && sequence_ == kind; }
   bool is_markup() const { return is_string() && markup_; }
-  bool is_tuple() const { return is_sequence(Sequence::kTuple) || is_sequence(Sequence::kGroup); }
+  bool is_tuple() const { return is_sequence(Sequence::kTuple); }
   bool is_generator() const { return is_sequence(Sequence::kGenerator); }
   bool can_index() const {
     return is_string() || is_sequence(Sequence::kList) || is_tuple() || is_sequence(Sequence::kRange);
   }
-  Sequence sequence() const { return sequence_ == Sequence::kGroup ? Sequence::kTuple : sequence_; }
+  Sequence sequence() const { return sequence_; }
   bool is_dict() const { return std::holds_alternative<std::shared_ptr<const Dict>>(data_); }
   bool is_bool() const { return std::holds_alternative<bool>(data_); }
   bool is_int() const { return std::holds_alternative<std::int64_t>(data_); }  // false for booleans
@@ -134,7 +127,6 @@ class Value {
   const Namespace* as_namespace() const { return std::get_if<Namespace>(&data_); }
   const Macro* as_macro() const { return std::get_if<Macro>(&data_); }
   const Loop* as_loop() const { return std::get_if<Loop>(&data_); }
-  const Stepper* as_stepper() const { return std::get_if<Stepper>(&data_); }
   const Function* as_function() const { return std::get_if<Function>(&data_); }
 
   const std::string& string() const { return *std::get<Text>(data_); }
@@ -158,7 +150,7 @@ class Value {
  private:
   using Text = std::shared_ptr<const std::string>;
   std::variant<Undefined, None, bool, std::int64_t, double, Text, std::shared_ptr<const List>,
-               std::shared_ptr<const Dict>, Namespace, Macro, Loop, Stepper, Function>
+               std::shared_ptr<const Dict>, Namespace, Macro, Loop, Function>
       data_;
   void nest(const Value& member);
 
@@ -167,21 +159,6 @@ class Value {
 
   Sequence sequence_ = Sequence::kList;
   int depth_ = 0;  // nesting depth of containers
-};
-
-// The variable `loop`.
-struct LoopState {
-  Dict members;  // index, first, ...
-  std::int64_t index0 = 0, depth = 1;
-  std::optional<Value> changed;          // last value passed to loop.changed
-  const Statement* recursive = nullptr;  // the loop, if loop(items) may be called
-  Scope* scope = nullptr;                // around the loop
-  std::uint64_t scope_id = 0;
-};
-struct Stepper::State {
-  bool joins;  // a joiner: empty the first time, then its separator
-  List items;
-  std::size_t at = 0;
 };
 
 bool equal(const Value& a, const Value& b);

@@ -1,6 +1,6 @@
-// Sets of code points that do not depend on the Unicode version of the system's libraries. tools/make_unicode_tables.py
-// writes them to code_points.txt: the name of a table, then its rows FIRST, FIRST-LAST or FIRST-LAST>VALUE,
-// hexadecimal.
+// Sets of code points that do not depend on the Unicode version of the system's libraries.
+// tests/oracles/make_unicode_tables.py writes them to code_points.txt: the name of a table, then its rows FIRST,
+// FIRST-LAST or FIRST-LAST>VALUE, hexadecimal.
 #pragma once
 
 #include <vector>

@@ -2,47 +2,11 @@
 it. It is computed in parts with their log-sum-exp if earlier tokens are merged, or if SDPA does not support the
 softmax (ops/rule.py)."""
 
-from collections.abc import Callable
-
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from ..ops.merge import Parts
+from ..ops.merge import block_attention
 from ..ops.rule import ALL, Rule
-
-QUERY_BLOCK, KEY_BLOCK = 256, 1024  # scores in memory at a time
-
-
-def _in_parts(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    visible: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-    scale: float,
-    rule: Rule,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output [B, Hq, q, d] and log-sum-exp [B, Hq, q] in FP32, without the rule's sinks. The queries are the last
-    rows of the keys. visible(rows, columns): mask [B or 1, q, N] of a block, in addition to the causal mask."""
-    batch, heads, tokens, d = query.shape
-    kv_heads, held, outputs, sums = key.shape[1], key.shape[2], [], []
-    group = heads // kv_heads
-    query, key, value = query.float().view(batch, kv_heads, group, tokens, d), key.float(), value.float()
-    for first in range(0, tokens, QUERY_BLOCK):
-        last = min(first + QUERY_BLOCK, tokens)
-        at, until = torch.arange(first, last, device=query.device), last + held - tokens
-        q, parts = query[:, :, :, first:last].reshape(batch, kv_heads, -1, d), Parts()
-        for begin in range(0, until, KEY_BLOCK):
-            end = min(begin + KEY_BLOCK, until)
-            column = torch.arange(begin, end, device=query.device)
-            seen = (column <= at[:, None] + (held - tokens)) & visible(at, column)
-            logits = rule.capped(torch.matmul(q, key[:, :, begin:end].transpose(-1, -2)) * scale)
-            seen = seen.expand(batch, -1, -1)[:, None, None].expand(-1, -1, group, -1, -1)
-            seen = seen.reshape(batch, 1, -1, end - begin)
-            parts.add(logits.masked_fill(~seen, -torch.inf), value[:, :, begin:end])
-        output, lse = parts.found()
-        outputs.append(output.view(batch, heads, last - first, d))
-        sums.append(lse.view(batch, heads, last - first))
-    return torch.cat(outputs, dim=2), torch.cat(sums, dim=2)
 
 
 def causal_parts(
@@ -64,7 +28,7 @@ def causal_parts(
             seen = seen & (starts[:, None, None] + column >= rule.first(starts[:, None] + at)[:, :, None])
         return seen
 
-    return _in_parts(query, key, value, visible, scale, rule)
+    return block_attention(query, key, value, visible, scale, True, rule.capped)
 
 
 def whole(
@@ -101,7 +65,8 @@ def plain(
         return seen if mask is None else seen & mask[:, None, column[0] : column[-1] + 1]
 
     if rule.sums_differ:
-        return rule.with_sinks(*_in_parts(query, key, value, visible, scale, rule)).to(query.dtype)
+        found = block_attention(query, key, value, visible, scale, True, rule.capped)
+        return rule.with_sinks(*found).to(query.dtype)
     seen, causal = None, False
     if mask is None and not rule.hides and tokens == held:
         causal = tokens > 1

@@ -4,7 +4,8 @@ rows are transformed back into one buffer. New rows are read in place if no requ
 
 import torch
 
-from ..ops import flash, operators
+from ..format.codec import code_unsupported
+from ..ops import chunk_reference, flash, operators, reference
 from .chunk_plan import ChunkWork, Pass
 from .layer_code import LayerCode
 from .tiers import Held
@@ -89,17 +90,18 @@ def append(
     value: torch.Tensor,
     bad: torch.Tensor,
 ) -> None:
-    """Writes new rows into windows and pages, as given by runs (ChunkWork.new)."""
-    forward = layer_code.transform.products("key_forward", "value_forward")
-    layer_code.call(
-        operators.new_rows,
-        pool=pool,
-        windows=windows,
-        bad=bad,
-        key=key,
-        value=value,
-        runs=runs,
-        key_matrix=forward[0],
-        value_matrix=forward[1],
-        phases=layer_code.phases(),
-    )
+    """Writes new rows into windows and pages, as given by runs (ChunkWork.new). Without kernels of chunks, torch brings
+    the rows into the cache basis, and the kernel that encodes rows serves more heads than those do."""
+    transform = layer_code.transform
+    given = dict(pool=pool, windows=windows, bad=bad, key=key, value=value, runs=runs, phases=layer_code.phases())
+    if layer_code.chunks_unsupported is None:
+        forward = transform.products("key_forward", "value_forward")
+        layer_code.call(operators.new_rows, key_matrix=forward[0], value_matrix=forward[1], **given)
+        return
+    view = layer_code.view(**given)
+    rows = chunk_reference.cache_rows(view)
+    view = view.but(key=rows[0], value=rows[1], runs=chunk_reference.coded_runs(runs))
+    if layer_code.without_kernels is None and code_unsupported(layer_code.key.code) is None:
+        operators.run(operators.quantize_rows, view)
+    else:
+        reference.quantize_rows(view)

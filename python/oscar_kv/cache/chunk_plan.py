@@ -39,7 +39,6 @@ class Pass:
     tiles: list[tuple[int, ...]] | None = None
     causal: bool = True
     merged: bool = False  # merge the output with the output of earlier passes
-    want_lse: bool = False
     # by ChunkWork: the longest sequence of queries and of keys, all keys, and tables on the device
     longest: int = 0
     longest_key: int = 0
@@ -131,21 +130,11 @@ def plan_passes(policy: Policy, chunks: Sequence[Chunk], room: int) -> list[Pass
                     close()
                 continue
             begin, end, ends = chunk.first - base, chunk.first + chunk.count - base, [0, chunk.count]
-            made.append(Pass(begin, end, ends, ends, want_lse=True))
+            made.append(Pass(begin, end, ends, ends))
             for at in range(0, chunk.start, room):
                 until = min(at + room, chunk.start)
-                made.append(
-                    Pass(
-                        begin,
-                        end,
-                        ends,
-                        [0, until - at],
-                        past_tiles(policy, chunk, at, until, 0),
-                        causal=False,
-                        merged=True,
-                        want_lse=True,
-                    )
-                )
+                tiles = past_tiles(policy, chunk, at, until, 0)
+                made.append(Pass(begin, end, ends, [0, until - at], tiles, causal=False, merged=True))
     close()
     return made
 
@@ -173,18 +162,10 @@ def new_runs(policy: Policy, chunks: Sequence[Chunk]) -> list[tuple[int, ...]]:
         ):
             origin = policy.sink if paged else 0
             for at, until in cut(max(first, c.start), min(last, end), origin):
-                body = at - origin
-                made.append(
-                    (
-                        c.first - base + at - c.start,
-                        until - at,
-                        c.row,
-                        body // PAGE_TOKENS if paged else -1,
-                        body % PAGE_TOKENS,
-                        at,
-                        policy.window_column(at) if recent else -1,
-                    )
-                )
+                row, body = c.first - base + at - c.start, at - origin
+                page = body // PAGE_TOKENS if paged else -1
+                column = policy.window_column(at) if recent else -1
+                made.append((row, until - at, c.row, page, body % PAGE_TOKENS, at, column))
     return made
 
 
@@ -225,36 +206,20 @@ class ChunkWork:
             self.tokens, self.whole = slice(None), True
             self.passes[0].move(base)
         packed = Packed(table, window_table)
-        written: list[tuple[int, ...]] = [
-            (
-                first,
-                count,
-                packed.at(table, row, index) if index >= 0 else -1,
-                slot,
-                position,
-                packed.at(window_table, row, column) if column >= 0 else -1,
-            )
-            for first, count, row, index, slot, position, column in new_runs(policy, chunks)
-        ]
-        new = packed.put([(base + run[0], *run[1:]) for run in written + kept_runs(policy, chunks)], (2, 5))
+        written: list[tuple[int, ...]] = []
+        for first, count, row, index, slot, position, column in new_runs(policy, chunks):
+            page = packed.at(table, row, index) if index >= 0 else -1
+            window = packed.at(window_table, row, column) if column >= 0 else -1
+            written.append((base + first, count, page, slot, position, window))
+        written += [(base + first, *run) for first, *run in kept_runs(policy, chunks)]
+        new, tiles = packed.put(written, (2, 5)), []
         tables = {CODES: table, WINDOW: window_table}
-        tiles = [
-            packed.put(
-                [
-                    (
-                        kind,
-                        out_row,
-                        count,
-                        packed.at(tables[kind], row, place) if kind in tables else place,
-                        slot,
-                        position,
-                    )
-                    for kind, out_row, count, row, place, slot, position in p.tiles or []
-                ],
-                (3,),
-            )
-            for p in self.passes
-        ]
+        for p in self.passes:
+            read = []
+            for kind, out_row, count, row, place, slot, position in p.tiles or []:
+                page = packed.at(tables[kind], row, place) if kind in tables else place
+                read.append((kind, out_row, count, page, slot, position))
+            tiles.append(packed.put(read, (3,)))
         ends = [packed.put([p.ends, p.key_ends]) for p in self.passes]
         sent = packed.send(device)
         self.new = sent.take(new, 6)

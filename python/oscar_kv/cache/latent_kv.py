@@ -1,21 +1,22 @@
 """The cache of one layer of latent attention in a serving engine: as slot_kv.SlotKV, with the operators of
 ops/latent_operators.py. Queries are those of absorbed attention, so outputs are sums of latents."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from ..files.errors import InputError
 from ..format.bundle import Bundle
-from ..format.latent_layout import CHANNELS, ROPE_CHANNELS, WINDOW_ELEMENTS, LatentPages
+from ..format.latent_layout import CHANNELS, ROPE_CHANNELS, ROW, WINDOW_ELEMENTS, LatentPages
 from ..format.manifest import Layer, side_codec
 from ..format.page_layout import PAGE_TOKENS
 from ..format.windows import Policy, ring_pages
 from ..ops import latent_operators as latent
-from ..ops import load, operators
-from ..ops.view import StepView
-from .rows import Rows, StepRows
+from ..ops import operators
+from .layer_code import OperatorCode
+from .rows import StepRows
+from .slot_cache import SlotCache
+from .step_flush import StepFlush
 from .tiers import Held
 
 
@@ -26,38 +27,27 @@ def latent_unsupported(rank: int, rope: int, uniform: bool) -> str | None:
     return "the kernels have layout blocks for latents, not uniform; fit with --method waterfill" if uniform else None
 
 
-class LatentCode:
+class LatentCode(OperatorCode):
     """Transform, codec and pages of a layer on one device. Row vectors: x' = (x - mean) forward, q' = q query, and o =
     o' output + mean = (o' + after) output."""
 
     def __init__(self, bundle: Bundle, layer: Layer, device: torch.device | str = "cpu") -> None:
-        self.layer, self.device = layer, torch.device(device)
+        super().__init__(bundle, layer, device, ROW)
         reason = latent_unsupported(layer.head_dim, bundle.rope_dim, layer.key.widths is None)
         if reason is not None:
             raise InputError(f"{bundle.path}: layer {layer.layer} cannot be served: {reason}")
         key = layer.key
         self.codec = side_codec(layer, False, bundle.encoder, bundle.group).to(device)
         self.pages = LatentPages(self.codec.code)
-        self.sink, self.recent, self.search = bundle.sink, bundle.recent, bundle.encoder == "search"
         self.mean = None if key.mean is None else key.mean[0].to(device).contiguous()
         self.forward, self.output = (
             latent.kernel_matrix(matrix[0].to(device).contiguous()) for matrix in (key.forward, layer.value.back(False))
         )
         self.after = None if key.mean is None else (key.mean[0] @ key.forward[0]).to(device)
-        self.own = dict(
-            sigma=self.codec.sigma,
-            clip=torch.tensor(self.codec.clip, dtype=torch.float32, device=device),
-            sink=self.sink,
-            recent=self.recent,
-            search=self.search,
-            code=self.codec.code.numbers(),
-        )
-        self.without_kernels = (
-            load.missing(self.device) if self.device.type == "cuda" else "the layer is not on a CUDA device"
-        )
+        self.clip = torch.tensor(self.codec.clip, dtype=torch.float32, device=device)
 
-    def run(self, operator: torch._ops.OpOverload, **more: Any) -> Any:
-        return operators.run(operator, StepView.of(self.own | more))
+    def own(self) -> dict[str, Any]:
+        return dict(sigma=self.codec.sigma, clip=self.clip, code=self.codec.code.numbers())
 
     def absorb(self, w_uk: torch.Tensor, w_uv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """A model's matrices of absorbed attention for queries and sums in the cache basis. w_uk [H, P, 512]: queries
@@ -68,7 +58,7 @@ class LatentCode:
         return (w_uk.float() @ query).to(w_uk.dtype), (output @ w_uv.float()).to(w_uv.dtype)
 
 
-class LatentKV:
+class LatentKV(SlotCache):
     """slots, most_new: as in SlotTable; heads: query heads on this GPU; kept: sinks of other requests, as in
     prefix_table.PrefixTable; space: the workspace of steps, which layers share as they run one after another. None:
     made here."""
@@ -84,21 +74,15 @@ class LatentKV:
     ) -> None:
         if code.device.type == "cuda" and code.without_kernels is not None:
             raise InputError(f"layer {code.layer.layer} cannot be served: {code.without_kernels}")
-        self.code, self.group = code, heads
-        self.policy = Policy(code.sink, code.recent, ring_pages(code.recent, most_new))
-        pages = (slots + 1) * self.window_pages + kept * self.policy.sink_pages
-        self.windows = torch.zeros((pages, WINDOW_ELEMENTS), dtype=torch.bfloat16, device=code.device)
-        self.bad = torch.full((2,), operators.NO_FAULT, dtype=torch.int32, device=code.device)
-        self._flush: LatentFlush | None = None
+        policy = Policy(code.sink, code.recent, ring_pages(code.recent, most_new))
+        pages = (slots + 1) * (policy.sink_pages + policy.ring_pages) + kept * policy.sink_pages
+        windows = torch.zeros((pages, WINDOW_ELEMENTS), dtype=torch.bfloat16, device=code.device)
+        super().__init__(code, heads, policy, windows)
+        self._alone: StepFlush | None = None
         if space is None:
             size = latent.latent_workspace_bytes(self.bad, slots * most_new, heads)
             space = torch.empty(size, dtype=torch.uint8, device=code.device)
         self.space = space
-
-    @property
-    def window_pages(self) -> int:
-        """Per slot; the same in all layers of a bundle."""
-        return self.policy.sink_pages + self.policy.ring_pages
 
     def pool(self, blocks: torch.Tensor) -> torch.Tensor:
         """Views the engine's memory [blocks, 64, bytes of a token] as pages."""
@@ -110,10 +94,18 @@ class LatentKV:
             )
         return blocks.view(torch.uint8).view(len(blocks), expected)
 
-    @torch.no_grad()
-    def restore(self, places: torch.Tensor, sources: torch.Tensor) -> None:
-        """Copies window pages `sources` [F] to `places` [F], both int64."""
-        self.windows.index_copy_(0, places, self.windows.index_select(0, sources))
+    def describe(self, pool: torch.Tensor) -> torch.Tensor:
+        sides = torch.zeros((1, operators.SIDE_BYTES), dtype=torch.uint8)
+        self.code.call(latent.describe_latent, side=sides[0], pool=pool, windows=self.windows, bad=self.bad)
+        return sides
+
+    def flush_alone(self, held: Held) -> None:
+        if self.code.without_kernels is not None:
+            self.code.call(latent.latent_flush, bad=self.bad, **vars(held))
+            return
+        if self._alone is None or self._alone.pools[0].data_ptr() != held.pool.data_ptr():
+            self._alone = StepFlush({0: self}, {0: held.pool})
+        self._alone.run(held)
 
     def attend_step(
         self,
@@ -130,10 +122,10 @@ class LatentKV:
         cache basis, BF16, to which the mean is added: absorb() has the matrices for both. flush() follows."""
         held = dict(window_table=steps.window_table, windows=self.windows, lengths=steps.lengths)
         count, code = len(steps.lengths), self.code
-        code.run(
+        code.call(
             latent.latent_append, rows=rows[:count], rope=rope[:count], mean=code.mean, matrix=code.forward, **held
         )
-        return code.run(
+        return code.call(
             latent.latent_decode,
             query=query[:count],
             rope_query=rope_query[:count],
@@ -145,27 +137,10 @@ class LatentKV:
             **held,
         )
 
-    def flush(self, pool: torch.Tensor, rows: Rows) -> None:
-        """Writes the new tokens of steps from the windows into pages; the last layer does it for all layers of a
-        LatentFlush."""
-        flush = rows.flush
-        if flush is None and self.code.without_kernels is None:  # this layer by itself
-            if self._flush is None or self._flush.pools[0].data_ptr() != pool.data_ptr():
-                self._flush = LatentFlush({0: self}, {0: pool})
-            flush = self._flush
-        if rows.steps is None or (flush is not None and flush.last is not self):
-            return
-        for lengths in rows.steps.after:
-            held = Held(pool, rows.table, self.windows, rows.window_table, lengths)
-            if flush is not None:
-                flush.run(held)
-            else:
-                self.code.run(latent.latent_flush, bad=self.bad, **vars(held))
-
     def enter(self, pool: torch.Tensor, runs: torch.Tensor, rows: torch.Tensor, rope: torch.Tensor) -> None:
         """New rows of prompts, as given by runs (tables.NEW_RUN)."""
         code = self.code
-        code.run(
+        code.call(
             latent.latent_new,
             pool=pool,
             windows=self.windows,
@@ -177,52 +152,7 @@ class LatentKV:
             bad=self.bad,
         )
 
-    def past(
-        self,
-        pool: torch.Tensor,
-        output: torch.Tensor,
-        table: torch.Tensor,
-        window_table: torch.Tensor,
-        sequence: torch.Tensor,
-        firsts: torch.Tensor,
-        starts: torch.Tensor,
-        ends: torch.Tensor,
-    ) -> None:
-        """Stored tokens as rows of the model: latent_operators.latent_past."""
-        self.code.run(
-            latent.latent_past,
-            output=output,
-            pool=pool,
-            table=table,
-            windows=self.windows,
-            window_table=window_table,
-            sequence=sequence,
-            firsts=firsts,
-            starts=starts,
-            ends=ends,
-            mean=self.code.mean,
-            matrix=self.code.output,
-        )
-
-
-class LatentFlush:
-    """step_flush.Flush for latent attention."""
-
-    def __init__(self, caches: Mapping[int, LatentKV], pools: Mapping[int, torch.Tensor]) -> None:
-        order = sorted(caches)
-        sides = torch.zeros((len(order), operators.SIDE_BYTES), dtype=torch.uint8)
-        for side, index in zip(sides, order):
-            kv = caches[index]
-            kv.code.run(latent.describe_latent, side=side, pool=pools[index], windows=kv.windows, bad=kv.bad)
-        self.last, self.pools = caches[order[-1]], pools
-        self._sides, self._kept = sides.to(self.last.code.device), caches  # sides has addresses of these and of pools
-
-    def run(self, held: Held) -> None:
-        """held: the storage, in any of the layers, of the rows with a new token."""
-        self.last.code.run(
-            latent.latent_flush_layers,
-            lengths=held.lengths,
-            table=held.table,
-            window_table=held.window_table,
-            sides=self._sides,
-        )
+    def past(self, pool: torch.Tensor, **of: torch.Tensor) -> None:
+        """Stored tokens as rows of the model. of: further arguments of latent_operators.latent_past."""
+        code = self.code
+        code.call(latent.latent_past, pool=pool, windows=self.windows, mean=code.mean, matrix=code.output, **of)

@@ -6,6 +6,7 @@ import torch
 from ..ops import operators
 from . import chunk_pass
 from .layer_code import LayerCode
+from .tiers import Held, Tiers
 
 Tables = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
 
@@ -23,6 +24,7 @@ class LayerPass:
         scale: float,
     ) -> None:
         self.code, self.pool, self.windows, self.bad, self.space, self.scale = code, pool, windows, bad, space, scale
+        self.tiers = Tiers(code)
         self.state: torch.Tensor | None = None  # None: torch serves the layer
         if space.is_cuda and code.without_kernels is None:
             terms = code.transform.products("key_forward", "value_forward")
@@ -50,27 +52,17 @@ class LayerPass:
         self, output: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, tables: Tables
     ) -> None:
         """tables: table, window_table and lengths of the first rows, which are tokens of decode steps, or None; runs
-        of new rows (chunk_plan.ChunkWork.new), or None. Other arguments as in operators.step_tokens; BF16 on a GPU."""
+        of new rows (chunk_plan.ChunkWork.new), or None. query and output [N, Hq, d], key and value [N, Hkv, d] of the
+        model, BF16 on a GPU; the output is 0 for a sequence of length 0. The caller flushes."""
         if self.state is not None and not operators.references():
             operators.layer_pass(output, query, key, value, self.state, *tables)
             return
         table, window_table, lengths, runs = tables
         if runs is not None:
             chunk_pass.append(self.code, self.pool, self.windows, runs, key, value, self.bad)
-        if lengths is None:
+        if table is None or window_table is None or lengths is None:
             return
-        rows = slice(0, len(lengths))
-        self.code.call(
-            operators.step_tokens,
-            output=output[rows],
-            query=query[rows],
-            key=key[rows],
-            value=value[rows],
-            pool=self.pool,
-            table=table,
-            windows=self.windows,
-            window_table=window_table,
-            lengths=lengths,
-            phases=self.code.phases(),
-            scale=float(self.scale),
-        )
+        rows, held = slice(0, len(lengths)), Held(self.pool, table, self.windows, window_table, lengths)
+        of = query[rows], key[rows], value[rows]
+        found = self.tiers.step(held, *of, self.scale, self.bad, space=self.space, flushes=False)
+        output[rows] = torch.where((lengths > 0)[:, None, None], found, 0)

@@ -12,7 +12,7 @@ import torch
 from ..files.errors import InputError, NumericalError
 from ..format.page_layout import PAGE_TOKENS
 from ..format.windows import Policy, ring_pages
-from ..ops import operators, reference, support
+from ..ops import operators
 from ..ops.rule import ALL, Rule
 from . import chunk_pass
 from .chunk_plan import Chunk, ChunkWork
@@ -154,11 +154,9 @@ class PagedKV:
         return self.tiers.quantized_end(tokens)
 
     def pass_unsupported(self, rule: Rule = ALL) -> str | None:
-        """Why attend_chunks() does not serve a layer with this rule, or None; append() ignores the rule."""
-        if self.code.key.encoder not in ("minmax", "search"):
-            return f"encoder {self.code.key.encoder} is computed row by row"
-        if self.code.device.type == "cuda" and (reason := support.chunks_unsupported(self.code)) is not None:
-            return reason
+        """Why attend_chunks() does not serve a layer with this rule, or None."""
+        if self.code.chunks_unsupported is not None:
+            return self.code.chunks_unsupported
         return "windows, chunks of the sequence and soft caps are computed in torch" if rule.hides or rule.cap else None
 
     def _chunks(self, counts: Sequence[int]) -> list[Chunk]:
@@ -205,20 +203,13 @@ class PagedKV:
     @torch.no_grad()
     def append(self, key: torch.Tensor, value: torch.Tensor, counts: Sequence[int]) -> None:
         """key, value: [N, Hkv, d] of the model, after RoPE: counts[b] new tokens per sequence, concatenated."""
-        lengths = [n + c for n, c in zip(self.lengths, counts)]
-        if self.pass_unsupported() is None:
-            if any(counts):
-                work, _ = self.work_of(counts)
-                assert work.new is not None
-                rows = key.contiguous(), value.contiguous()
-                chunk_pass.append(self.code, self.pool, self.windows, work.new, *rows, self.bad)
-                self.check_finite()
-        else:
-            self._reserve_pages(lengths)
-            self.tiers.append(self.held(), self.lengths, counts, key, value, self.bad)
-            if self.code.encode_unsupported is None:
-                self.check_finite()
-        self._grow_to(lengths)
+        if any(counts):
+            work, _ = self.work_of(counts)
+            assert work.new is not None
+            rows = key.contiguous(), value.contiguous()
+            chunk_pass.append(self.code, self.pool, self.windows, work.new, *rows, self.bad)
+            self.check_finite()
+        self._grow_to([n + c for n, c in zip(self.lengths, counts)])
         self.device_lengths.copy_(torch.tensor(self.lengths, dtype=torch.int32))
 
     def check_finite(self) -> None:
@@ -247,15 +238,10 @@ class PagedKV:
         more[: self.pool.shape[0]] = self.pool
         self.pool = more
 
-    def reserve(self, tokens: int) -> None:
-        """Reserves memory for sequences of this many tokens. Until then no tensor moves, and step_on_device() may be
-        captured."""
-        self._reserve_pages([tokens] * self.batch)
-        self.table.tensor(self.code.device)
-
-    def reserve_more(self, tokens: int) -> None:
-        """reserve() for this many more tokens of every sequence."""
-        self._reserve_pages([n + tokens for n in self.lengths])
+    def reserve(self, tokens: int, more: bool = False) -> None:
+        """Reserves memory for sequences of this many tokens, or for so many more of every sequence. Until then no
+        tensor moves, and step_on_device() may be captured."""
+        self._reserve_pages([tokens + (n if more else 0) for n in self.lengths])
         self.table.tensor(self.code.device)
 
     def tensors(self) -> list[torch.Tensor]:
@@ -314,12 +300,6 @@ class PagedKV:
         sequence that follow the cache's; query i of sequence b has position lengths[b] + i. rule: the layer's.
         Returns output [B, Hq, T, d] FP32 and log-sum-exp [B, Hq, T], without the rule's sinks (rule.with_sinks())."""
         return self.tiers.attend(self.held(), query, scale, new, rule)
-
-    def rows(self, begin: int, end: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Quantized tokens of pages [begin, end) of every sequence, FP32 in the cache basis: [B, Hkv, T, d] twice."""
-        runs = operators.page_runs(self.table.tensor(self.code.device)[:, begin:end], self.pool.shape[0])
-        rows = reference.dequantize(self.pool, runs, self.code.key.sigma, self.code.value.sigma, *self.code.numbers)
-        return tuple(r.unflatten(0, (self.batch, -1)).transpose(1, 2) for r in rows)
 
     def allocated_bytes(self) -> int:
         return sum(t.numel() * t.element_size() for t in (self.windows, self.pool))

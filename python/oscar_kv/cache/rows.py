@@ -7,7 +7,7 @@ import torch
 from ..format.windows import Policy
 from .chunk_plan import Chunk, ChunkWork
 from .layer_pass import Tables
-from .step_flush import Flush
+from .step_flush import StepFlush
 
 
 @dataclasses.dataclass
@@ -31,9 +31,9 @@ class Rows:
     window_table: torch.Tensor  # [R, window pages of a slot] int32
     steps: StepRows | None = None  # of requests with few new tokens
     chunks: tuple[Chunk, ...] = ()  # of the others
-    # Window pages [F] and their sources [F] int64, for PrefixKV.restore() of all layers before the pass.
+    # Window pages [F] and their sources [F] int64, for SlotCache.restore() of all layers before the pass.
     sinks: tuple[torch.Tensor, torch.Tensor] | None = None
-    flush: Flush | None = None  # of the layers; None: each layer flushes itself
+    flush: StepFlush | None = None  # of the layers; None: each layer flushes itself
     # of work() and tables(), by policy and room, made by the first layer that needs it
     _works: dict[tuple[Policy, int], ChunkWork] = dataclasses.field(default_factory=dict, init=False)
     _tables: dict[tuple[Policy, int], Tables | None] = dataclasses.field(default_factory=dict, init=False)
@@ -61,13 +61,3 @@ class Rows:
             stored = (steps.table, steps.window_table, steps.lengths) if steps and count else (None, None, None)
             self._tables[policy, room] = (*stored, None if work is None else work.new) if fits else None
         return self._tables[policy, room]
-
-
-@dataclasses.dataclass
-class Batch:
-    """New tokens of the requests in a pass, on the host."""
-
-    counts: list[int]  # [R]
-    firsts: list[int]  # [R] first token among the batch's tokens
-    few: list[int]  # requests that are no chunk; empty if `each` tells all
-    each: int | None  # tokens of every request, None if they differ or there are chunks

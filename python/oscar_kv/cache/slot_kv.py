@@ -5,13 +5,13 @@ table.
 Page i of a request holds its tokens from sink + 64 i on, in the request's block i. A token is written into its page
 when it comes. A request of n tokens has ceil(n / 64) blocks, so the block always exists.
 
-Requests whose first tokens are in another's blocks are not supported, because the windows of those tokens are not in
-the request's slot; prefix_kv.py supports them. A restarted request, in any slot, counts as a new one."""
+Codes depend only on the token, and all tokens after the sink have them, so a request may read the blocks of others as
+codes (prefix caching). The sink of such a request is copied from a kept one (prefix_table.py), because codes of a sink
+ruin every token after it. A restarted request, in any slot, counts as a new one."""
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -25,9 +25,9 @@ from .chunk_plan import Chunk
 from .layer_code import LayerCode
 from .layer_pass import LayerPass
 from .packed import sent
-from .rows import Batch, Rows
+from .rows import Rows
 from .shared import MOST_ITEMS
-from .step_flush import Flush
+from .slot_cache import SlotCache
 from .step_rows import StepTables
 from .tiers import Held, Tiers
 
@@ -66,19 +66,6 @@ class SlotTable:
         token has slot_mapping -1.
         slots, starts, counts: sequences on the host; starts is read only for chunks. lengths [R], table [R, P] and
         slot_mapping [tokens]: on the device, without waiting for it. slots may also be a tensor [R] on the device."""
-        made, batch = self._requests(slots, starts, counts, lengths, table, slot_mapping)
-        return self._with_steps(made, batch, slot_mapping)
-
-    def _requests(
-        self,
-        slots: Sequence[int] | torch.Tensor,
-        starts: Sequence[int],
-        counts: Sequence[int],
-        lengths: torch.Tensor,
-        table: torch.Tensor,
-        slot_mapping: torch.Tensor,
-    ) -> tuple[Rows, Batch]:
-        """Rows without steps, and data about the batch for _with_steps()."""
         count, device = lengths.shape[0], lengths.device
         if count > self.slots:
             raise InputError(
@@ -114,19 +101,14 @@ class SlotTable:
             self._table[:count] = table
             table = self._table[:count]
         made = Rows(self._lengths[:count], table, self._window_table[:count])
-        few = []
-        if not uniform:
-            most = self._steps.most_new
-            few = [b for b, n in enumerate(counts) if 1 <= n <= most and known[b]]
-            many = [b for b, n in enumerate(counts) if n > most and known[b]]
-            made.chunks = tuple(Chunk(b, firsts[b], int(starts[b]), counts[b]) for b in many)
-        return made, Batch(counts, firsts, few, each if uniform else None)
-
-    def _with_steps(self, made: Rows, batch: Batch, slot_mapping: torch.Tensor) -> Rows:
-        if batch.each is not None:
-            made.steps = self._steps.uniform(made, batch.each, slot_mapping)
-        else:
-            made.steps = self._steps.mixed(made, batch.counts, batch.firsts, batch.few)
+        if uniform:
+            made.steps = self._steps.uniform(made, each, slot_mapping)
+            return made
+        most = self._steps.most_new
+        few = [b for b, n in enumerate(counts) if 1 <= n <= most and known[b]]
+        many = [b for b, n in enumerate(counts) if n > most and known[b]]
+        made.chunks = tuple(Chunk(b, firsts[b], int(starts[b]), counts[b]) for b in many)
+        made.steps = self._steps.mixed(made, counts, firsts, few)
         return made
 
     def _slots_of(
@@ -168,23 +150,41 @@ class Places(Protocol):
         """The pages of the kernels for page numbers of the engine."""
 
 
-class SlotKV:
-    """The cache of one layer. slots: as in SlotTable; most_tokens: per request; group:
-    query heads per KV head; most_new: as in SlotTable. Everything that outlives a forward pass is allocated here."""
+class NewTokens(NamedTuple):
+    """Rows of the model that SlotKV.forward() was given."""
 
-    def __init__(self, code: LayerCode, slots: int, most_tokens: int, group: int, most_new: int = 1) -> None:
+    query: torch.Tensor  # [N, Hq, d]
+    key: torch.Tensor  # [N, Hkv, d]
+    value: torch.Tensor
+    output: torch.Tensor  # [N, Hq, d], written
+    scale: float
+    sinks: torch.Tensor | None
+
+
+class SlotKV(SlotCache):
+    """The cache of one layer. slots: as in SlotTable; most_tokens: per request; group: query heads per KV head;
+    most_new: as in SlotTable; kept: sinks of other requests, as in PrefixTable. Everything that outlives a forward pass
+    is allocated here."""
+
+    def __init__(
+        self, code: LayerCode, slots: int, most_tokens: int, group: int, most_new: int = 1, kept: int = 0
+    ) -> None:
         if most_new > code.recent:  # a step reads its tokens in BF16, before they have codes
             raise InputError(
                 f"steps of {most_new} tokens do not fit into a recent window of {code.recent} tokens; "
                 "speculate fewer tokens, or fit with a longer window (--windows)"
             )
-        self.code, self.tiers, self.group = code, Tiers(code, ring_pages(code.recent, most_new)), group
+        if kept and code.sink % PAGE_TOKENS:
+            raise InputError(
+                f"prefix caching needs a sink of whole blocks of {PAGE_TOKENS} tokens, the bundle has "
+                f"{code.sink}; fit with --windows 64,256, or switch prefix caching off"
+            )
+        self.tiers = Tiers(code, ring_pages(code.recent, most_new))
         self.places_of: Callable[[], Places | None] | None = None  # None: the engine's own numbers
         unsupported = self.tiers.step_unsupported or self.tiers.decode_unsupported(group)
         if code.device.type == "cuda" and unsupported is not None:
             raise InputError(f"layer {code.layer.layer} cannot be served: {unsupported}")
-        self.windows = self._new_windows(slots)
-        self.bad = torch.full((2,), operators.NO_FAULT, dtype=torch.int32, device=code.device)
+        super().__init__(code, group, self.tiers.policy(), self.tiers.new_windows(slots + 1, kept))
         self.space = torch.empty(0, dtype=torch.uint8, device=code.device)
         if self.tiers.decode_unsupported(group) is None:
             self.space = code.shared.space(
@@ -197,7 +197,7 @@ class SlotKV:
                 self.tiers.layout.pages,
             )
         code.transform.reserve(most_tokens, code.device)
-        self.policy, layer = self.tiers.policy(), code.layer
+        layer = code.layer
         self._most = max(1, MOST_ITEMS // layer.kv_heads)  # rows of steps in a launch
         self._pass: LayerPass | None = None
         self.readers = 0  # layers of the model that read this cache later in a pass, with queries of their own
@@ -212,13 +212,13 @@ class SlotKV:
         # so that the engine's profile counts their memory
         code.transform.products("key_forward", "value_forward", "key_back", "value_back")
 
-    def _new_windows(self, slots: int) -> torch.Tensor:
-        return self.tiers.new_windows(slots + 1)
+    def describe(self, pool: torch.Tensor) -> torch.Tensor:
+        sides = torch.zeros((2, operators.SIDE_BYTES), dtype=torch.uint8)
+        self.code.call(operators.describe_layer, sides=sides, pool=pool, windows=self.windows, bad=self.bad)
+        return sides
 
-    @property
-    def window_pages(self) -> int:
-        """Per slot; the same in all layers of a bundle."""
-        return self.tiers.layout.pages
+    def flush_alone(self, held: Held) -> None:
+        self.tiers.flush_tokens(held, self.bad)
 
     def pool(self, blocks: torch.Tensor) -> torch.Tensor:
         """Views the engine's memory [blocks, Hkv, 64, bytes of a token] uint8 or int8 as pages [blocks, Hkv, page
@@ -267,21 +267,20 @@ class SlotKV:
         tokens and to their own unquantized tokens, then they are appended; with readers, once the last of them has
         attended. A reader writes the rows of steps again, with the same bytes."""
         reads = key is None or value is None
-        key, value = self._shared(key, value)
-        held = self._held(pool, rows)
+        new = NewTokens(query, *self._shared(key, value), output, scale, sinks)
         if rows.chunks:
-            self._attend_chunks(held, rows, query, key, value, scale, output, sinks)
+            self._attend_chunks(pool, rows, new)
         if self._pass is None or not self._pass.of(pool, scale):
             self._pass = LayerPass(self.code, pool, self.windows, self.bad, self.space, scale)
         tables = None if sinks is not None else rows.tables(self.policy, self.room, self._most)
         if tables is not None and self._awaited:
             tables = (*tables[:3], None)
         if tables is None:
-            self._apart(self._pass, rows, query, key, value, output, sinks)
+            self._apart(self._pass, rows, new)
         elif tables[2] is not None or tables[3] is not None:
-            self._pass(output, query, key, value, tables)
-        if rows.steps is not None and not reads:
-            self._flush(held, rows.steps.after, rows.flush)
+            self._pass(output, new.query, new.key, new.value, tables)
+        if not reads:
+            self.flush(pool, rows)
 
     def _shared(self, key: torch.Tensor | None, value: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of a pass: those given, kept for readers, or those that are kept."""
@@ -296,18 +295,10 @@ class SlotKV:
         self._lent = (key, value) if self._awaited else None
         return key, value
 
-    def _apart(
-        self,
-        run: LayerPass,
-        rows: Rows,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        output: torch.Tensor,
-        sinks: torch.Tensor | None,
-    ) -> None:
+    def _apart(self, run: LayerPass, rows: Rows, of: NewTokens) -> None:
         """A pass in several calls: its tokens are in another order, or too many for a launch, or need the log-sum-exp
         for sinks."""
+        query, key, value, output, _, sinks = of
         if rows.chunks and self._awaited == 0:
             work = rows.work(self.policy, self.room)
             new = (key, value) if isinstance(work.tokens, slice) else (key[work.tokens], value[work.tokens])
@@ -329,35 +320,10 @@ class SlotKV:
         if not isinstance(token, slice):
             output[token] = made
 
-    def _flush(self, held: Held, after: Sequence[torch.Tensor], flush: Flush | None) -> None:
-        """Writes the new tokens from the windows into pages; the last layer does it for all layers of `flush`. after:
-        StepRows.after; two tokens of a launch may not go into one page."""
-        if flush is not None and flush.last is not self:
-            return
-        for lengths in after:
-            one = dataclasses.replace(held, lengths=lengths)
-            if flush is None:
-                self.tiers.flush_tokens(one, self.bad)
-            else:
-                flush.run(one)
-
-    def _held(self, pool: torch.Tensor, rows: Rows) -> Held:
-        """The storage of these rows' cache."""
-        return Held(pool, rows.table, self.windows, rows.window_table, rows.lengths)
-
-    def _attend_chunks(
-        self,
-        held: Held,
-        rows: Rows,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        scale: float,
-        output: torch.Tensor,
-        sinks: torch.Tensor | None,
-    ) -> None:
+    def _attend_chunks(self, pool: torch.Tensor, rows: Rows, new: NewTokens) -> None:
         """All chunks attend in one call before any is appended."""
-        work = rows.work(self.policy, self.room)
+        query, key, value, output, scale, sinks = new
+        work, held = rows.work(self.policy, self.room), self.held(pool, rows)
         if not work.whole:
             query, key, value = query[work.tokens], key[work.tokens], value[work.tokens]
         direct = isinstance(work.tokens, slice)

@@ -2,74 +2,36 @@
 windows and codes through descriptors on the device, made once."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from ..format.windows import Policy
 from ..ops import operators
-from .layer_code import LayerCode
 from .tiers import Held
 
 
-class Layer(Protocol):
-    """What is asked of slot_kv.SlotKV."""
-
-    code: LayerCode
-    policy: Policy
-    windows: torch.Tensor
-    bad: torch.Tensor
-
-    @property
-    def window_pages(self) -> int: ...
-
-
-class Flush(Protocol):
-    """What is asked of StepFlush and of latent_kv.LatentFlush."""
-
-    @property
-    def last(self) -> Any: ...  # the layer's cache after whose step it runs
-
-    def run(self, held: Held) -> None: ...
-
-
 class StepFlush:
-    """caches: of layers that share block tables, by index; pools: their pages. Tensors must not move. It runs after
-    the step of the layer `last`, when the windows of all layers have their new tokens."""
+    """caches: slot_cache.SlotCache of layers that share block tables, by index; pools: their pages. Tensors must not
+    move. It runs after the step of the layer `last`, when the windows of all layers have their new tokens."""
 
-    def __init__(self, caches: Mapping[int, Layer], pools: Mapping[int, torch.Tensor]) -> None:
+    def __init__(self, caches: Mapping[int, Any], pools: Mapping[int, torch.Tensor]) -> None:
         order = sorted(caches)
-        by_shape: dict[tuple[int, int, str, Policy, int], list[int]] = {}
+        by_shape: dict[tuple[int, int, bool, Policy], list[int]] = {}
         for index in order:
-            kv = caches[index]
-            layer = kv.code.layer
-            by_shape.setdefault(
-                (layer.kv_heads, layer.head_dim, kv.code.key.encoder, kv.policy, kv.window_pages), []
-            ).append(index)
-        self.groups = []  # layers of one shape: one launch; (one of them, their descriptors)
-        for indices in by_shape.values():
-            sides = torch.zeros((len(indices), 2, operators.SIDE_BYTES), dtype=torch.uint8)
-            for i, index in enumerate(indices):
-                kv, code = caches[index], caches[index].code
-                operators.run(
-                    operators.describe_layer,
-                    code.view(sides=sides[i], pool=pools[index], windows=kv.windows, bad=kv.bad),
-                )
-            self.groups.append((kv, sides.flatten(0, 1).to(code.device)))
-        self.kept = [caches, pools]  # keeps the objects alive whose addresses are stored
+            code = caches[index].code
+            shape = (code.layer.kv_heads, code.row, code.search, caches[index].policy)
+            by_shape.setdefault(shape, []).append(index)
+        self.groups = []  # layers of one shape: one launch; (their shape, their descriptors)
+        for shape, indices in by_shape.items():
+            sides = torch.cat([caches[index].describe(pools[index]) for index in indices])
+            self.groups.append((shape, sides.to(caches[order[0]].code.device)))
+        self.pools, self.kept = pools, caches  # keeps the objects alive whose addresses are stored
         self.last = caches[order[-1]]
 
     def run(self, held: Held) -> None:
         """held: the storage, in any of the layers, of the rows with a new token."""
-        for kv, sides in self.groups:
-            layer = kv.code.layer
+        for (kv_heads, row, search, policy), sides in self.groups:
             operators.flush_layers(
-                held.lengths,
-                held.table,
-                held.window_table,
-                sides,
-                layer.kv_heads,
-                layer.head_dim,
-                kv.code.sink,
-                kv.code.key.encoder == "search",
+                held.lengths, held.table, held.window_table, sides, kv_heads, row, policy.sink, search
             )

@@ -10,13 +10,11 @@ from collections.abc import Sequence
 
 import torch
 
-from ..files.errors import NumericalError
 from ..format.page_layout import PAGE_TOKENS
-from ..format.window_layout import WindowLayout
+from ..format.window_layout import WindowLayout, element_places
 from ..format.windows import Policy, Tokens, quantized_end, ring_pages
 from ..ops import operators, reference, support
 from ..ops.rule import ALL, Rule
-from .chunk_plan import cut
 from .layer_code import LayerCode
 
 
@@ -36,7 +34,8 @@ class Tiers:
 
     def __init__(self, code: LayerCode, pages: int | None = None) -> None:
         self.code = code
-        self.layout = WindowLayout(code.layer.head_dim, code.sink, pages or ring_pages(code.recent, 1)).to(code.device)
+        places = element_places(code.layer.head_dim)
+        self.layout = WindowLayout(places, code.sink, pages or ring_pages(code.recent, 1)).to(code.device)
         self.step_unsupported = code.without_kernels or support.step_unsupported(code)
 
     def new_windows(self, sequences: int, sinks: int = 0) -> torch.Tensor:
@@ -65,72 +64,6 @@ class Tiers:
         """Pages of a sequence of `tokens` tokens: all after the sink have codes, which queries read once they are no
         longer in the window."""
         return -(-max(0, tokens - self.code.sink) // PAGE_TOKENS)
-
-    @torch.no_grad()
-    def append(
-        self,
-        held: Held,
-        starts: Sequence[int],
-        counts: Sequence[int],
-        key: torch.Tensor,
-        value: torch.Tensor,
-        bad: torch.Tensor,
-    ) -> None:
-        """key, value: [N, Hkv, d] of the model, after RoPE: counts[b] new tokens after starts[b] of each sequence,
-        concatenated. held.lengths is not read. bad: as in operators.quantize_rows."""
-        device, transform, sink = self.code.device, self.code.transform, self.code.sink
-        positions = torch.cat([torch.arange(n, n + c) for n, c in zip(starts, counts)])
-        rows = transform.key_rows(key, positions.to(device)), transform.value_rows(value)
-        runs, first = [], 0
-        for b, (start, count) in enumerate(zip(starts, counts)):
-            for at, until in cut(max(start, sink), start + count, sink):
-                page, slot = divmod(at - sink, PAGE_TOKENS)
-                runs.append((first + at - start, until - at, b, page, slot, at))
-            first += count
-        if runs:
-            self._quantize(held, runs, rows, bad)
-        sequence = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
-        ends = torch.tensor([n + c for n, c in zip(starts, counts)])[sequence]
-        # A ring holds only the newest tokens: older ones of a long chunk are in the sink or codes.
-        kept = ((positions < sink) | (positions >= self.quantized_end(ends))).nonzero().flatten()
-        self.layout.write(
-            held.windows,
-            held.window_table,
-            sequence[kept].to(device),
-            positions[kept].to(device),
-            *(r[kept.to(device)] for r in rows),
-        )
-
-    def _quantize(
-        self, held: Held, runs: Sequence[tuple[int, ...]], rows: tuple[torch.Tensor, torch.Tensor], bad: torch.Tensor
-    ) -> None:
-        """Writes rows of keys and values into pages. runs: (first row, count, sequence, page of the sequence, first
-        slot, first position)."""
-        code, device = self.code, self.code.device
-        first, count, sequence, index, slot, position = torch.tensor(runs, dtype=torch.int32).to(device).unbind(1)
-        page = held.table[sequence.long(), index.long()]
-        if code.encode_unsupported is None:
-            operators.run(
-                operators.quantize_rows,
-                code.view(
-                    pool=held.pool,
-                    key=rows[0],
-                    value=rows[1],
-                    bad=bad,
-                    runs=torch.stack([first, count, page, slot, position], dim=1),
-                ),
-            )
-            return
-        row, slots = (torch.cat([torch.arange(run[i], run[i] + run[1]) for run in runs]).to(device) for i in (0, 4))
-        encoded: list[torch.Tensor] = []
-        for codec, side in zip((code.key, code.value), rows):
-            try:
-                encoded += codec.encode(side[row].float())
-            except NumericalError as error:
-                raise NumericalError(f"layer {code.layer.layer}, {'key' if codec.key else 'value'}: {error}") from None
-        operators.write_rows(
-            held.pool, page.long().repeat_interleave(count, output_size=len(row)), slots, *encoded, *code.numbers
-        )
 
     @torch.no_grad()
     def step(

@@ -87,15 +87,6 @@ class LayerTransform:
         """The mean keys with RoPE applied at each position: [T, Hkv, d]. reserve() must have covered the positions."""
         return reference.rotated(self._before_rope()[0], self.phase_table(positions.device)[positions])
 
-    def key_rows(self, k: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """k [T, Hkv, d], positions [T] -> BF16 rows of the cache."""
-        return operators.rotate_rows(
-            k, self.mean_at(positions) if self.rotated_mean else self.key_mean, self.key_forward
-        )
-
-    def value_rows(self, v: torch.Tensor) -> torch.Tensor:
-        return operators.rotate_rows(v, self.value_mean, self.value_forward)
-
     # Queries and outputs are [B, Hkv, R, d]: R rows (tokens times query heads of the group) per KV head.
 
     def queries(self, q: torch.Tensor) -> torch.Tensor:

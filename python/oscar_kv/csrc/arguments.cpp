@@ -56,6 +56,15 @@ void* Arguments::address(const Tensor& tensor, const char* name, ScalarType type
   return tensor.data_ptr();
 }
 
+std::uint8_t* Arguments::host_bytes(const Tensor& tensor, const char* name,
+                                    std::initializer_list<std::int64_t> shape) const {
+  if (!tensor.is_cpu() || tensor.scalar_type() != ScalarType::Byte || !tensor.is_contiguous() ||
+      !has_shape(tensor, shape)) {
+    refuse(std::string(name) + " is no Byte " + text(shape) + " on the CPU");
+  }
+  return static_cast<std::uint8_t*>(tensor.data_ptr());
+}
+
 const void* Arguments::rows(const Tensor& tensor, const char* name, std::int64_t tokens, std::int64_t heads,
                             std::int64_t d) const {
   check_place(tensor, name);

@@ -42,6 +42,8 @@ class Arguments {
          std::initializer_list<std::int64_t> shape) const {
     return tensor.has_value() ? get<T>(*tensor, name, type, shape) : nullptr;
   }
+  // The address of bytes on the CPU.
+  std::uint8_t* host_bytes(const Tensor& tensor, const char* name, std::initializer_list<std::int64_t> shape) const;
   // The address of rows [N, heads, d] in FP32 or BF16. The heads of a token are contiguous; tokens may have a stride.
   const void* rows(const Tensor& tensor, const char* name, std::int64_t tokens, std::int64_t heads,
                    std::int64_t d) const;

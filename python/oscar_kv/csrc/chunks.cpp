@@ -1,14 +1,10 @@
 // Operators for chunks of a prompt: read stored tokens back as rows of the model, write new rows to the cache, and
 // merge two parts of a softmax.
-#include <algorithm>
 #include <tuple>
 
 #include "kernels/chunks/merge_outputs.h"
 #include "kernels/chunks/past_rows.h"
-#include "kernels/common/fragment_pages.h"
-#include "oscar_kv/csrc/codes.h"
-#include "oscar_kv/csrc/new_rows_layer.h"
-#include "oscar_kv/csrc/table_check.h"
+#include "oscar_kv/csrc/layers.h"
 
 namespace oscar_kv {
 namespace {
@@ -23,15 +19,6 @@ static_assert(kTileNumbers == 6 && kRunNumbers == 6, "TILE and NEW_RUN of python
 const std::uint16_t* terms(const Arguments& arguments, const Tensor& tensor, const char* name, std::int64_t kv_heads,
                            std::int64_t d, std::int32_t& heads) {
   return arguments.matrices<std::uint16_t>(tensor, name, ScalarType::BFloat16, {kAny, 2, d, d}, kv_heads, heads);
-}
-
-std::int32_t positions_of(const Arguments& arguments, const std::optional<Tensor>& phases) {
-  return phases.has_value() ? arguments.int32(phases->size(0), "positions") : 0;
-}
-
-std::uint8_t* windows_of(const Arguments& arguments, const Tensor& windows, std::int64_t kv_heads, std::int64_t d) {
-  return arguments.get<std::uint8_t>(windows, "windows", ScalarType::BFloat16,
-                                     {kAny, kv_heads, oscar::kernels::window_page_bytes(static_cast<int>(d)) / 2});
 }
 
 // Rows for kernels that copy 16 bytes at a time, so they must be aligned.
@@ -53,64 +40,43 @@ void past_rows(const Tensor& pool, const Tensor& windows, const Tensor& tiles, c
                const Tensor& value_sigma, const Tensor& key_out, const Tensor& value_out,
                const std::vector<std::int64_t>& key_code, const std::vector<std::int64_t>& value_code) {
   const Arguments arguments("past_rows", pool);
-  const PageCode code(arguments, key_code, value_code);
+  const Codes codes{key_sigma, value_sigma, key_code, value_code};
+  const PageCode code = codes.page(arguments);
   const std::int64_t d = code.head_dim();
-  oscar::kernels::PastRowsParams p{};
-  p.pages = arguments.get<std::uint8_t>(pool, "pool", ScalarType::Byte, {kAny, kAny, code.page.bytes()});
+  oscar::kernels::PastRowsParams k{};
+  k.pages = arguments.get<std::uint8_t>(pool, "pool", ScalarType::Byte, {kAny, kAny, code.page.bytes()});
   const std::int64_t kv_heads = pool.size(1);
-  p.windows = windows_of(arguments, windows, kv_heads, d);
-  p.tiles = arguments.get<PastTile>(tiles, "tiles", ScalarType::Int, {kAny, kTileNumbers});
-  p.page_bytes = code.page.bytes(), p.tile_count = arguments.int32(tiles.size(0), "tiles");
-  p.kv_heads = arguments.int32(kv_heads, "KV heads");
-  auto k = p, v = p;
+  k.windows = windows_of(arguments, windows, kv_heads, d);
+  k.tiles = arguments.get<PastTile>(tiles, "tiles", ScalarType::Int, {kAny, kTileNumbers});
+  k.page_bytes = code.page.bytes(), k.tile_count = arguments.int32(tiles.size(0), "tiles");
+  k.kv_heads = arguments.int32(kv_heads, "KV heads");
+  auto v = k;
   k.layout = code.page.key, v.layout = code.page.value, v.value_side = true;
   k.rows = vectors(arguments, key, "key", kv_heads, d), k.row_stride = key.stride(0);
   v.rows = vectors(arguments, value, "value", kv_heads, d), v.row_stride = value.stride(0);
   k.matrix = terms(arguments, key_matrix, "key_matrix", kv_heads, d, k.matrix_heads);
   v.matrix = terms(arguments, value_matrix, "value_matrix", kv_heads, d, v.matrix_heads);
-  k.mean = arguments.get<float>(key_mean, "key_mean", ScalarType::Float, {kv_heads, d});
-  v.mean = arguments.get<float>(value_mean, "value_mean", ScalarType::Float, {kv_heads, d});
-  k.rope_phases = arguments.get<float>(phases, "phases", ScalarType::Float, {kAny, d});
-  k.sigma = arguments.get<float>(key_sigma, "key_sigma", ScalarType::Float, {kv_heads, 4});
-  v.sigma = arguments.get<float>(value_sigma, "value_sigma", ScalarType::Float, {kv_heads, 4});
+  Means{key_mean, value_mean, phases}.put(arguments, k, v, kv_heads, d);
+  codes.put(arguments, k, v, kv_heads);
   k.out = arguments.get<std::uint16_t>(key_out, "key_out", ScalarType::BFloat16, {kAny, kv_heads, d});
   v.out = arguments.get<std::uint16_t>(value_out, "value_out", ScalarType::BFloat16, {kAny, kv_heads, d});
-  check_tables(
-      arguments,
-      oscar::kernels::TileTables{p.tiles, std::min(key.size(0), value.size(0)),
-                                 std::min(key_out.size(0), value_out.size(0)), arguments.int32(pool.size(0), "pages"),
-                                 arguments.int32(windows.size(0), "window pages"), positions_of(arguments, phases)},
-      p.tile_count);
   const cudaStream_t stream = arguments.stream();
   arguments.launched(oscar::kernels::past_rows(k, stream), "past_rows of keys");
   arguments.launched(oscar::kernels::past_rows(v, stream), "past_rows of values");
 }
 
 NewRowsLayer new_rows_layer(const Arguments& arguments, const Tensor& pool, const Tensor& windows,
-                            const Tensor& key_matrix, const Tensor& value_matrix, const std::optional<Tensor>& key_mean,
-                            const std::optional<Tensor>& value_mean, const std::optional<Tensor>& phases,
-                            const Tensor& key_sigma, const Tensor& value_sigma, const Tensor& key_clip,
-                            const Tensor& value_clip, const Tensor& bad, bool search,
-                            const std::vector<std::int64_t>& key_code, const std::vector<std::int64_t>& value_code) {
-  const PageCode code(arguments, key_code, value_code);
-  const std::int64_t d = code.head_dim();
-  oscar::kernels::QuantizePagesParams q{};
-  q.pages = arguments.get<std::uint8_t>(pool, "pool", ScalarType::Byte, {kAny, kAny, code.page.bytes()});
-  const std::int64_t kv_heads = pool.size(1);
-  q.page_bytes = code.page.bytes(), q.kv_heads = arguments.int32(kv_heads, "KV heads"), q.matrix_heads = 1;
-  q.encoder = encoder_of(search);
+                            const Tensor& key_matrix, const Tensor& value_matrix, const Means& means,
+                            const Writing& writing) {
+  const WrittenPages pages(arguments, pool, writing);
+  const std::int64_t d = pages.code.head_dim(), kv_heads = pages.kv_heads;
   NewRowsLayer layer{};
   oscar::kernels::NewRowsParams &k = layer.key, &v = layer.value;
-  std::tie(k.side, v.side) = both_sides(arguments, q, code, key_sigma, value_sigma, key_clip, value_clip, bad);
-  k.side.mean = arguments.get<float>(key_mean, "key_mean", ScalarType::Float, {kv_heads, d});
-  v.side.mean = arguments.get<float>(value_mean, "value_mean", ScalarType::Float, {kv_heads, d});
-  k.side.rope_phases = arguments.get<float>(phases, "phases", ScalarType::Float, {kAny, d});
+  k.side = pages.key, v.side = pages.value;
+  means.put(arguments, k.side, v.side, kv_heads, d);
   k.matrix = terms(arguments, key_matrix, "key_matrix", kv_heads, d, k.matrix_heads);
   v.matrix = terms(arguments, value_matrix, "value_matrix", kv_heads, d, v.matrix_heads);
   k.windows = v.windows = windows_of(arguments, windows, kv_heads, d);
-  layer.pages = arguments.int32(pool.size(0), "pages");
-  layer.window_pages = arguments.int32(windows.size(0), "window pages");
-  layer.positions = positions_of(arguments, phases);
   return layer;
 }
 
@@ -127,10 +93,6 @@ void launch_new_rows(const Arguments& arguments, NewRowsLayer layer, const Tenso
     side->runs = arguments.get<NewRun>(runs, "runs", ScalarType::Int, {kAny, kRunNumbers});
     side->run_count = arguments.int32(runs.size(0), "runs");
   }
-  check_tables(arguments,
-               oscar::kernels::NewRunTables{k.runs, std::min(key.size(0), value.size(0)), layer.pages,
-                                            layer.window_pages, layer.positions},
-               k.run_count);
   arguments.launched(oscar::kernels::new_rows(k, v, arguments.stream()), "new_rows");
 }
 
@@ -140,10 +102,11 @@ void new_rows(const Tensor& pool, const Tensor& windows, const Tensor& key, cons
               const Tensor& value_sigma, const Tensor& key_clip, const Tensor& value_clip, const Tensor& bad,
               bool search, const std::vector<std::int64_t>& key_code, const std::vector<std::int64_t>& value_code) {
   const Arguments arguments("new_rows", pool);
-  launch_new_rows(arguments,
-                  new_rows_layer(arguments, pool, windows, key_matrix, value_matrix, key_mean, value_mean, phases,
-                                 key_sigma, value_sigma, key_clip, value_clip, bad, search, key_code, value_code),
-                  key, value, runs);
+  const Writing writing{{key_sigma, value_sigma, key_code, value_code}, key_clip, value_clip, bad, search};
+  launch_new_rows(
+      arguments,
+      new_rows_layer(arguments, pool, windows, key_matrix, value_matrix, {key_mean, value_mean, phases}, writing), key,
+      value, runs);
 }
 
 void merge_outputs(const Tensor& out, const Tensor& lse, const Tensor& part, const Tensor& part_lse) {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <array>
-#include <utility>
 
 #include "kernels/common/page_layout.h"
 #include "kernels/quantize/quantize_pages.h"
@@ -70,20 +69,44 @@ struct PageCode {
   std::int32_t head_dim() const { return key.head_dim; }
 };
 
-// The parameters of both sides: the shared ones, plus each side's layout, clips, deviations and fault position.
-inline std::pair<oscar::kernels::QuantizePagesParams, oscar::kernels::QuantizePagesParams> both_sides(
-    const Arguments& arguments, const oscar::kernels::QuantizePagesParams& shared, const PageCode& code,
-    const Tensor& key_sigma, const Tensor& value_sigma, const Tensor& key_clip, const Tensor& value_clip,
-    const Tensor& bad) {
-  const std::int64_t kv_heads = shared.kv_heads;
-  oscar::kernels::QuantizePagesParams key = shared, value = shared;
-  key.layout = code.page.key, value.layout = code.page.value, value.value_side = true;
-  key.clip = arguments.get<float>(key_clip, "key_clip", ScalarType::Float, {kv_heads});
-  value.clip = arguments.get<float>(value_clip, "value_clip", ScalarType::Float, {kv_heads});
-  key.sigma = arguments.get<float>(key_sigma, "key_sigma", ScalarType::Float, {kv_heads, 4});
-  value.sigma = arguments.get<float>(value_sigma, "value_sigma", ScalarType::Float, {kv_heads, 4});
-  key.bad = arguments.get<std::int32_t>(bad, "bad", ScalarType::Int, {2}), value.bad = key.bad + 1;
-  return {key, value};
-}
+// What the codes of a layer are read with. sigma [Hkv, 4].
+struct Codes {
+  const Tensor &key_sigma, &value_sigma;
+  const std::vector<std::int64_t>&key_code, &value_code;
+
+  PageCode page(const Arguments& arguments) const { return {arguments, key_code, value_code}; }
+  template <class Params>
+  void put(const Arguments& arguments, Params& key, Params& value, std::int64_t kv_heads) const {
+    key.sigma = arguments.get<float>(key_sigma, "key_sigma", ScalarType::Float, {kv_heads, 4});
+    value.sigma = arguments.get<float>(value_sigma, "value_sigma", ScalarType::Float, {kv_heads, 4});
+  }
+};
+
+// What they are written with. clip [Hkv], bad [2].
+struct Writing {
+  Codes codes;
+  const Tensor &key_clip, &value_clip, &bad;
+  bool search;
+};
+
+// Parameters of kernels that write the codes of a layer into a pool.
+struct WrittenPages {
+  PageCode code;
+  std::int64_t kv_heads;
+  oscar::kernels::QuantizePagesParams key{}, value{};
+
+  WrittenPages(const Arguments& arguments, const Tensor& pool, const Writing& writing)
+      : code(writing.codes.page(arguments)), kv_heads(pool.dim() == 3 ? pool.size(1) : kAny) {
+    key.pages = arguments.get<std::uint8_t>(pool, "pool", ScalarType::Byte, {kAny, kv_heads, code.page.bytes()});
+    key.page_bytes = code.page.bytes(), key.kv_heads = arguments.int32(kv_heads, "KV heads"), key.matrix_heads = 1;
+    key.encoder = encoder_of(writing.search);
+    value = key;
+    key.layout = code.page.key, value.layout = code.page.value, value.value_side = true;
+    writing.codes.put(arguments, key, value, kv_heads);
+    key.clip = arguments.get<float>(writing.key_clip, "key_clip", ScalarType::Float, {kv_heads});
+    value.clip = arguments.get<float>(writing.value_clip, "value_clip", ScalarType::Float, {kv_heads});
+    key.bad = arguments.get<std::int32_t>(writing.bad, "bad", ScalarType::Int, {2}), value.bad = key.bad + 1;
+  }
+};
 
 }  // namespace oscar_kv

@@ -1,6 +1,4 @@
 // Decode attention of one new token of each sequence over the sink window, the quantized tokens and the recent window.
-#include "oscar_kv/csrc/decode_layer.h"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -9,8 +7,7 @@
 
 #include "kernels/decode/page_queries.h"
 #include "kernels/decode/tile_phases.h"
-#include "oscar_kv/csrc/codes.h"
-#include "oscar_kv/csrc/table_check.h"
+#include "oscar_kv/csrc/layers.h"
 
 namespace oscar_kv {
 
@@ -40,31 +37,26 @@ Tensor make_tile_phases(const Tensor& frequencies) {
   return table;
 }
 
-DecodeLayer decode_layer(const Arguments& arguments, const Tensor& pool, const Tensor& windows, const Tensor& key_sigma,
-                         const Tensor& value_sigma, const std::optional<Tensor>& phases,
-                         const std::optional<Tensor>& tile_phases, const Tensor& workspace, double scale,
-                         std::int64_t sink, std::int64_t recent, std::int64_t window,
-                         const std::vector<std::int64_t>& key_code, const std::vector<std::int64_t>& value_code) {
+DecodeLayer decode_layer(const Arguments& arguments, const Tensor& pool, const Tensor& windows, const Codes& codes,
+                         const std::optional<Tensor>& phases, const std::optional<Tensor>& tile_phases,
+                         const Tensor& workspace, double scale, std::int64_t recent, std::int64_t window) {
   if (phases.has_value() != tile_phases.has_value()) {
     arguments.refuse("phases and tile_phases belong together; pass both or none");
   }
-  const PageCode code(arguments, key_code, value_code);
+  const PageCode code = codes.page(arguments);
   if (code.key.blocks != code.value.blocks) {
     arguments.refuse("keys and values have different layouts, which the kernel does not read; use the torch reference");
   }
   const std::int64_t d = code.head_dim();
-  DecodeLayer layer{{}, WindowPool(arguments, windows, d, sink), 0, 0, 0};
-  const std::int64_t kv_heads = layer.windows.kv_heads;
-  oscar::kernels::PagedDecodeParams& p = layer.params;
+  oscar::kernels::PagedDecodeParams p{};
+  p.window_pages = windows_of(arguments, windows, kAny, d);
+  const std::int64_t kv_heads = windows.size(1);
   p.pages = arguments.get<std::uint8_t>(pool, "pool", ScalarType::Byte, {kAny, kv_heads, code.page.bytes()});
-  p.key_sigma = arguments.get<float>(key_sigma, "key_sigma", ScalarType::Float, {kv_heads, 4});
-  p.value_sigma = arguments.get<float>(value_sigma, "value_sigma", ScalarType::Float, {kv_heads, 4});
-  p.window_pages = layer.windows.pages, p.sink_pages = layer.windows.sink_pages;
-  p.kv_heads = layer.windows.kv_heads, p.head_dim = code.head_dim();
-  p.sink = arguments.int32(sink, "sink"), p.recent = arguments.int32(recent, "recent");
-  p.flush = 1, p.sliding_window = arguments.int32(window, "window");
-  p.scale = static_cast<float>(scale);
-  p.out_float = true;
+  p.key_sigma = arguments.get<float>(codes.key_sigma, "key_sigma", ScalarType::Float, {kv_heads, 4});
+  p.value_sigma = arguments.get<float>(codes.value_sigma, "value_sigma", ScalarType::Float, {kv_heads, 4});
+  p.kv_heads = arguments.int32(kv_heads, "KV heads"), p.head_dim = code.head_dim();
+  p.recent = arguments.int32(recent, "recent"), p.sliding_window = arguments.int32(window, "window");
+  p.flush = 1, p.scale = static_cast<float>(scale), p.out_float = true;
   p.blocks = code.key.blocks;
   std::copy(code.key.widths.begin(), code.key.widths.end(), p.key_widths);
   std::copy(code.value.widths.begin(), code.value.widths.end(), p.value_widths);
@@ -72,27 +64,15 @@ DecodeLayer decode_layer(const Arguments& arguments, const Tensor& pool, const T
   p.tile_phases = arguments.get<std::uint16_t>(tile_phases, "tile_phases", ScalarType::Short,
                                                {oscar::kernels::tile_phases_count(code.head_dim())});
   p.workspace = arguments.address(workspace, "workspace", ScalarType::Byte, {kAny});
-  layer.pages = arguments.int32(pool.size(0), "pages"), layer.workspace_bytes = workspace.numel();
-  layer.positions = phases.has_value() ? arguments.int32(phases->size(0), "positions") : 0;
-  return layer;
+  return {p, workspace.numel()};
 }
 
-void launch_decode(const Arguments& arguments, const DecodeLayer& layer, std::int64_t group, const Tensor& table,
-                   const Tensor& window_table, const Tensor& lengths, float* out, float* lse) {
+void launch_decode(const Arguments& arguments, const DecodeLayer& layer, const Sequences& sequences, std::int64_t group,
+                   const Tensor& table, float* out, float* lse) {
   oscar::kernels::PagedDecodeParams p = layer.params;
-  p.lengths = arguments.get<std::int32_t>(lengths, "lengths", ScalarType::Int, {kAny});
-  const std::int64_t batch = lengths.size(0);
-  const Windows held(arguments, layer.windows, window_table);
-  held.require(arguments, batch);
-  require_ring(arguments, held.ring_pages, p.recent);  // the newest token is still in the ring
-  p.page_table = arguments.get<std::int32_t>(table, "table", ScalarType::Int, {batch, kAny});
-  p.window_table = held.table, p.ring_pages = held.ring_pages;
-  p.batch = arguments.int32(batch, "batch"), p.query_heads = arguments.int32(p.kv_heads * group, "query heads");
-  p.max_pages = arguments.int32(table.size(1), "pages of a sequence");
-  oscar::kernels::StepTables step = held.step(p.lengths);
-  step.table = p.page_table, step.max_pages = p.max_pages, step.pages = layer.pages;
-  step.sink = p.sink, step.recent = p.recent, step.positions = layer.positions;
-  check_tables(arguments, step);
+  sequences.require_recent(arguments, p.recent);  // the newest token is still in the ring
+  sequences.put(p), sequences.put_pages(arguments, table, p);
+  p.query_heads = arguments.int32(p.kv_heads * group, "query heads");
   const int queries =
       p.rope_phases == nullptr ? 0 : oscar::kernels::page_queries(p.max_pages, p.sink_pages + p.ring_pages);
   const std::size_t needed = oscar::kernels::decode_attention_workspace_bytes(p.head_dim, static_cast<int>(group),
@@ -129,14 +109,14 @@ std::tuple<Tensor, Tensor> decode_attention(const Tensor& query, const Tensor& p
                                      arguments.stream()),
                      "clearing the output");
   if (want_lse) torch::stable::fill_(lse, -std::numeric_limits<double>::infinity());
-  DecodeLayer layer = decode_layer(arguments, pool, windows, key_sigma, value_sigma, phases, tile_phases, workspace,
-                                   scale, sink, recent, window, key_code, value_code);
+  DecodeLayer layer = decode_layer(arguments, pool, windows, {key_sigma, value_sigma, key_code, value_code}, phases,
+                                   tile_phases, workspace, scale, recent, window);
   oscar::kernels::PagedDecodeParams& p = layer.params;
-  p.q = arguments.address(query, "query", ScalarType::BFloat16, {batch, layer.windows.kv_heads, kAny, p.head_dim});
+  p.q = arguments.address(query, "query", ScalarType::BFloat16, {batch, p.kv_heads, kAny, p.head_dim});
   p.position_query = arguments.get<float>(turned, "turned", ScalarType::Float, {batch, kv_heads, group, p.head_dim});
   arguments.get<std::int32_t>(lengths, "lengths", ScalarType::Int, {batch});
-  launch_decode(arguments, layer, group, table, window_table, lengths, static_cast<float*>(output.data_ptr()),
-                want_lse ? static_cast<float*>(lse.data_ptr()) : nullptr);
+  launch_decode(arguments, layer, {arguments, lengths, window_table, sink}, group, table,
+                static_cast<float*>(output.data_ptr()), want_lse ? static_cast<float*>(lse.data_ptr()) : nullptr);
   return {output, lse};
 }
 

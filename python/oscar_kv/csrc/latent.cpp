@@ -1,12 +1,10 @@
 // Latent attention (MLA): python/oscar_kv/ops/latent_operators.py has the meaning of the arguments.
 #include <cstring>
-#include <limits>
 
 #include "kernels/latent/latent_codes.h"
 #include "kernels/latent/latent_decode.h"
 #include "kernels/latent/latent_rows.h"
 #include "oscar_kv/csrc/codes.h"
-#include "oscar_kv/csrc/table_check.h"
 #include "oscar_kv/csrc/windows.h"
 
 namespace oscar_kv {
@@ -39,33 +37,9 @@ std::uint8_t* pool_of(const Arguments& arguments, const Tensor& pool, const Code
   return pages;
 }
 
-std::uint8_t* windows_of(const Arguments& arguments, const Tensor& windows) {
+std::uint8_t* latent_windows(const Arguments& arguments, const Tensor& windows) {
   return arguments.get<std::uint8_t>(windows, "windows", ScalarType::BFloat16, {kAny, kLatentWindowBytes / 2});
 }
-
-// The window pages of sequences: sink pages, then a ring.
-struct WindowTable {
-  const std::int32_t* table;
-  std::int32_t sink, sink_pages, ring_pages;
-
-  WindowTable(const Arguments& arguments, const Tensor& tensor, std::int64_t sink_tokens)
-      : table(arguments.get<std::int32_t>(tensor, "window_table", ScalarType::Int, {kAny, kAny})),
-        sink(arguments.int32(sink_tokens, "sink")),
-        sink_pages((sink + oscar::kPageTokens - 1) / oscar::kPageTokens),
-        ring_pages(arguments.int32(tensor.size(1), "window pages") - sink_pages) {
-    if (ring_pages < 1) arguments.refuse("window_table has no pages of a ring");
-  }
-
-  // What a check of tables asks; the caller adds pages of codes.
-  oscar::kernels::StepTables step(const Arguments& arguments, const std::int32_t* lengths, std::int32_t batch,
-                                  std::int64_t window_pages, bool newest_only) const {
-    oscar::kernels::StepTables made{};
-    made.lengths = lengths, made.window_table = table, made.batch = batch, made.sink = sink;
-    made.window_pages = arguments.int32(window_pages, "window pages"), made.newest_only = newest_only;
-    made.sink_pages = sink_pages, made.ring_pages = ring_pages;
-    return made;
-  }
-};
 
 // BF16 rows [N, channels] with this alignment in elements.
 const std::uint16_t* rows_of(const Arguments& arguments, const Tensor& rows, const char* name, std::int64_t channels,
@@ -80,15 +54,17 @@ const std::uint16_t* rows_of(const Arguments& arguments, const Tensor& rows, con
   return static_cast<const std::uint16_t*>(rows.data_ptr());
 }
 
+const std::uint16_t* terms(const Arguments& arguments, const Tensor& matrix) {
+  return arguments.get<std::uint16_t>(matrix, "matrix", ScalarType::BFloat16, {2, kLatentChannels, kLatentChannels});
+}
+
 // (rows - mean) matrix.
 oscar::kernels::LatentRowsParams rotation(const Arguments& arguments, const Tensor& rows,
                                           const std::optional<Tensor>& mean, const Tensor& matrix) {
   oscar::kernels::LatentRowsParams p{};
   p.x = rows_of(arguments, rows, "rows", kLatentChannels, 8), p.x_stride = rows.stride(0);
   p.before = arguments.get<float>(mean, "mean", ScalarType::Float, {kLatentChannels});
-  p.matrix =
-      arguments.get<std::uint16_t>(matrix, "matrix", ScalarType::BFloat16, {2, kLatentChannels, kLatentChannels});
-  p.rows = arguments.int32(rows.size(0), "rows");
+  p.matrix = terms(arguments, matrix), p.rows = arguments.int32(rows.size(0), "rows");
   return p;
 }
 
@@ -109,51 +85,22 @@ NewestSide side_of(const Arguments& arguments, const Tensor& pool, const Tensor&
 void latent_append(const Tensor& windows, const Tensor& window_table, const Tensor& lengths, const Tensor& rows,
                    const Tensor& rope, const std::optional<Tensor>& mean, const Tensor& matrix, std::int64_t sink) {
   const Arguments arguments("latent_append", rows);
-  const WindowTable table(arguments, window_table, sink);
+  const Sequences sequences(arguments, lengths, window_table, sink);
   oscar::kernels::LatentRowsParams p = rotation(arguments, rows, mean, matrix);
   p.pe = rows_of(arguments, rope, "rope", kRopeChannels, 2), p.pe_stride = rope.stride(0);
-  p.lengths = arguments.get<std::int32_t>(lengths, "lengths", ScalarType::Int, {window_table.size(0)});
-  p.rows = arguments.int32(lengths.size(0), "sequences");
+  sequences.put(p);
+  p.rows = sequences.count, p.windows = latent_windows(arguments, windows);
   if (rows.size(0) < p.rows || rope.size(0) < p.rows) arguments.refuse("there are fewer rows than sequences");
-  p.windows = windows_of(arguments, windows), p.window_table = table.table;
-  p.sink = table.sink, p.sink_pages = table.sink_pages, p.ring_pages = table.ring_pages;
-  check_tables(arguments, table.step(arguments, p.lengths, p.rows, windows.size(0), true));
   arguments.launched(oscar::kernels::latent_rows(p, arguments.stream()), "latent_rows");
 }
 
-// On the host: writes the descriptor of a layer for latent_flush_layers().
+// On the host: writes the descriptor of a layer for flush_layers().
 void describe_latent(const Tensor& side, const Tensor& pool, const Tensor& windows, const Tensor& sigma,
                      const Tensor& clip, const Tensor& bad, const std::vector<std::int64_t>& code) {
   const Arguments arguments("describe_latent", pool);
-  if (!side.is_cpu() || side.scalar_type() != ScalarType::Byte || !side.is_contiguous() || side.dim() != 1 ||
-      side.size(0) != kSideBytes) {
-    arguments.refuse("side is no Byte [" + std::to_string(kSideBytes) + "] on the CPU");
-  }
   NewestSide made = side_of(arguments, pool, sigma, clip, bad, code);
-  made.windows = windows_of(arguments, windows);
-  std::memcpy(side.data_ptr(), &made, sizeof made);
-}
-
-void latent_flush_layers(const Tensor& lengths, const Tensor& table, const Tensor& window_table, const Tensor& sides,
-                         std::int64_t sink, bool search) {
-  const Arguments arguments("latent_flush_layers", lengths);
-  const WindowTable windows(arguments, window_table, sink);
-  const std::int64_t batch = window_table.size(0);
-  oscar::kernels::NewestTokensParams p{};
-  p.sides = reinterpret_cast<const NewestSide*>(
-      arguments.get<std::uint8_t>(sides, "sides", ScalarType::Byte, {kAny, kSideBytes}));
-  p.lengths = arguments.get<std::int32_t>(lengths, "lengths", ScalarType::Int, {batch});
-  p.page_table = arguments.get<std::int32_t>(table, "table", ScalarType::Int, {batch, kAny});
-  p.window_table = windows.table, p.side_count = arguments.int32(sides.size(0), "sides");
-  p.batch = arguments.int32(batch, "sequences"), p.max_pages = arguments.int32(table.size(1), "pages of a sequence");
-  p.sink = windows.sink, p.sink_pages = windows.sink_pages, p.ring_pages = windows.ring_pages;
-  p.encoder = encoder_of(search);
-  // The sizes of the pools are unknown here, so the check finds only negative ids and missing pages.
-  constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();
-  oscar::kernels::StepTables step = windows.step(arguments, p.lengths, p.batch, kMost, true);
-  step.table = p.page_table, step.max_pages = p.max_pages, step.pages = kMost;
-  check_tables(arguments, step);
-  arguments.launched(oscar::kernels::newest_latents(p, arguments.stream()), "newest_latents");
+  made.windows = latent_windows(arguments, windows);
+  std::memcpy(arguments.host_bytes(side, "side", {kSideBytes}), &made, sizeof made);
 }
 
 void latent_new(const Tensor& pool, const Tensor& windows, const Tensor& rows, const Tensor& rope, const Tensor& runs,
@@ -162,16 +109,12 @@ void latent_new(const Tensor& pool, const Tensor& windows, const Tensor& rows, c
   const Arguments arguments("latent_new", rows);
   oscar::kernels::LatentRowsParams r = rotation(arguments, rows, mean, matrix);
   oscar::kernels::LatentCodesParams p{};
-  p.side = side_of(arguments, pool, sigma, clip, bad, code), p.windows = windows_of(arguments, windows);
+  p.side = side_of(arguments, pool, sigma, clip, bad, code), p.windows = latent_windows(arguments, windows);
   p.pe = rows_of(arguments, rope, "rope", kRopeChannels, 2), p.pe_stride = rope.stride(0);
   if (rope.size(0) < rows.size(0)) arguments.refuse("rope has fewer rows than rows has");
   p.runs = arguments.get<oscar::kernels::NewRun>(runs, "runs", ScalarType::Int, {kAny, kRunNumbers});
   p.run_count = arguments.int32(runs.size(0), "runs"), p.encoder = encoder_of(search);
   const Tensor rotated = arguments.empty({rows.size(0), kLatentChannels}, ScalarType::BFloat16);
-  check_tables(arguments,
-               oscar::kernels::NewRunTables{p.runs, rows.size(0), arguments.int32(pool.size(0), "pages"),
-                                            arguments.int32(windows.size(0), "window pages"), 0},
-               p.run_count);
   r.y = static_cast<std::uint16_t*>(rotated.data_ptr()), r.y_stride = p.row_stride = kLatentChannels, p.rows = r.y;
   arguments.launched(oscar::kernels::latent_rows(r, arguments.stream()), "latent_rows");
   arguments.launched(oscar::kernels::latent_codes(p, arguments.stream()), "latent_codes");
@@ -183,12 +126,14 @@ void latent_past(const Tensor& output, const Tensor& pool, const Tensor& table, 
                  std::int64_t sink, const std::vector<std::int64_t>& numbers) {
   const Arguments arguments("latent_past", pool);
   const Code code = latent_code(arguments, numbers);
-  const WindowTable held(arguments, window_table, sink);
+  const WindowTable held(arguments, window_table, kAny, sink);
   const std::int64_t requests = firsts.dim() == 1 ? firsts.size(0) : kAny;
   oscar::kernels::LatentPastParams p{};
-  p.pages = pool_of(arguments, pool, code), p.page_stride = pool.size(1), p.windows = windows_of(arguments, windows);
+  p.pages = pool_of(arguments, pool, code), p.page_stride = pool.size(1),
+  p.windows = latent_windows(arguments, windows);
   p.page_table = arguments.get<std::int32_t>(table, "table", ScalarType::Int, {kAny, kAny});
-  p.table_stride = table.size(1), p.window_table = held.table;
+  p.table_stride = table.size(1);
+  held.put(p);
   p.sequence = arguments.get<std::int32_t>(sequence, "sequence", ScalarType::Int, {kAny});
   p.firsts = arguments.get<std::int32_t>(firsts, "firsts", ScalarType::Int, {requests});
   p.starts = arguments.get<std::int32_t>(starts, "starts", ScalarType::Int, {requests});
@@ -201,12 +146,10 @@ void latent_past(const Tensor& output, const Tensor& pool, const Tensor& table, 
   p.out_stride = output.stride(0), p.rows = arguments.int32(sequence.size(0), "rows");
   if (output.size(0) < p.rows) arguments.refuse("output has fewer rows than sequence");
   std::memcpy(p.widths, code.widths.data(), sizeof p.widths);
-  p.sink = held.sink, p.sink_pages = held.sink_pages, p.ring_pages = held.ring_pages;
   oscar::kernels::LatentRowsParams r{};
   r.x = r.y = p.out, r.x_stride = r.y_stride = p.out_stride, r.rows = p.rows;
   r.after = arguments.get<float>(mean, "mean", ScalarType::Float, {kLatentChannels});
-  r.matrix =
-      arguments.get<std::uint16_t>(matrix, "matrix", ScalarType::BFloat16, {2, kLatentChannels, kLatentChannels});
+  r.matrix = terms(arguments, matrix);
   arguments.launched(oscar::kernels::latent_past(p, arguments.stream()), "latent_past");
   arguments.launched(oscar::kernels::latent_rows(r, arguments.stream()), "latent_rows");
 }
@@ -217,9 +160,10 @@ Tensor latent_decode(const Tensor& query, const Tensor& rope_query, const Tensor
                      std::int64_t recent, const std::vector<std::int64_t>& numbers) {
   const Arguments arguments("latent_decode", query);
   const Code code = latent_code(arguments, numbers);
-  const WindowTable held(arguments, window_table, sink);
-  const std::int64_t batch = window_table.size(0);
+  const Sequences sequences(arguments, lengths, window_table, sink);
+  const std::int64_t batch = sequences.count;
   oscar::kernels::LatentDecodeParams p{};
+  sequences.put(p), sequences.put_pages(arguments, table, p);
   const auto heads_of = [&](const Tensor& tensor, const char* name, std::int64_t channels, std::int64_t(&stride)[2]) {
     if (!tensor.is_cuda() || tensor.dim() != 3 || tensor.size(0) < batch || tensor.size(2) != channels ||
         tensor.scalar_type() != ScalarType::BFloat16 || tensor.stride(2) != 1 || tensor.stride(0) % 2 != 0 ||
@@ -234,20 +178,12 @@ Tensor latent_decode(const Tensor& query, const Tensor& rope_query, const Tensor
   p.q_pe = heads_of(rope_query, "rope_query", kRopeChannels, p.q_pe_stride);
   if (rope_query.size(1) != query.size(1)) arguments.refuse("query and rope_query have different numbers of heads");
   p.pages = pool_of(arguments, pool, code), p.page_stride = pool.size(1);
-  p.page_table = arguments.get<std::int32_t>(table, "table", ScalarType::Int, {batch, kAny});
-  p.window_pages = windows_of(arguments, windows), p.window_table = held.table;
-  p.lengths = arguments.get<std::int32_t>(lengths, "lengths", ScalarType::Int, {batch});
+  p.window_pages = latent_windows(arguments, windows);
   p.sigma = arguments.get<float>(sigma, "sigma", ScalarType::Float, {1, 4});
   std::memcpy(p.widths, code.widths.data(), sizeof p.widths);
-  p.batch = arguments.int32(batch, "sequences"), p.heads = arguments.int32(query.size(1), "heads");
-  p.max_pages = arguments.int32(table.size(1), "pages of a sequence");
-  p.sink = held.sink, p.recent = arguments.int32(recent, "recent"), p.scale = static_cast<float>(scale);
-  p.sink_pages = held.sink_pages, p.ring_pages = held.ring_pages;
-  require_ring(arguments, p.ring_pages, p.recent);
-  oscar::kernels::StepTables step = held.step(arguments, p.lengths, p.batch, windows.size(0), false);
-  step.table = p.page_table, step.max_pages = p.max_pages, step.pages = arguments.int32(pool.size(0), "pages");
-  step.recent = p.recent;
-  check_tables(arguments, step);
+  p.heads = arguments.int32(query.size(1), "heads");
+  p.recent = arguments.int32(recent, "recent"), p.scale = static_cast<float>(scale);
+  sequences.require_recent(arguments, p.recent);
   p.workspace = arguments.get<std::uint8_t>(workspace, "workspace", ScalarType::Byte, {kAny});
   if (static_cast<std::size_t>(workspace.size(0)) < oscar::kernels::latent_decode_workspace_bytes(p)) {
     arguments.refuse("workspace has " + std::to_string(workspace.size(0)) +
@@ -271,7 +207,6 @@ std::int64_t latent_workspace_bytes(const Tensor& like, std::int64_t batch, std:
 STABLE_TORCH_LIBRARY_IMPL(oscar_kv, CUDA, m) {
   m.impl("latent_append", TORCH_BOX(&latent_append));
   m.impl("describe_latent", TORCH_BOX(&describe_latent));
-  m.impl("latent_flush_layers", TORCH_BOX(&latent_flush_layers));
   m.impl("latent_new", TORCH_BOX(&latent_new));
   m.impl("latent_past", TORCH_BOX(&latent_past));
   m.impl("latent_decode", TORCH_BOX(&latent_decode));

@@ -4,49 +4,34 @@
 #include <type_traits>
 
 #include "kernels/decode/model_outputs.h"
-#include "oscar_kv/csrc/append_rows.h"
-#include "oscar_kv/csrc/decode_layer.h"
-#include "oscar_kv/csrc/new_rows_layer.h"
+#include "oscar_kv/csrc/layers.h"
 
 namespace oscar_kv {
 namespace {
 
-// What all steps of a layer share.
-struct StepLayer {
-  AppendLayer append;
+// What describe_pass() writes for layer_pass().
+struct PassLayer {
+  std::int64_t mark;
+  std::int64_t sink;
+  oscar::kernels::AppendTokensParams append;
   DecodeLayer decode;
   oscar::kernels::ModelOutputsParams outputs;
+  NewRowsLayer rows;
 };
-
-StepLayer step_layer(const Arguments& arguments, const Tensor& pool, const Tensor& windows, const Tensor& query_matrix,
-                     const Tensor& key_matrix, const Tensor& value_matrix, const Tensor& output_matrix,
-                     const std::optional<Tensor>& key_mean, const std::optional<Tensor>& value_mean,
-                     const std::optional<Tensor>& phases, const std::optional<Tensor>& tile_phases,
-                     const Tensor& key_sigma, const Tensor& value_sigma, const Tensor& workspace, double scale,
-                     std::int64_t sink, std::int64_t recent, const std::vector<std::int64_t>& key_code,
-                     const std::vector<std::int64_t>& value_code) {
-  const DecodeLayer decode = decode_layer(arguments, pool, windows, key_sigma, value_sigma, phases, tile_phases,
-                                          workspace, scale, sink, recent, 0, key_code, value_code);
-  const std::int64_t d = decode.params.head_dim, kv_heads = decode.windows.kv_heads;
-  const AppendLayer append =
-      append_layer(arguments, windows, d, query_matrix, key_matrix, value_matrix, key_mean, value_mean, phases, sink);
-  oscar::kernels::ModelOutputsParams p{};
-  p.matrix = arguments.matrices<float>(output_matrix, "output_matrix", ScalarType::Float, {kAny, d, d}, kv_heads,
-                                       p.matrix_heads);
-  p.mean = append.params.value_mean;
-  p.kv_heads = decode.params.kv_heads, p.head_dim = decode.params.head_dim;
-  return {append, decode, p};
-}
+static_assert(std::is_trivially_copyable_v<PassLayer>);
+constexpr std::int64_t kPassBytes = 2048;  // PASS_BYTES of python/oscar_kv/ops/operators.py
+constexpr std::int64_t kMark = 0x6f736361724b5631;
+static_assert(sizeof(PassLayer) <= kPassBytes);
 
 // The first lengths.size(0) rows of output, query, key and value.
-void run_step(const Arguments& arguments, const StepLayer& layer, const Tensor& output, const Tensor& query,
+void run_step(const Arguments& arguments, const PassLayer& layer, const Tensor& output, const Tensor& query,
               const Tensor& key, const Tensor& value, const Tensor& table, const Tensor& window_table,
               const Tensor& lengths) {
   DecodeLayer decode = layer.decode;
   oscar::kernels::ModelOutputsParams p = layer.outputs;
   const std::int64_t d = p.head_dim, group = group_of(arguments, query, p.kv_heads), heads = query.size(1);
-  p.lengths = arguments.get<std::int32_t>(lengths, "lengths", ScalarType::Int, {kAny});
-  const std::int64_t batch = lengths.size(0), numbers = batch * heads * d;
+  const Sequences sequences(arguments, lengths, window_table, layer.sink);
+  const std::int64_t batch = sequences.count, numbers = batch * heads * d;
   if (output.scalar_type() != ScalarType::BFloat16) arguments.refuse("output is not BFloat16");
   p.out = static_cast<std::uint16_t*>(const_cast<void*>(arguments.rows(output, "output", kAny, heads, d)));
   if (output.size(0) < batch) {
@@ -56,7 +41,7 @@ void run_step(const Arguments& arguments, const StepLayer& layer, const Tensor& 
   // Rows of the cache's basis FP32 [B, Hq, d], then queries BF16.
   const Tensor scratch = arguments.empty({numbers * 6}, ScalarType::Byte);
   float* rows = static_cast<float*>(scratch.data_ptr());
-  append_rows(arguments, layer.append, &query, key, value, window_table, lengths, rows + numbers);
+  append_rows(arguments, layer.append, sequences, &query, key, value, rows + numbers);
   if (batch == 0) return;
   decode.params.q = rows + numbers;
   if (decode.params.rope_phases != nullptr) {  // page queries are computed of the model's, beside the append
@@ -65,31 +50,12 @@ void run_step(const Arguments& arguments, const StepLayer& layer, const Tensor& 
       arguments.refuse("query is not BFloat16 with rows aligned to 8 bytes; pass a contiguous copy");
     }
     decode.params.model_query = query.data_ptr(), decode.params.model_query_stride = query.stride(0);
-    decode.params.key_mean = layer.append.params.key_mean;
+    decode.params.key_mean = layer.append.key_mean;
   }
-  launch_decode(arguments, decode, group, table, window_table, lengths, rows, nullptr);
-  p.rows = rows, p.out_stride = output.stride(0);
-  p.batch = arguments.int32(batch, "batch"), p.query_heads = arguments.int32(heads, "query heads");
+  launch_decode(arguments, decode, sequences, group, table, rows, nullptr);
+  p.rows = rows, p.out_stride = output.stride(0), p.lengths = sequences.lengths;
+  p.batch = sequences.count, p.query_heads = arguments.int32(heads, "query heads");
   arguments.launched(oscar::kernels::model_outputs(p, arguments.stream()), "model_outputs");
-}
-
-// What describe_pass() writes for layer_pass().
-struct PassLayer {
-  std::int64_t mark;
-  StepLayer step;
-  NewRowsLayer rows;
-};
-static_assert(std::is_trivially_copyable_v<PassLayer>);
-constexpr std::int64_t kPassBytes = 2048;  // PASS_BYTES of python/oscar_kv/ops/operators.py
-constexpr std::int64_t kMark = 0x6f736361724b5631;
-static_assert(sizeof(PassLayer) <= kPassBytes);
-
-void* state_of(const Arguments& arguments, const Tensor& state) {
-  if (!state.is_cpu() || state.scalar_type() != ScalarType::Byte || !state.is_contiguous() || state.dim() != 1 ||
-      state.size(0) != kPassBytes) {
-    arguments.refuse("state is no Byte [" + std::to_string(kPassBytes) + "] on the CPU");
-  }
-  return state.data_ptr();
 }
 
 }  // namespace
@@ -104,25 +70,31 @@ void describe_pass(const Tensor& state, const Tensor& pool, const Tensor& window
                    double scale, std::int64_t sink, std::int64_t recent, bool search,
                    const std::vector<std::int64_t>& key_code, const std::vector<std::int64_t>& value_code) {
   const Arguments arguments("describe_pass", pool);
-  const PassLayer layer{
-      kMark,
-      step_layer(arguments, pool, windows, query_matrix, key_matrix, value_matrix, output_matrix, key_mean, value_mean,
-                 phases, tile_phases, key_sigma, value_sigma, workspace, scale, sink, recent, key_code, value_code),
-      new_rows_layer(arguments, pool, windows, key_terms, value_terms, key_mean, value_mean, phases, key_sigma,
-                     value_sigma, key_clip, value_clip, bad, search, key_code, value_code)};
-  std::memcpy(state_of(arguments, state), &layer, sizeof layer);
+  const Codes codes{key_sigma, value_sigma, key_code, value_code};
+  const Means means{key_mean, value_mean, phases};
+  PassLayer layer{kMark, sink};
+  layer.decode = decode_layer(arguments, pool, windows, codes, phases, tile_phases, workspace, scale, recent, 0);
+  const std::int64_t d = layer.decode.params.head_dim, kv_heads = layer.decode.params.kv_heads;
+  layer.append = append_layer(arguments, windows, d, query_matrix, key_matrix, value_matrix, means);
+  layer.outputs.matrix = arguments.matrices<float>(output_matrix, "output_matrix", ScalarType::Float, {kAny, d, d},
+                                                   kv_heads, layer.outputs.matrix_heads);
+  layer.outputs.mean = layer.append.value_mean;
+  layer.outputs.kv_heads = layer.decode.params.kv_heads, layer.outputs.head_dim = layer.decode.params.head_dim;
+  layer.rows = new_rows_layer(arguments, pool, windows, key_terms, value_terms, means,
+                              {codes, key_clip, value_clip, bad, search});
+  std::memcpy(arguments.host_bytes(state, "state", {kPassBytes}), &layer, sizeof layer);
 }
 
 void layer_pass(const Tensor& output, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& state,
                 const std::optional<Tensor>& table, const std::optional<Tensor>& window_table,
                 const std::optional<Tensor>& lengths, const std::optional<Tensor>& runs) {
   const Arguments arguments("layer_pass", query);
-  const auto* layer = static_cast<const PassLayer*>(state_of(arguments, state));
+  const auto* layer = reinterpret_cast<const PassLayer*>(arguments.host_bytes(state, "state", {kPassBytes}));
   if (layer->mark != kMark) arguments.refuse("state was not written by describe_pass");
   if (runs.has_value()) launch_new_rows(arguments, layer->rows, key, value, *runs);
   if (!lengths.has_value()) return;
   if (!table.has_value() || !window_table.has_value()) arguments.refuse("lengths came without table and window_table");
-  run_step(arguments, layer->step, output, query, key, value, *table, *window_table, *lengths);
+  run_step(arguments, *layer, output, query, key, value, *table, *window_table, *lengths);
 }
 
 STABLE_TORCH_LIBRARY_IMPL(oscar_kv, CUDA, m) {

@@ -1,63 +1,66 @@
-// The BF16 windows of the sequences: pages [window pages, Hkv, 128 d] in the order of kernels/common/fragment_pages.h,
-// and a table of each sequence's sink pages and ring pages.
+// The BF16 windows of sequences: pages [window pages, Hkv, 128 d] in the order of kernels/common/fragment_pages.h, and
+// a table of each sequence's sink pages and ring pages.
 #pragma once
 
-#include "kernels/check/table_rules.h"
 #include "kernels/common/fragment_pages.h"
 #include "oscar_kv/csrc/arguments.h"
 
 namespace oscar_kv {
 
-inline void require_ring(const Arguments& arguments, std::int64_t ring_pages, std::int64_t tokens) {
-  if (tokens > ring_pages * oscar::kPageTokens) {
-    arguments.refuse("the ring of " + std::to_string(ring_pages) + " pages is too short for " + std::to_string(tokens) +
-                     " tokens");
-  }
+inline std::uint8_t* windows_of(const Arguments& arguments, const Tensor& windows, std::int64_t kv_heads,
+                                std::int64_t d) {
+  return arguments.get<std::uint8_t>(windows, "windows", ScalarType::BFloat16,
+                                     {kAny, kv_heads, oscar::kernels::window_page_bytes(static_cast<int>(d)) / 2});
 }
 
-// The window pages of a layer.
-struct WindowPool {
-  std::uint8_t* pages;
-  std::int32_t count, kv_heads, sink_pages;
+// The window pages of sequences; kAny: of any number of them.
+struct WindowTable {
+  const std::int32_t* window_table;
+  std::int32_t sink, sink_pages, ring_pages;
 
-  WindowPool(const Arguments& arguments, const Tensor& windows, std::int64_t head_dim, std::int64_t sink)
-      : pages(arguments.get<std::uint8_t>(
-            windows, "windows", ScalarType::BFloat16,
-            {kAny, kAny, oscar::kernels::window_page_bytes(static_cast<int>(head_dim)) / 2})),
-        count(arguments.int32(windows.size(0), "window pages")),
-        kv_heads(arguments.int32(windows.size(1), "KV heads")),
-        sink_pages(arguments.int32((sink + oscar::kPageTokens - 1) / oscar::kPageTokens, "sink pages")) {}
-};
-
-// Those of sequences.
-struct Windows : WindowPool {
-  const std::int32_t* table;
-  std::int32_t sequences, ring_pages;
-
-  Windows(const Arguments& arguments, const WindowPool& pool, const Tensor& window_table)
-      : WindowPool(pool),
-        table(arguments.get<std::int32_t>(window_table, "window_table", ScalarType::Int, {kAny, kAny})),
-        sequences(arguments.int32(window_table.size(0), "sequences")),
-        ring_pages(arguments.int32(window_table.size(1), "window pages") - sink_pages) {
+  WindowTable(const Arguments& arguments, const Tensor& table, std::int64_t sequences, std::int64_t sink_tokens)
+      : window_table(arguments.get<std::int32_t>(table, "window_table", ScalarType::Int, {sequences, kAny})),
+        sink(arguments.int32(sink_tokens, "sink")),
+        sink_pages((sink + oscar::kPageTokens - 1) / oscar::kPageTokens),
+        ring_pages(arguments.int32(table.size(1), "window pages") - sink_pages) {
     if (ring_pages < 1) {
-      arguments.refuse("window_table has " + std::to_string(window_table.size(1)) + " pages for a sequence, expected " +
+      arguments.refuse("window_table has " + std::to_string(table.size(1)) + " pages for a sequence, expected " +
                        std::to_string(sink_pages) + " of the sink and at least one of the ring");
     }
   }
-
-  void require(const Arguments& arguments, std::int64_t batch) const {
-    if (sequences != batch) {
-      arguments.refuse("windows are of " + std::to_string(sequences) + " sequences, lengths of " +
-                       std::to_string(batch));
-    }
+  // Refuses a ring that does not hold the last tokens.
+  void require_recent(const Arguments& arguments, std::int64_t tokens) const {
+    if (tokens <= std::int64_t{ring_pages} * oscar::kPageTokens) return;
+    arguments.refuse("the ring of " + std::to_string(ring_pages) + " pages is too short for " + std::to_string(tokens) +
+                     " tokens");
   }
+  template <class Params>
+  void put(Params& p) const {
+    p.window_table = window_table, p.sink = sink, p.sink_pages = sink_pages, p.ring_pages = ring_pages;
+  }
+};
 
-  // What a check of tables asks of the windows; the caller adds the rest.
-  oscar::kernels::StepTables step(const std::int32_t* lengths) const {
-    oscar::kernels::StepTables made{};
-    made.lengths = lengths, made.window_table = table, made.batch = sequences, made.window_pages = count;
-    made.sink_pages = sink_pages, made.ring_pages = ring_pages;
-    return made;
+// The sequences of a step.
+struct Sequences : WindowTable {
+  const std::int32_t* lengths;
+  std::int32_t count;
+
+  Sequences(const Arguments& arguments, const Tensor& lengths_tensor, const Tensor& table, std::int64_t sink_tokens)
+      : WindowTable(arguments, table, lengths_tensor.dim() == 1 ? lengths_tensor.size(0) : kAny, sink_tokens),
+        lengths(arguments.get<std::int32_t>(lengths_tensor, "lengths", ScalarType::Int, {kAny})),
+        count(arguments.int32(lengths_tensor.size(0), "sequences")) {}
+
+  template <class Params>
+  void put(Params& p) const {
+    WindowTable::put(p);
+    p.lengths = lengths;
+  }
+  // And their pages [B, P].
+  template <class Params>
+  void put_pages(const Arguments& arguments, const Tensor& table, Params& p) const {
+    p.lengths = lengths, p.batch = count;
+    p.page_table = arguments.get<std::int32_t>(table, "table", ScalarType::Int, {count, kAny});
+    p.max_pages = arguments.int32(table.size(1), "pages of a sequence");
   }
 };
 

@@ -1,14 +1,13 @@
 """Keys and values that are not finite, while an engine serves. Kernels count such a number as zero and note it on the
-device (SlotKV.bad); here the notes are read from time to time, without a wait, and logged."""
+device (SlotCache.bad); here the notes are read from time to time, without a wait, and logged."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from ..cache.latent_kv import LatentKV
 from ..cache.later import Later
-from ..cache.slot_kv import SlotKV
+from ..cache.slot_cache import SlotCache
 from ..ops.operators import NO_FAULT
 
 EVERY = 256  # passes from one look to the next
@@ -18,10 +17,10 @@ class Faults:
     """Of the layers of one worker. caches(): {layer index: its cache}; count: gets the number of rows."""
 
     def __init__(
-        self, caches: Callable[[], Mapping[int, SlotKV | LatentKV]], log: logging.Logger, count: Callable[[int], None]
+        self, caches: Callable[[], Mapping[int, SlotCache]], log: logging.Logger, count: Callable[[int], None]
     ) -> None:
         self._caches, self._log, self._count, self._passes = caches, log, count, 0
-        self._read: tuple[list[SlotKV | LatentKV], Later] | None = None
+        self._read: tuple[list[SlotCache], Later] | None = None
 
     def passed(self) -> None:
         """Called once a forward pass, outside graphs. Logs what an earlier look found."""
@@ -37,7 +36,7 @@ class Faults:
                 return
             self._read = layers, Later(torch.stack([kv.bad for kv in layers]))
 
-    def _report(self, layers: Sequence[SlotKV | LatentKV], notes: list[list[int]]) -> None:
+    def _report(self, layers: Sequence[SlotCache], notes: list[list[int]]) -> None:
         found = []
         for kv, sides in zip(layers, notes):
             for side, note in zip(("key", "value"), sides):

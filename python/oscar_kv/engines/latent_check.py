@@ -2,10 +2,8 @@
 size that divides the work otherwise, against the torch reference on the CPU, which writes and reads a cache of its own.
 The rows are made ones, of the deviations and means that the bundle knows."""
 
-import dataclasses
 import time
-from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,32 +13,19 @@ from ..cache.rows import StepRows
 from ..format.bundle import Bundle
 from ..format.latent_layout import CHANNELS, ROPE_CHANNELS, ROW
 from ..format.page_layout import PAGE_TOKENS
-from .self_check import SEQUENCES, refuse_large, told
+from .self_check import SEQUENCES, largest_error, refuse_large, told
 
 TOKENS = 500
 QUERY = 3.0  # logits of made rows have about this deviation
 
 
-class Serving(Protocol):
-    """What is asked of EngineServing."""
-
-    bundle: Bundle
-    slots: int
-
-    def caches(self) -> Mapping[int, object]: ...
-
-
-@dataclasses.dataclass
-class Rows:
+class Rows(NamedTuple):
     """Of one sequence [n] and of queries [m, H], BF16."""
 
     latents: torch.Tensor
     rope: torch.Tensor
     query: torch.Tensor
     rope_query: torch.Tensor
-
-    def to(self, device: torch.device) -> "Rows":
-        return Rows(*(x.to(device) for x in (self.latents, self.rope, self.query, self.rope_query)))
 
 
 def made_rows(code: LatentCode, heads: int, count: int) -> Rows:
@@ -64,7 +49,8 @@ class Run:
 
     def __init__(self, code: LatentCode, rows: Rows, heads: int, count: int, space: torch.Tensor | None) -> None:
         """space: the workspace of steps; None: one of its own."""
-        self.kv, self.rows, self.count = LatentKV(code, 1, heads, space=space), rows.to(code.device), count
+        self.kv, self.count = LatentKV(code, 1, heads, space=space), count
+        self.rows = Rows(*(x.to(code.device) for x in rows))
         device, pages = code.device, -(-(len(rows.latents) - code.sink) // PAGE_TOKENS)
         self.pool = torch.zeros((max(1, pages), code.pages.bytes), dtype=torch.uint8, device=device)
         self.table = torch.arange(len(self.pool), dtype=torch.int32, device=device)[None]
@@ -78,7 +64,8 @@ class Run:
         output = torch.full((self.count, ROW), torch.nan, dtype=torch.bfloat16, device=self.pool.device)
         each = number.expand(self.count).contiguous()
         ends = number + self.kv.policy.quantized_end(self.count)
-        self.kv.past(self.pool, output, self.table, self.windows, each, number, number, ends)
+        of = dict(table=self.table, window_table=self.windows, sequence=each, firsts=number, starts=number, ends=ends)
+        self.kv.past(self.pool, output=output, **of)
         return output
 
     def step(self, first: int, size: int) -> torch.Tensor:
@@ -95,12 +82,7 @@ class Run:
 
 
 def _error(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """The largest difference of a row, in parts of the length of the expected one."""
-    found, expected = found.float().cpu(), expected.float()
-    if not bool(found.isfinite().all()):
-        return float("inf")
-    apart = (found - expected).flatten(1).norm(dim=1) / expected.flatten(1).norm(dim=1).clamp(min=1e-20)
-    return float(apart.amax())
+    return float(largest_error(found.cpu(), expected.float()))
 
 
 @torch.no_grad()
@@ -118,7 +100,7 @@ def errors_of(bundle: Bundle, kv: LatentKV, slots: int, tokens: int) -> list[tup
     return made
 
 
-def checked(serving: Serving) -> str:
+def checked(serving: Any) -> str:
     """For self_check.passed()."""
     begin, most = time.perf_counter(), 0.0
     for index, kv in sorted(serving.caches().items()):

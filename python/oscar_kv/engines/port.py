@@ -63,7 +63,7 @@ class Table(typing.Protocol):
 
 
 class LayerCache(typing.Protocol):
-    """cache.slot_kv.SlotKV, or PrefixKV with `shares`."""
+    """cache.slot_kv.SlotKV."""
 
     def pool(self, blocks: torch.Tensor) -> torch.Tensor:
         """The engine's memory of this layer as pages. InputError if it has another shape."""

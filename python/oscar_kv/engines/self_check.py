@@ -19,11 +19,11 @@ from ..cache.layer_code import LayerCode
 from ..cache.layer_pass import LayerPass
 from ..cache.paged_kv import PagedKV, PageTable
 from ..cache.slot_kv import SlotKV
-from ..cache.tiers import Held
+from ..cache.tiers import Held, Tiers
 from ..files.errors import InputError
 from ..format.manifest import Side
 from ..format.page_layout import PAGE_TOKENS
-from ..ops import operators, reference
+from ..ops import operators
 from .check_rows import CheckRows, made_rows, model_rows
 
 VARIABLE = "OSCAR_KV_SELF_CHECK"  # of the environment; "off": no check
@@ -105,7 +105,7 @@ def errors_of(
     theirs = PagedKV(code, PageTable(1)) if own else ours
     chunk = _by_chunk(kv, ours, theirs, rows, tokens, scale)
     if chunk is not None:
-        difference, rounding = _error(chunk[0], chunk[1]), _error(chunk[2], chunk[1])
+        difference, rounding = largest_error(chunk[0], chunk[1]), largest_error(chunk[2], chunk[1])
         made.append(
             (
                 f"a prompt chunk of {len(chunk[0])} tokens",
@@ -127,7 +127,7 @@ def errors_of(
             k, v = (r[-1:].expand(size, -1, -1).contiguous() for r in (rows.key, rows.value))
             many = held.window_table.expand(size, -1).contiguous(), held.lengths.expand(size).contiguous()
             served(output, query[of], k, v, (table, *many, None))
-            apart.append(_error(output, expected[of]))
+            apart.append(largest_error(output, expected[of]))
         made.append((f"{size} sequences", torch.stack(apart).amax()))
     return made
 
@@ -137,7 +137,7 @@ def _served(kv: SlotKV, cache: PagedKV, scale: float) -> LayerPass:
     return LayerPass(kv.code, cache.pool, cache.windows, cache.bad, kv.space, scale)
 
 
-def _error(output: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+def largest_error(output: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
     """The largest difference of a token, in parts of the length of the expected one."""
     apart = (output.float() - expected).flatten(1).norm(dim=1) / expected.flatten(1).norm(dim=1).clamp(min=1e-20)
     return torch.where(torch.isfinite(output).all(), apart.amax(), torch.inf)
@@ -202,6 +202,6 @@ def _expected(held: Held, rows: CheckRows, code: LayerCode, scale: float) -> tor
         for name in ("table", "window_table", "lengths")
     }
     key, value = (r[-1:].float().expand(size, -1, -1) for r in (rows.key, rows.value))
-    return reference.step_output(
-        code.view(**vars(held) | many, query=query, key=key, value=value, phases=code.phases(), scale=scale)
-    ).flatten(1, 2)
+    bad, space = (torch.zeros(2, dtype=kind, device=code.device) for kind in (torch.int32, torch.uint8))
+    one = dataclasses.replace(held, **many)
+    return Tiers(code).step(one, query, key, value, scale, bad, space=space, flushes=False)

@@ -9,20 +9,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 
-from ..cache.latent_kv import LatentCode, LatentFlush, LatentKV
+from ..cache.latent_kv import LatentCode, LatentKV
 from ..cache.layer_code import LayerCode
-from ..cache.prefix_kv import PrefixKV
 from ..cache.prefix_table import PrefixTable, kept_sinks
 from ..cache.rows import Rows
 from ..cache.shared import Shared
 from ..cache.slot_kv import SlotKV, SlotTable
-from ..cache.step_flush import Flush, StepFlush
+from ..cache.step_flush import StepFlush
 from ..files.errors import InputError
 from ..files.fingerprint import checkpoint_fingerprint
 from ..files.rope_settings import check_reach, check_rope
 from ..format.bundle import Bundle, check_geometry
 from ..format.latent_layout import LatentPages
-from ..format.manifest import Layer, Manifest, side_codec
+from ..format.manifest import Fitted, Layer, side_codec
 from ..format.page_layout import PAGE_TOKENS, PageLayout
 from ..format.windows import ring_pages, sink_pages
 from ..ops.load import rocm_unsupported
@@ -124,7 +123,7 @@ def layers_by_reason(reasons: Mapping[int, str]) -> str:
     return "; ".join(f"{layer_numbers(indices)} ({reason})" for reason, indices in by_reason.items())
 
 
-def _cell(bundle: Bundle | Manifest, layer: Layer) -> int:
+def _cell(bundle: Fitted, layer: Layer) -> int:
     """Bytes per token and head in a page: an engine's block is [Hkv, 64, cell], this package's is [Hkv, page
     bytes]. A layer without bits has a byte that nobody reads, because engines know no pages without bytes."""
     codes = [side_codec(layer, key, bundle.encoder, bundle.group).code for key in (True, False)]
@@ -133,7 +132,7 @@ def _cell(bundle: Bundle | Manifest, layer: Layer) -> int:
     return max(1, PageLayout(*codes).bytes // PAGE_TOKENS)
 
 
-def bits_and_bytes(bundle: Bundle | Manifest, layers: Sequence[Layer] | None = None) -> tuple[float, int]:
+def bits_and_bytes(bundle: Fitted, layers: Sequence[Layer] | None = None) -> tuple[float, int]:
     """Bits of a number, and bytes of a token, in the pages of these layers, or of all."""
     layers = bundle.layers if layers is None else layers
     coded = sum(_cell(bundle, layer) * layer.kv_heads for layer in layers)
@@ -172,7 +171,7 @@ class EngineServing:
     @property
     def kept(self) -> int:
         """Sinks of other requests that are kept in BF16."""
-        return kept_sinks(self.slots, sink_pages(self.bundle.sink))
+        return kept_sinks(self.slots, sink_pages(self.bundle.sink)) if self.shares else 0
 
     def new_table(self, device: torch.device) -> Table:
         """Converts the engine's batches to rows."""
@@ -186,23 +185,19 @@ class EngineServing:
         """A number that changes whenever this slot gets another request, 0 before the first."""
         raise NotImplementedError
 
-    def flush_of(self, layers: Sequence[int], memory: Mapping[int, torch.Tensor]) -> Flush | None:
-        """The Flush of layers that share block tables, None if kernels do not support them. memory: {layer index:
+    def flush_of(self, layers: Sequence[int], memory: Mapping[int, torch.Tensor]) -> StepFlush | None:
+        """The StepFlush of layers that share block tables, None if kernels do not support them. memory: {layer index:
         the engine's memory}."""
         held = self.caches()
         if any(i not in held or held[i].code.without_kernels for i in layers):
             return None
-        pools = {i: held[i].pool(memory[i]) for i in layers}
-        if self.bundle.rope_dim:
-            return LatentFlush({i: self._latents[i] for i in layers}, pools)
-        return StepFlush({i: self._caches[i] for i in layers}, pools)
+        return StepFlush({i: held[i] for i in layers}, {i: held[i].pool(memory[i]) for i in layers})
 
     def restore(self, layers: Iterable[int], rows: Rows) -> None:
         """Before a pass, outside graphs: requests that begin with others' blocks get their sinks in these layers."""
         for index in layers if rows.sinks is not None else ():
-            kv = self.caches()[index]
-            assert isinstance(kv, (PrefixKV, LatentKV)) and rows.sinks is not None
-            kv.restore(*rows.sinks)
+            assert rows.sinks is not None
+            self.caches()[index].restore(*rows.sinks)
 
     def caches(self) -> Mapping[int, SlotKV | LatentKV]:
         """{layer index: its cache} of the layers that were made; all of one kind."""
@@ -254,23 +249,16 @@ class EngineServing:
             self.cell(index)
             with plain_torch():
                 code = LatentCode(self.bundle, self.layers[index], device)
-                kept = self.kept if self.shares else 0
                 space = next((kv.space for kv in self._latents.values()), None)
-                self._latents[index] = LatentKV(code, self.slots, heads, self.most_new, kept, space)
+                self._latents[index] = LatentKV(code, self.slots, heads, self.most_new, self.kept, space)
         return self._latents[index]
 
     def cache(self, index: int, group: int, device: torch.device) -> SlotKV:
-        """The SlotKV or PrefixKV of a layer, made at the first call, before or while the engine measures its
-        memory."""
+        """The cache of a layer, made at the first call, before or while the engine measures its memory."""
         if index not in self._caches:
             self.cell(index)
-            layer = self.layers[index]
             with plain_torch():
-                code = LayerCode(self.bundle, layer, self.phases, device, self.shared)
-                kv = (
-                    PrefixKV(code, self.slots, self.room(), group, self.kept, self.most_new)
-                    if self.shares
-                    else SlotKV(code, self.slots, self.room(), group, most_new=self.most_new)
-                )
+                code = LayerCode(self.bundle, self.layers[index], self.phases, device, self.shared)
+                kv = SlotKV(code, self.slots, self.room(), group, self.most_new, self.kept)
             self._caches[index] = kv
         return self._caches[index]

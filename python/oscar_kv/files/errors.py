@@ -32,8 +32,5 @@ def quoted(text: object, most: int = 80) -> str:
     """Untrusted text for a message: escapes control characters and quotes, and cuts long texts."""
     text = str(text)
     cut = text if len(text) <= most else text[:most] + "..."
-    return (
-        "'"
-        + "".join(c if c.isprintable() and c not in "'\\" else c.encode("unicode_escape").decode() for c in cut)
-        + "'"
-    )
+    plain = (c if c.isprintable() and c not in "'\\" else c.encode("unicode_escape").decode() for c in cut)
+    return f"'{''.join(plain)}'"

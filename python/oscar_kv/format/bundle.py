@@ -18,13 +18,12 @@ from .manifest import (
     CARD,
     NAME,
     ROTATIONS,
-    Layer,
+    Fitted,
     Manifest,
     Side,
     as_value_side,
     left_out_layers,
     parse_manifest,
-    rope_dim_of,
     tensor_name,
 )
 
@@ -44,27 +43,11 @@ def adapter_refusal(adapter: str, changed: Iterable[str], place: str = "") -> st
     )
 
 
-@dataclasses.dataclass
-class Bundle:
+@dataclasses.dataclass(kw_only=True)
+class Bundle(Fitted):
     path: pathlib.Path
-    method: str
-    scope: str
-    fingerprint: str  # of the fitted model; empty: unknown
-    model: dict[str, Any]  # name, architecture, ...: for messages
-    sink: int  # BF16 tokens at the start
-    recent: int  # BF16 tokens at the end
-    encoder: str  # minmax | search
-    group: int  # for layout uniform; 0: the full head
-    # ascending layer ids; model["left_out"] lists layers that are intentionally missing
-    layers: list[Layer]
-    longest_distance: int = 0  # longest key-query distance in the calibration, in tokens; 0: not recorded
     added: tuple[str, ...] = ()  # fingerprints of further checkpoints that it may serve
     first_head: int = 0  # of the model, after slice_heads()
-
-    @property
-    def rope_dim(self) -> int:
-        """As Manifest.rope_dim."""
-        return rope_dim_of(self.model)
 
     def slice_heads(self, begin: int, end: int) -> "Bundle":
         """The bundle of one rank: KV heads [begin, end) of every layer."""
@@ -229,20 +212,8 @@ def load_bundle(path: FileName, latent: bool = False) -> Bundle:
             f"{path}: its clip ratios, windows, code or other numbers were changed after the fit (its "
             "numbers_sha256 does not fit them); copy or fit the bundle again"
         )
-    return Bundle(
-        directory,
-        manifest.method,
-        manifest.scope,
-        manifest.fingerprint,
-        manifest.model,
-        manifest.sink,
-        manifest.recent,
-        manifest.encoder,
-        manifest.group,
-        manifest.layers,
-        manifest.longest_distance,
-        added_fingerprints(directory, manifest.numbers_sha256),
-    )
+    said = {field.name: getattr(manifest, field.name) for field in dataclasses.fields(Fitted)}
+    return Bundle(path=directory, added=added_fingerprints(directory, manifest.numbers_sha256), **said)
 
 
 def check_geometry(bundle: Bundle, layers: int, kv_heads: int, head_dim: int, fingerprint: str | None = None) -> None:

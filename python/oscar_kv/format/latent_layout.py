@@ -21,9 +21,9 @@ def operand_places(tokens: int, channels: int) -> torch.Tensor:
 
 
 def window_places() -> torch.Tensor:
-    """[64, 576] int64: the element of each token and channel (latent, then RoPE) in a window page."""
+    """[1, 64, 576] int64: the element of each token and channel (latent, then RoPE) in a window page."""
     half = operand_places(HALF_TOKENS, ROW)
-    return torch.cat([half, half + HALF_TOKENS * ROW])
+    return torch.cat([half, half + HALF_TOKENS * ROW])[None]
 
 
 def matrix_operand(terms: torch.Tensor) -> torch.Tensor:

@@ -73,31 +73,33 @@ def side_codec(layer: Layer, key: bool, encoder: str, group: int) -> RowCodec:
     return RowCodec(side.code(layer.head_dim, group), key, layer.kv_heads, encoder, side.clip, side.sigma)
 
 
-def rope_dim_of(model: dict[str, Any]) -> int:
-    """Manifest.rope_dim of the manifest's `model`."""
-    return model["rope_dim"] if "attention" in model else 0
+@dataclasses.dataclass(kw_only=True)
+class Fitted:
+    """What a manifest and its bundle say of a fit."""
 
-
-@dataclasses.dataclass
-class Manifest:
     method: str
     scope: str
-    fingerprint: str
-    model: dict[str, Any]
+    fingerprint: str  # of the fitted model; empty: unknown
+    model: dict[str, Any]  # name, architecture, ...: for messages
+    sink: int  # BF16 tokens at the start
+    recent: int  # BF16 tokens at the end
+    encoder: str  # minmax | search
+    group: int  # for layout uniform; 0: the full head
+    # ascending layer ids; model["left_out"] lists layers that are intentionally missing
     layers: list[Layer]
-    encoder: str
-    group: int
-    sink: int
-    recent: int
-    files: dict[str, tuple[int, str]]  # (bytes, SHA-256)
-    tensors: dict[str, tuple[int, ...]]  # shapes
-    numbers_sha256: str
     longest_distance: int = 0  # longest key-query distance in the calibration, in tokens; 0: not recorded
 
     @property
     def rope_dim(self) -> int:
         """Latent attention: BF16 channels of a token beside its row, which no code stores. 0: keys and values apart."""
-        return rope_dim_of(self.model)
+        return self.model["rope_dim"] if "attention" in self.model else 0
+
+
+@dataclasses.dataclass(kw_only=True)
+class Manifest(Fitted):
+    files: dict[str, tuple[int, str]]  # (bytes, SHA-256)
+    tensors: dict[str, tuple[int, ...]]  # shapes
+    numbers_sha256: str
 
 
 def tensor_name(layer: int, key: bool, part: str) -> str:
@@ -314,19 +316,19 @@ def parse_manifest(document: dict[str, Any], where: FileName) -> Manifest:
     if not isinstance(distance, int) or isinstance(distance, bool) or not 0 <= distance <= 1 << 40:
         distance = 0
     return Manifest(
-        method,
-        scope,
-        fingerprint,
-        model.value,
-        layers,
-        encoder,
-        group,
-        sink,
-        recent,
-        _files(fields),
-        tensors,
-        fields.text("numbers_sha256", ""),
-        distance,
+        method=method,
+        scope=scope,
+        fingerprint=fingerprint,
+        model=model.value,
+        layers=layers,
+        encoder=encoder,
+        group=group,
+        sink=sink,
+        recent=recent,
+        files=_files(fields),
+        tensors=tensors,
+        numbers_sha256=fields.text("numbers_sha256", ""),
+        longest_distance=distance,
     )
 
 

@@ -27,26 +27,32 @@ def element_places(head_dim: int) -> torch.Tensor:
 
 
 class WindowLayout:
-    """Windows of sequences: `sink` first tokens and a ring of `ring_pages` pages."""
+    """Windows of sequences: `sink` first tokens and a ring of `ring_pages` pages. places [sides, 64, d]: of
+    element_places(), or of another kind of rows."""
 
-    def __init__(self, head_dim: int, sink: int, ring_pages: int) -> None:
-        self.head_dim, self.sink, self.ring_pages = head_dim, sink, ring_pages
-        self.sink_pages = sink_pages(sink)
+    def __init__(self, places: torch.Tensor, sink: int, ring_pages: int) -> None:
+        self.sink, self.ring_pages, self.sink_pages = sink, ring_pages, sink_pages(sink)
         self.pages = self.sink_pages + ring_pages  # per sequence
-        self.elements = 2 * PAGE_TOKENS * head_dim  # per page of one KV head
-        self._place = element_places(head_dim)
+        self.elements = places.numel()  # per page of one KV head
+        self._place = places
 
     def to(self, device: torch.device | str) -> "WindowLayout":
         self._place = self._place.to(device)
         return self
 
-    def _at(
-        self, table: torch.Tensor, sequence: torch.Tensor, position: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Pages [N] and places [2, N, d] of tokens."""
+    def index(self, windows: torch.Tensor, page: torch.Tensor, slot: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
+        """Of each side: the index of rows [N, Hkv, d] in windows [pages, Hkv, elements], which are in slots of pages
+        [N]."""
+        head = torch.arange(windows.shape[1], device=windows.device)[None, :, None]
+        return [(page[:, None, None], head, side[slot][:, None, :]) for side in self._place]
+
+    def _index_of(
+        self, windows: torch.Tensor, table: torch.Tensor, sequence: torch.Tensor, position: torch.Tensor
+    ) -> list[tuple[torch.Tensor, ...]]:
+        """The same of tokens."""
         ring = self.sink_pages * PAGE_TOKENS + position % (self.ring_pages * PAGE_TOKENS)
         slot = torch.where(position < self.sink, position, ring)
-        return table[sequence, slot // PAGE_TOKENS], self._place[:, slot % PAGE_TOKENS]
+        return self.index(windows, table[sequence, slot // PAGE_TOKENS], slot % PAGE_TOKENS)
 
     def write(
         self,
@@ -54,29 +60,22 @@ class WindowLayout:
         table: torch.Tensor,
         sequence: torch.Tensor,
         position: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
+        *sides: torch.Tensor,
     ) -> None:
-        """Writes rows [N, Hkv, d] BF16, at position [N] of sequences [N], into windows [pages, Hkv, 128 d]."""
-        page, place = self._at(table, sequence, position)
-        head = torch.arange(windows.shape[1], device=windows.device)[None, :, None]
-        for rows, at in zip((key, value), place):
-            windows[page[:, None, None], head, at[:, None, :]] = rows
+        """Writes rows [N, Hkv, d] BF16 of each side, at position [N] of sequences [N], into windows."""
+        for index, rows in zip(self._index_of(windows, table, sequence, position), sides):
+            windows[index] = rows
 
     def rows(
         self, windows: torch.Tensor, table: torch.Tensor, sequence: torch.Tensor, position: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The inverse: keys and values [N, Hkv, d]."""
-        page, place = self._at(table, sequence, position)
-        head = torch.arange(windows.shape[1], device=windows.device)[None, :, None]
-        keys, values = (windows[page[:, None, None], head, at[:, None, :]] for at in place)
-        return keys, values
+    ) -> list[torch.Tensor]:
+        """The inverse: rows [N, Hkv, d] of each side."""
+        return [windows[index] for index in self._index_of(windows, table, sequence, position)]
 
-    def read(self, windows: torch.Tensor, table: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """All slots of sequences: keys and values [B, Hkv, 64 pages, d]."""
-        rows = windows[table][..., self._place.flatten()].unflatten(-1, self._place.shape)  # [B, pages, Hkv, 2, 64, d]
-        keys, values = rows.permute(3, 0, 2, 1, 4, 5).flatten(3, 4)
-        return keys, values
+    def read(self, windows: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        """All slots of sequences: [sides, B, Hkv, 64 pages, d]."""
+        rows = windows[table][..., self._place.flatten()].unflatten(-1, self._place.shape)
+        return rows.permute(3, 0, 2, 1, 4, 5).flatten(3, 4)  # of [B, pages, Hkv, sides, 64, d]
 
     def positions(self, ends: torch.Tensor) -> torch.Tensor:
         """[B, 64 pages]: the token in each slot if the ring holds tokens from ends [B] on; -1 for slots that cannot

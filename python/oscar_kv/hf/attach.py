@@ -256,11 +256,9 @@ def _warn_of_reference(attached: Attached, group: int) -> None:
     for code in attached.codes:
         if code is None or code.device.type != "cuda":
             continue
-        tiers, index = attached.tiers(code), code.layer.layer
-        reason = tiers.step_unsupported or tiers.decode_unsupported(group, attached.rules[index])
-        if reason is not None:
+        if (reason := attached.unsupported(code, group)) is not None:
             warnings.warn(
-                f"oscar-kv: layer {index} and any like it run on the torch reference, which is slow because "
+                f"oscar-kv: layer {code.layer.layer} and any like it run on the torch reference, which is slow because "
                 f"it dequantizes the whole context at every token: {reason}",
                 stacklevel=4,
             )

@@ -54,5 +54,7 @@ class Attached:
         coded = None if max_tokens is None else max(0, max_tokens - bundle.sink)
         self.most_pages = None if coded is None else -(-coded // PAGE_TOKENS)
 
-    def tiers(self, code: LayerCode) -> Tiers:
-        return Tiers(code)
+    def unsupported(self, code: LayerCode, group: int) -> str | None:
+        """Why kernels do not serve a step of a layer, or None. group: query heads per KV head."""
+        tiers = Tiers(code)
+        return tiers.step_unsupported or tiers.decode_unsupported(group, self.rules[code.layer.layer])

@@ -269,7 +269,7 @@ class OscarCache(Cache):
         for layer in self.paged:
             if most is not None:
                 steps = max(0, min(steps, most - max(layer.kv.lengths)))
-            layer.kv.reserve_more(steps)
+            layer.kv.reserve(steps, more=True)
         return steps
 
     def tensors(self) -> list[torch.Tensor]:

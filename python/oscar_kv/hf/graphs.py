@@ -40,9 +40,7 @@ class Recorder:
         if len(devices) != 1 or next(iter(devices)).type != "cuda":
             return "the layers are not on one CUDA device"
         for code in codes:
-            tiers = attached.tiers(code)
-            reason = tiers.step_unsupported or tiers.decode_unsupported(group, attached.rules[code.layer.layer])
-            if reason is not None:
+            if (reason := attached.unsupported(code, group)) is not None:
                 return f"layer {code.layer.layer}: {reason}"
         return None
 

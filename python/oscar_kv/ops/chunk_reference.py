@@ -1,14 +1,11 @@
 """The chunk operators (kernels/chunks/) in torch, on any device: the reference for tests of the kernels.
 tables.py lists the columns of runs and tiles."""
 
-import functools
-
 import torch
 
 from ..format.page_layout import PAGE_TOKENS
-from ..format.window_layout import element_places
-from . import reference, table_checks
-from .tables import CODES, NEW, WINDOW
+from . import reference
+from .tables import CODES, NEW, RUN, WINDOW
 from .view import StepView
 
 
@@ -26,43 +23,18 @@ def _mean(mean: torch.Tensor | None, phases: torch.Tensor | None, positions: tor
     return mean if mean is None or phases is None else reference.rotated(mean, phases[positions])
 
 
-def _tokens(counts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def tokens(counts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """For tables with counts [R]: each token's row and its index within the row."""
     row = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
     first = counts.cumsum(0) - counts
     return row, torch.arange(len(row), device=counts.device) - first[row]
 
 
-@functools.lru_cache(maxsize=16)
-def _places(head_dim: int, device: torch.device) -> torch.Tensor:
-    return element_places(head_dim).to(device)
-
-
-def _window_index(
-    windows: torch.Tensor, page: torch.Tensor, slot: torch.Tensor
-) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Index of rows [N, Hkv, d] of one side in windows: pages [N], heads, elements."""
-    place = _places(windows.shape[-1] // (2 * PAGE_TOKENS), windows.device)
-    head = torch.arange(windows.shape[1], device=windows.device)[None, :, None]
-    return [(page[:, None, None], head, side[slot][:, None, :]) for side in place]
-
-
 def past_rows(a: StepView) -> None:
-    if table_checks.enabled():
-        table_checks.check_shapes("past_rows", tiles=(a.tiles, (None, 6)))
-        table_checks.check_tiles(
-            "past_rows",
-            a.tiles,
-            min(len(a.key), len(a.value)),
-            min(len(a.key_out), len(a.value_out)),
-            len(a.pool),
-            len(a.windows),
-            0 if a.phases is None else len(a.phases),
-        )
     tiles = a.tiles.long()
     for kind in (CODES, WINDOW, NEW):
         mine = tiles[tiles[:, 0] == kind]
-        tile, i = _tokens(mine[:, 2])
+        tile, i = tokens(mine[:, 2])
         if len(tile) == 0:
             continue
         _, out_row, _, page, slot, position = mine[tile].unbind(1)
@@ -75,7 +47,8 @@ def past_rows(a: StepView) -> None:
             runs = reference.page_runs(mine[:, 3], a.pool.shape[0])
             rows = [r[tile * PAGE_TOKENS + slot + i] for r in reference.dequantize(a.pool, runs, *a.codes)]
         else:
-            rows = [a.windows[index].float() for index in _window_index(a.windows, page, slot + i)]
+            layout = reference.window_layout(a.windows)
+            rows = [a.windows[index].float() for index in layout.index(a.windows, page, slot + i)]
         mean = _mean(a.key_mean, a.phases, position + i)
         for side, out, matrix, added in (
             (rows[0], a.key_out, a.key_matrix, mean),
@@ -85,34 +58,31 @@ def past_rows(a: StepView) -> None:
             out[at] = (made if added is None else made + added).to(out.dtype)
 
 
-def new_rows(a: StepView) -> None:
-    if table_checks.enabled():
-        table_checks.check_shapes("new_rows", runs=(a.runs, (None, 6)))
-        reference.check_writes("new_rows", a)
-        table_checks.check_new_runs(
-            "new_rows",
-            a.runs,
-            min(len(a.key), len(a.value)),
-            len(a.pool),
-            len(a.windows),
-            0 if a.phases is None else len(a.phases),
-        )
+def cache_rows(a: StepView) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values [N, Hkv, d] of new_rows in the cache basis, BF16, after they are written into the windows."""
     runs = a.runs.long()
-    run, i = _tokens(runs[:, 1])
-    if len(run) == 0:
-        return
-    first, _, page, slot, position, window = runs[run].unbind(1)
-    mean = _mean(a.key_mean, a.phases, position + i)
+    run, i = tokens(runs[:, 1])
+    first, _, _, _, position, window = runs[run].unbind(1)
+    positions = torch.zeros(len(a.key), dtype=torch.long, device=a.key.device).index_copy_(0, first + i, position + i)
     rows = (
-        reference.rotate_rows(a.key[first + i], mean, _whole(a.key_matrix)),
-        reference.rotate_rows(a.value[first + i], a.value_mean, _whole(a.value_matrix)),
+        reference.rotate_rows(a.key, _mean(a.key_mean, a.phases, positions), _whole(a.key_matrix)),
+        reference.rotate_rows(a.value, a.value_mean, _whole(a.value_matrix)),
     )
     kept = (window >= 0).nonzero().flatten()
-    for index, side in zip(_window_index(a.windows, window[kept], (position + i)[kept] % PAGE_TOKENS), rows):
-        a.windows[index] = side[kept]
-    coded = (page >= 0).nonzero().flatten()
-    if len(coded) > 0:
-        reference.write_encoded(a, page[coded], (slot + i)[coded], rows[0][coded], rows[1][coded])
+    layout, slot = reference.window_layout(a.windows), (position + i)[kept] % PAGE_TOKENS
+    for index, side in zip(layout.index(a.windows, window[kept], slot), rows):
+        a.windows[index] = side[(first + i)[kept]]
+    return rows
+
+
+def coded_runs(runs: torch.Tensor) -> torch.Tensor:
+    """Of runs [R, 6] (tables.NEW_RUN) those that go to pages, as tables.RUN."""
+    return runs[runs[:, 2] >= 0][:, : len(RUN)].contiguous()
+
+
+def new_rows(a: StepView) -> None:
+    key, value = cache_rows(a)
+    reference.quantize_rows(a.but(key=key, value=value, runs=coded_runs(a.runs)))
 
 
 def merge_outputs(out: torch.Tensor, lse: torch.Tensor, part: torch.Tensor, part_lse: torch.Tensor) -> None:

@@ -1,14 +1,13 @@
 """Attention of sequences with consecutive rows, with its log-sum-exp. Uses the FlashAttention that an engine hands in,
 otherwise torch's, which has no heads above 256 channels. For them and on the CPU, tiles of scores are computed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 
-from .merge import Parts
+from .merge import block_attention
 
-QUERY_BLOCK, KEY_BLOCK = 256, 1024  # scores in memory at a time
 MOST_CHANNELS = 256  # of a head in torch's FlashAttention
 
 
@@ -23,62 +22,23 @@ class Sequences(Protocol):
     longest_key: int
 
 
-def _by_torch(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    ends: torch.Tensor,
-    key_ends: torch.Tensor,
-    longest: int,
-    longest_key: int,
-    causal: bool,
-    scale: float,
-    out: torch.Tensor,
-) -> torch.Tensor:
-    made, lse, *_ = torch.ops.aten._flash_attention_forward(
-        query, key, value, ends, key_ends, longest, longest_key, 0.0, causal, False, scale=scale
-    )
-    out.copy_(made)
-    return lse
-
-
 def _in_tiles(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    ends: Sequence[int],
-    key_ends: Sequence[int],
+    plan: Sequences,
     causal: bool,
     scale: float,
     out: torch.Tensor,
 ) -> torch.Tensor:
-    """In FP32. Arguments are host lists; causal: queries are the last rows of the keys."""
-    heads, kv_heads = query.shape[1], key.shape[1]
-    group = heads // kv_heads
-    lse = query.new_empty(heads, query.shape[0], dtype=torch.float32)
+    """attention() in FP32."""
+    ends, key_ends = plan.ends, plan.key_ends
+    lse = query.new_empty(query.shape[1], query.shape[0], dtype=torch.float32)
     for begin, end, first, last in zip(ends, ends[1:], key_ends, key_ends[1:]):
-        for at in range(begin, end, QUERY_BLOCK):
-            until, parts = min(at + QUERY_BLOCK, end), Parts()
-            q = (
-                query[at:until]
-                .float()
-                .unflatten(1, (kv_heads, group))
-                .permute(1, 2, 0, 3)
-                .reshape(1, kv_heads, -1, key.shape[2])
-            )
-            row = torch.arange(at, until, device=q.device).repeat(group)[:, None]
-            for column in range(first, last - (end - until if causal else 0), KEY_BLOCK):
-                k, v = (
-                    x[column : min(column + KEY_BLOCK, last)].float().transpose(0, 1).unsqueeze(0) for x in (key, value)
-                )
-                logits = torch.matmul(q, k.transpose(-1, -2)) * scale
-                if causal:
-                    place = torch.arange(column, column + logits.shape[-1], device=q.device)
-                    logits.masked_fill_(place - last > row - end, -torch.inf)
-                parts.add(logits, v)
-            made, made_lse = parts.found()
-            out[at:until] = made[0].unflatten(1, (group, -1)).permute(2, 0, 1, 3).flatten(1, 2).to(out.dtype)
-            lse[:, at:until] = made_lse[0].unflatten(1, (group, -1)).flatten(0, 1)
+        if end > begin:
+            q, k, v = (x.transpose(0, 1)[None] for x in (query[begin:end], key[first:last], value[first:last]))
+            made, sums = block_attention(q, k, v, None, scale, causal)
+            out[begin:end], lse[:, begin:end] = made[0].transpose(0, 1), sums[0]
     return lse
 
 
@@ -97,20 +57,14 @@ def attention(
     all rows. function: an engine's flash_attn_varlen_func for this head size; None: torch's."""
     wide = function is None and query.shape[2] > MOST_CHANNELS
     if wide or not query.is_cuda or query.dtype != torch.bfloat16:
-        return _in_tiles(query, key, value, plan.ends, plan.key_ends, causal, scale, out)
+        return _in_tiles(query, key, value, plan, causal, scale, out)
     if function is None:
-        return _by_torch(
-            query,
-            key,
-            value,
-            plan.device_ends,
-            plan.device_key_ends,
-            plan.longest,
-            plan.longest_key,
-            causal,
-            scale,
-            out,
+        places = plan.device_ends, plan.device_key_ends, plan.longest, plan.longest_key
+        made, lse, *_ = torch.ops.aten._flash_attention_forward(
+            query, key, value, *places, 0.0, causal, False, scale=scale
         )
+        out.copy_(made)
+        return lse
     made = function(
         q=query,
         k=key,

@@ -8,7 +8,7 @@ import torch
 from ..format.latent_layout import CHANNELS, matrix_operand
 from . import latent_reference
 from .chunk_reference import split_matrix
-from .operators import SIDE_BYTES, _declare, _nothing, _only_kernels
+from .operators import _declare
 
 
 def kernel_matrix(matrix: torch.Tensor) -> torch.Tensor:
@@ -22,40 +22,30 @@ latent_append = _declare(
     "(Tensor(a!) windows, Tensor window_table, Tensor lengths, Tensor rows, Tensor rope, Tensor? mean, Tensor matrix, "
     "int sink) -> ()",
     latent_reference.latent_append,
-    _nothing,
 )
 
 # Writes the newest token of each sequence from its window into its page. Kernels do it for all layers of a step:
-# latent_flush_layers.
+# flush_layers.
 latent_flush = _declare(
     "latent_flush",
     "(Tensor(a!) pool, Tensor windows, Tensor window_table, Tensor table, Tensor lengths, Tensor sigma, Tensor clip, "
     "Tensor(b!) bad, int sink, bool search, int[] code) -> ()",
     latent_reference.latent_flush,
-    _nothing,
 )
 
 # As describe_layer: writes the descriptor of one layer, side [SIDE_BYTES] uint8 on the CPU.
 describe_latent = _declare(
     "describe_latent",
     "(Tensor(a!) side, Tensor pool, Tensor windows, Tensor sigma, Tensor clip, Tensor bad, int[] code) -> ()",
-    _only_kernels("latent_flush_layers", "; latent_flush serves one layer"),
-    _nothing,
+    None,
+    instead="; latent_flush serves one layer",
 )
-latent_flush_layers = _declare(
-    "latent_flush_layers",
-    "(Tensor lengths, Tensor table, Tensor window_table, Tensor sides, int sink, bool search) -> ()",
-    _only_kernels("latent_flush_layers", "; latent_flush serves one layer"),
-    _nothing,
-)
-
 # Writes new rows of prompts into windows and pages, as given by runs [R, 6] (tables.NEW_RUN).
 latent_new = _declare(
     "latent_new",
     "(Tensor(a!) pool, Tensor(b!) windows, Tensor rows, Tensor rope, Tensor runs, Tensor? mean, Tensor matrix, Tensor "
     "sigma, Tensor clip, Tensor(c!) bad, bool search, int[] code) -> ()",
     latent_reference.latent_new,
-    _nothing,
 )
 
 # Reads stored tokens into output [.., 576], rows in the model's basis: their number is that of sequence [N], the
@@ -66,7 +56,6 @@ latent_past = _declare(
     "(Tensor(a!) output, Tensor pool, Tensor table, Tensor windows, Tensor window_table, Tensor sequence, Tensor "
     "firsts, Tensor starts, Tensor ends, Tensor? mean, Tensor matrix, Tensor sigma, int sink, int[] code) -> ()",
     latent_reference.latent_past,
-    _nothing,
 )
 
 # Softmax attention of each sequence's newest token over the three tiers: query [B, Hq, 512] in the cache basis and
@@ -84,16 +73,3 @@ latent_decode = _declare(
 latent_workspace_bytes = _declare(
     "latent_workspace_bytes", "(Tensor like, int batch, int heads) -> int", lambda a: 0, lambda a: 0
 )
-
-__all__ = [
-    "SIDE_BYTES",
-    "describe_latent",
-    "kernel_matrix",
-    "latent_append",
-    "latent_decode",
-    "latent_flush",
-    "latent_flush_layers",
-    "latent_new",
-    "latent_past",
-    "latent_workspace_bytes",
-]

@@ -10,7 +10,7 @@ import warnings
 
 import torch
 
-from . import operators
+from . import operators, table_checks
 
 LEAST_CAPABILITY = (8, 0)
 INSUFFICIENT_DRIVER, NO_CODE, UNSUPPORTED_PTX = 35, 209, 222  # cudaErrorInsufficientDriver and so on
@@ -57,6 +57,8 @@ def load(path: str) -> str | None:
         torch.ops.load_library(path)
     except OSError as error:
         return f"{path} cannot be loaded ({error})"
+    if table_checks.enabled():
+        operators.check_kernels()
     return None
 
 

@@ -1,7 +1,11 @@
 """Attention over parts of the context that are never in memory together. Each part gives its output and log-sum-exp,
 and two parts merge by their weights."""
 
+from collections.abc import Callable
+
 import torch
+
+QUERY_BLOCK, KEY_BLOCK = 256, 1024  # scores in memory at a time
 
 
 class Parts:
@@ -34,3 +38,38 @@ class Parts:
         """Output and log-sum-exp; there is a part."""
         assert self.output is not None and self.lse is not None
         return self.output, self.lse
+
+
+def block_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    visible: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None,
+    scale: float,
+    causal: bool = True,
+    capped: Callable[[torch.Tensor], torch.Tensor] = lambda logits: logits,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """query [B, Hq, q, d], key and value [B, Hkv, N, d] -> output [B, Hq, q, d] and log-sum-exp [B, Hq, q] in FP32.
+    causal: the queries are the last rows of the keys, and visible(rows, columns) is a further mask [B or 1, q, N] of a
+    block; otherwise they see all keys. capped: changes logits."""
+    batch, heads, tokens, d = query.shape
+    kv_heads, held, outputs, sums = key.shape[1], key.shape[2], [], []
+    query, device = query.view(batch, kv_heads, -1, tokens, d), query.device
+    for first in range(0, tokens, QUERY_BLOCK):
+        last = min(first + QUERY_BLOCK, tokens)
+        at, until = torch.arange(first, last, device=device), last + held - tokens if causal else held
+        q, parts = query[:, :, :, first:last].float().reshape(batch, kv_heads, -1, d), Parts()
+        for begin in range(0, until, KEY_BLOCK):
+            end = min(begin + KEY_BLOCK, until)
+            column, (k, v) = torch.arange(begin, end, device=device), (x[:, :, begin:end].float() for x in (key, value))
+            logits = capped(torch.matmul(q, k.transpose(-1, -2)) * scale)
+            if causal:
+                seen = (column <= at[:, None] + (held - tokens))[None]
+                seen = seen if visible is None else seen & visible(at, column)
+                logits = logits.unflatten(2, (-1, last - first)).masked_fill(~seen[:, None, None], -torch.inf)
+                logits = logits.flatten(2, 3)
+            parts.add(logits, v)
+        output, lse = parts.found()
+        outputs.append(output.view(batch, heads, last - first, d))
+        sums.append(lse.view(batch, heads, last - first))
+    return torch.cat(outputs, dim=2), torch.cat(sums, dim=2)

@@ -1,14 +1,15 @@
 """The cache operators on plain tensors, declared to torch: schemas, fakes for torch.compile and export, and the torch
 reference (reference.py) for every device, which takes the arguments by name (view.py). If the CUDA operators (csrc/)
-are installed and a GPU is present, load.py loads them for CUDA tensors.
+are installed and a GPU is present, load.py loads them for CUDA tensors. table_checks.py looks at tables before a call.
 
 Codes of a side come as RowCode.numbers(). pool [pages, Hkv, bytes] uint8 holds pages as described in
 format/page_layout.py, and windows [window pages, Hkv, 128 d] BF16 as in format/window_layout.py. Tables, lengths and
 runs are int32."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
@@ -26,24 +27,46 @@ _reference_depth: list[None] = []  # one for each by_reference() that is open
 _library = torch.library.Library("oscar_kv", "FRAGMENT")
 
 
-def _declare(name: str, schema: str, implementation: Reference, fake: Reference) -> torch._ops.OpOverload:
-    """implementation, fake: of a StepView with the names of the schema."""
+def _view(operator: torch._ops.OpOverload, given: Sequence[Any]) -> StepView:
+    return StepView(**dict(zip(_arguments[operator], given, strict=True)))
+
+
+def _declare(
+    name: str, schema: str, implementation: Reference | None, fake: Reference = lambda a: None, instead: str = ""
+) -> torch._ops.OpOverload:
+    """implementation, fake: of a StepView with the names of the schema. No implementation: only kernels serve it;
+    instead: what does without them."""
     _library.define(name + schema)
     operator = getattr(torch.ops.oscar_kv, name).default
-    names = [argument.name for argument in operator._schema.arguments]
+    _arguments[operator] = [argument.name for argument in operator._schema.arguments]
 
-    def flat(function: Reference) -> Callable[..., Any]:
-        return lambda *given: function(StepView(**dict(zip(names, given, strict=True))))
-
-    def checked(a: StepView) -> Any:
+    def reference(a: StepView) -> Any:
+        if implementation is None:
+            raise RuntimeError(f"oscar_kv::{name}: the CUDA operators are not loaded{instead}")
         if table_checks.enabled():
             table_checks.check_call(name, a)
         return implementation(a)
 
-    _library.impl(name, flat(checked), "CompositeExplicitAutograd")
-    torch.library.register_fake(f"oscar_kv::{name}", flat(fake), lib=_library)
-    _arguments[operator], _references[operator] = names, implementation
+    _references[operator] = reference
+    _library.impl(name, lambda *given: reference(_view(operator, given)), "CompositeExplicitAutograd")
+    torch.library.register_fake(f"oscar_kv::{name}", lambda *given: fake(_view(operator, given)), lib=_library)
     return operator
+
+
+@functools.cache
+def check_kernels() -> None:
+    """From now on, tables are looked at before kernels are launched, too. A capture cannot read what was found."""
+    later = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+
+    def checked(operator: torch._ops.OpOverload, keys: torch._C.DispatchKeySet, *given: Any) -> Any:
+        on_cuda = any(isinstance(one, torch.Tensor) and one.is_cuda for one in given)
+        if on_cuda and table_checks.enabled() and not torch.cuda.is_current_stream_capturing():
+            table_checks.check_call(operator._schema.name.removeprefix("oscar_kv::"), _view(operator, given))
+        return operator.redispatch(keys & later, *given)
+
+    for operator in _arguments:
+        name = operator._schema.name.removeprefix("oscar_kv::")
+        _library.impl(name, functools.partial(checked, operator), "BackendSelect", with_keyset=True)
 
 
 @contextlib.contextmanager
@@ -79,37 +102,6 @@ def places(
     return values, [order.index(name) for name in names]
 
 
-def _nothing(a: StepView) -> None:
-    return None
-
-
-def _only_kernels(name: str, instead: str = "") -> Reference:
-    """Of an operator without a reference. instead: what serves without kernels."""
-
-    def refuse(a: StepView) -> NoReturn:
-        raise RuntimeError(f"oscar_kv::{name}: the CUDA operators are not loaded{instead}")
-
-    return refuse
-
-
-# Transforms rows [N, H, d] of keys or values to the cache basis, BF16: subtracts a mean [H, d] or [N, H, d], then
-# multiplies by matrices [1 or H, d, d].
-rotate_rows = _declare(
-    "rotate_rows",
-    "(Tensor rows, Tensor? mean, Tensor? matrix) -> Tensor",
-    lambda a: reference.rotate_rows(**vars(a)),
-    lambda a: a.rows.new_empty(a.rows.shape, dtype=torch.bfloat16),
-)
-
-# Writes codes [N, Hkv, d] and parameters [N, Hkv, bytes] of rows to token slot [N] of page [N].
-write_rows = _declare(
-    "write_rows",
-    "(Tensor(a!) pool, Tensor page, Tensor slot, Tensor key_codes, Tensor key_params, Tensor value_codes, Tensor "
-    "value_params, int[] key_code, int[] value_code) -> ()",
-    lambda a: reference.write_rows(**vars(a)),
-    _nothing,
-)
-
 # Writes rows [N, Hkv, d] BF16 in the cache basis into pages, as given by runs [R, 5] (tables.RUN): clips, encodes
 # (minmax or search) and packs them. clip [Hkv]; sigma [Hkv, 4]; bad [2]: the smallest position * Hkv + head that is not
 # finite, for keys and for values.
@@ -118,7 +110,6 @@ quantize_rows = _declare(
     "(Tensor(a!) pool, Tensor key, Tensor value, Tensor runs, Tensor key_sigma, Tensor value_sigma, "
     "Tensor key_clip, Tensor value_clip, Tensor(b!) bad, bool search, int[] key_code, int[] value_code) -> ()",
     reference.quantize_rows,
-    _nothing,
 )
 
 
@@ -162,7 +153,6 @@ flush_tokens = _declare(
     "value_sigma, Tensor key_clip, Tensor value_clip, Tensor(b!) bad, int sink, bool search, int[] key_code, int[] "
     "value_code) -> ()",
     reference.flush_tokens,
-    _nothing,
 )
 
 
@@ -176,7 +166,7 @@ def _decode_fake(a: StepView) -> tuple[torch.Tensor, torch.Tensor]:
 # Softmax attention of each sequence's newest token over the three tiers, in the cache basis. query [B, Hkv, g, d] BF16
 # (the reference also takes FP32); table [B, P].
 # turned [B, Hkv, g, d], phases [positions, d] and tile_phases: phase logits of rotated means. window: sliding window, 0
-# for none. workspace: from kernels.workspace(), not used by the reference.
+# for none. workspace: from cache.shared.Shared, not used by the reference.
 # Returns output [B, Hkv, g, d] and, if requested, log-sum-exp [B, Hkv, g], FP32; 0 and -inf for a sequence of length 0.
 decode_attention = _declare(
     "decode_attention",
@@ -187,21 +177,6 @@ decode_attention = _declare(
     _decode_fake,
 )
 
-# A step of a serving engine. The newest row of each sequence, query [B, Hq, d], key and value [B, Hkv, d], enters its
-# window, then attends to the three tiers. Writes the model's output [B, Hq, d], 0 for a sequence of length 0. The
-# caller writes the new tokens into pages afterwards (flush_tokens(), flush_layers()). Arguments as in the operators
-# above; output_matrix, value_mean: for outputs. Kernels have this step in layer_pass.
-step_tokens = _declare(
-    "step_tokens",
-    "(Tensor(a!) output, Tensor query, Tensor key, Tensor value, Tensor pool, Tensor table, Tensor(b!) windows, "
-    "Tensor window_table, Tensor lengths, Tensor query_matrix, Tensor key_matrix, Tensor value_matrix, Tensor "
-    "output_matrix, Tensor? key_mean, Tensor? value_mean, Tensor? phases, Tensor key_sigma, Tensor value_sigma, float "
-    "scale, int sink, int recent, int[] key_code, int[] value_code) -> ()",
-    reference.step_tokens,
-    _nothing,
-)
-
-
 SIDE_BYTES = 256  # kNewestSideBytes of kernels/quantize/newest_tokens.h
 
 # Writes the descriptors of one layer, sides [2, SIDE_BYTES] uint8 on the CPU. They hold addresses, so pool, windows and
@@ -210,28 +185,26 @@ describe_layer = _declare(
     "describe_layer",
     "(Tensor(a!) sides, Tensor pool, Tensor windows, Tensor key_sigma, Tensor value_sigma, Tensor key_clip, Tensor "
     "value_clip, Tensor bad, int[] key_code, int[] value_code) -> ()",
-    _only_kernels("flush_layers", "; flush_tokens serves one layer"),
-    _nothing,
+    None,
+    instead="; flush_tokens serves one layer",
 )
 
-# flush_tokens for layers of any codes, in one launch. sides [2 L, SIDE_BYTES]: describe_layer() of all
-# layers, on the device.
+# flush_tokens for layers of any codes, in one launch. sides [2 L, SIDE_BYTES]: describe_layer() of all layers, on the
+# device. row: their head size. Or latent_flush, with sides [L, SIDE_BYTES] of describe_latent(), one head, and row 576.
 flush_layers = _declare(
     "flush_layers",
-    "(Tensor lengths, Tensor table, Tensor window_table, Tensor sides, int kv_heads, int head_dim, int sink, bool "
+    "(Tensor lengths, Tensor table, Tensor window_table, Tensor sides, int kv_heads, int row, int sink, bool "
     "search) -> ()",
-    _only_kernels("flush_layers", "; flush_tokens serves one layer"),
-    _nothing,
+    None,
+    instead="; flush_tokens serves one layer",
 )
 
 
 # Whether the operators run on the device of `like`: CUDA's error or 0, the driver's version of CUDA (13000), and the
 # version that it must have to translate the operators' PTX.
-device_code = _declare(
-    "device_code", "(Tensor like) -> (int, int, int)", _only_kernels("device_code"), lambda a: (0, 0, 0)
-)
+device_code = _declare("device_code", "(Tensor like) -> (int, int, int)", None, lambda a: (0, 0, 0))
 
-# Bytes that decode_attention needs on the device of `like`. page_queries: from kernels.page_queries() with rotated
+# Bytes that decode_attention needs on the device of `like`. page_queries: from support.page_queries() with rotated
 # means, otherwise 0.
 decode_workspace_bytes = _declare(
     "decode_workspace_bytes",
@@ -250,7 +223,6 @@ past_rows = _declare(
     "Tensor? key_mean, Tensor? value_mean, Tensor? phases, Tensor key_sigma, Tensor value_sigma, Tensor(a!) key_out, "
     "Tensor(b!) value_out, int[] key_code, int[] value_code) -> ()",
     chunk_reference.past_rows,
-    _nothing,
 )
 
 # Writes new rows [N, Hkv, d] of the model into windows and pages, as given by runs [R, 6] (tables.NEW_RUN). Other
@@ -261,13 +233,12 @@ new_rows = _declare(
     "value_matrix, Tensor? key_mean, Tensor? value_mean, Tensor? phases, Tensor key_sigma, Tensor value_sigma, Tensor "
     "key_clip, Tensor value_clip, Tensor(c!) bad, bool search, int[] key_code, int[] value_code) -> ()",
     chunk_reference.new_rows,
-    _nothing,
 )
 
 
 PASS_BYTES = 2048  # kPassBytes of csrc/step.cpp
 
-# Writes into state [PASS_BYTES] uint8 on the CPU the arguments of step_tokens and new_rows that stay the same from pass
+# Writes into state [PASS_BYTES] uint8 on the CPU the arguments of a step and of new_rows that stay the same from pass
 # to pass. It holds addresses. key_terms, value_terms: key_matrix and value_matrix of new_rows.
 describe_pass = _declare(
     "describe_pass",
@@ -275,18 +246,18 @@ describe_pass = _declare(
     "Tensor output_matrix, Tensor key_terms, Tensor value_terms, Tensor? key_mean, Tensor? value_mean, Tensor? phases, "
     "Tensor? tile_phases, Tensor key_sigma, Tensor value_sigma, Tensor key_clip, Tensor value_clip, Tensor bad, Tensor "
     "workspace, float scale, int sink, int recent, bool search, int[] key_code, int[] value_code) -> ()",
-    _only_kernels("layer_pass", "; step_tokens and new_rows serve a layer"),
-    _nothing,
+    None,
+    instead="; other operators serve a layer",
 )
 
-# new_rows with these runs, then step_tokens for the first rows: as many as lengths has. None leaves either out. state:
-# of describe_pass().
+# new_rows with these runs, then a step for the first rows, as many as lengths has: they enter their windows and attend,
+# and output [.., Hq, d] is written. None leaves either out. state: of describe_pass().
 layer_pass = _declare(
     "layer_pass",
     "(Tensor(a!) output, Tensor query, Tensor key, Tensor value, Tensor state, Tensor? table, Tensor? window_table, "
     "Tensor? lengths, Tensor? runs) -> ()",
-    _only_kernels("layer_pass", "; step_tokens and new_rows serve a layer"),
-    _nothing,
+    None,
+    instead="; other operators serve a layer",
 )
 
 # Merges another part of a softmax into out [N, H, d] with log-sum-exp [H, N] FP32.
@@ -294,7 +265,6 @@ merge_outputs = _declare(
     "merge_outputs",
     "(Tensor(a!) out, Tensor(b!) lse, Tensor part, Tensor part_lse) -> ()",
     lambda a: chunk_reference.merge_outputs(**vars(a)),
-    _nothing,
 )
 
 
@@ -305,8 +275,9 @@ PAGE_RANK = 32  # kPageRank of kernels/decode/tile_phases.h
 tile_phases = _declare(
     "tile_phases",
     "(Tensor frequencies) -> Tensor",
-    _only_kernels("tile_phases", "; the reference needs no such table"),
+    None,
     lambda a: a.frequencies.new_empty((2 * PAGE_RANK * (2 * a.frequencies.shape[0] + PAGE_TOKENS),), dtype=torch.int16),
+    "; the reference needs no such table",
 )
 
 page_runs = reference.page_runs

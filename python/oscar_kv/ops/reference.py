@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 
 from ..format.codec import RowCodec, code_of, code_unsupported, decode_rows
+from ..format.latent_layout import window_places
 from ..format.page_layout import PAGE_TOKENS, PageLayout
-from ..format.window_layout import WindowLayout
+from ..format.window_layout import WindowLayout, element_places
 from ..format.windows import quantized_end, sink_pages
-from . import table_checks
 from .merge import Parts
 from .rule import Rule
 from .view import StepView
@@ -30,12 +30,15 @@ def page_layout(key_code: Sequence[int], value_code: Sequence[int], device: torc
 
 @functools.lru_cache(maxsize=64)
 def _window_layout(head_dim: int, sink: int, ring_pages: int, device: torch.device) -> WindowLayout:
-    return WindowLayout(head_dim, sink, ring_pages).to(device)
+    """head_dim 0: of latents."""
+    return WindowLayout(element_places(head_dim) if head_dim else window_places(), sink, ring_pages).to(device)
 
 
-def window_layout(windows: torch.Tensor, window_table: torch.Tensor, sink: int) -> WindowLayout:
-    ring_pages = window_table.shape[1] - sink_pages(sink)
-    return _window_layout(windows.shape[-1] // (2 * PAGE_TOKENS), sink, ring_pages, windows.device)
+def window_layout(windows: torch.Tensor, window_table: torch.Tensor | None = None, sink: int = 0) -> WindowLayout:
+    """Without a table: for index() only."""
+    pages = sink_pages(sink) + 1 if window_table is None else window_table.shape[1]
+    head_dim = windows.shape[-1] // (2 * PAGE_TOKENS) if windows.dim() == 3 else 0
+    return _window_layout(head_dim, sink, pages - sink_pages(sink), windows.device)
 
 
 def page_runs(table: torch.Tensor, pages: int) -> torch.Tensor:
@@ -79,28 +82,15 @@ def encode(
     numbers: Sequence[int],
     key: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Codes and parameters of rows [N, Hkv, d]; rows that are not finite count as zeros and are noted in `bad`."""
+    """Codes and parameters of rows [N, Hkv, d]; rows that are not finite count as zeros and are noted in `bad`, [1] or
+    more."""
     heads = rows.shape[1]
     finite = rows.isfinite().all(dim=-1)
     if not bool(finite.all()):
-        bad[0 if key else 1] = min(int(bad[0 if key else 1]), int((~finite).flatten().nonzero()[0]))
+        bad[0] = min(int(bad[0]), int((~finite).flatten().nonzero()[0]))
         rows = torch.where(finite.unsqueeze(-1), rows, torch.zeros_like(rows))
     codec = RowCodec(code_of(numbers), key, heads, "search" if search else "minmax", clip.tolist(), sigma)
     return codec.to(rows.device).encode(rows.float())
-
-
-def check_writes(op: str, a: StepView) -> None:
-    """What every operator that writes codes is given for its heads."""
-    heads = a.pool.shape[1]
-    table_checks.check_shapes(
-        op,
-        key_sigma=(a.key_sigma, (heads, 4)),
-        value_sigma=(a.value_sigma, (heads, 4)),
-        key_clip=(a.key_clip, (heads,)),
-        value_clip=(a.value_clip, (heads,)),
-        bad=(a.bad, (2,)),
-    )
-    table_checks.check_clips(op, key_clip=a.key_clip, value_clip=a.value_clip)
 
 
 def write_encoded(a: StepView, page: torch.Tensor, slot: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
@@ -110,18 +100,13 @@ def write_encoded(a: StepView, page: torch.Tensor, slot: torch.Tensor, key: torc
         page,
         slot,
         *encode(key, a.key_sigma, a.key_clip, a.bad, a.search, a.key_code, True),
-        *encode(value, a.value_sigma, a.value_clip, a.bad, a.search, a.value_code, False),
+        *encode(value, a.value_sigma, a.value_clip, a.bad[1:], a.search, a.value_code, False),
         a.key_code,
         a.value_code,
     )
 
 
 def quantize_rows(a: StepView) -> None:
-    if table_checks.enabled():
-        shape = (len(a.key), a.pool.shape[1], code_of(a.key_code).head_dim)
-        table_checks.check_shapes("quantize_rows", key=(a.key, shape), value=(a.value, shape), runs=(a.runs, (None, 5)))
-        check_writes("quantize_rows", a)
-        table_checks.check_runs("quantize_rows", a.runs, len(a.key), len(a.pool))
     places = [(first + i, page, slot + i) for first, count, page, slot, _ in a.runs.tolist() for i in range(count)]
     if places:
         row, page, slot = torch.tensor(places, device=a.pool.device).unbind(1)
@@ -136,9 +121,6 @@ def dequantize_pages(
     key_code: Sequence[int],
     value_code: Sequence[int],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    if table_checks.enabled():
-        table_checks.check_shapes("dequantize_pages", runs=(runs, (None, 5)))
-        table_checks.check_runs("dequantize_pages", runs, None, len(pool))
     layout = page_layout(key_code, value_code, pool.device)
     pages, rows = pool[runs[:, 2].long()], []  # [R, Hkv, bytes]
     for side, sigma in ((layout.key, key_sigma), (layout.value, value_sigma)):
@@ -187,14 +169,6 @@ def rotate_rows(rows: torch.Tensor, mean: torch.Tensor | None, matrix: torch.Ten
 
 def append_tokens(a: StepView) -> torch.Tensor:
     windows, window_table, lengths = a.windows, a.window_table, a.lengths
-    if table_checks.enabled():
-        shape = (len(lengths), windows.shape[1], windows.shape[2] // (2 * PAGE_TOKENS))
-        table_checks.check_shapes("append_tokens", key=(a.key, shape), value=(a.value, shape))
-        # one for each token where RoPE turns it
-        for name, mean in (("key_mean", a.key_mean), ("value_mean", a.value_mean)):
-            found = shape if mean is not None and mean.dim() == 3 else shape[1:]
-            table_checks.check_shapes("append_tokens", **{name: (mean, found)})
-        table_checks.check_step("append_tokens", lengths, window_table, len(windows), a.sink, newest_only=True)
     sides = rotate_rows(a.key, a.key_mean, a.key_matrix), rotate_rows(a.value, a.value_mean, a.value_matrix)
     sequence = (lengths > 0).nonzero().flatten()
     window_layout(windows, window_table, a.sink).write(
@@ -209,11 +183,6 @@ def append_tokens(a: StepView) -> torch.Tensor:
 
 
 def flush_tokens(a: StepView) -> None:
-    if table_checks.enabled():
-        check_writes("flush_tokens", a)
-        table_checks.check_step(
-            "flush_tokens", a.lengths, a.window_table, len(a.windows), a.sink, a.table, len(a.pool), newest_only=True
-        )
     sequence = (a.lengths > a.sink).nonzero().flatten()
     if len(sequence) == 0:
         return
@@ -293,36 +262,8 @@ def attention(
 
 
 def decode_attention(a: StepView) -> tuple[torch.Tensor, torch.Tensor]:
-    if table_checks.enabled():
-        table_checks.check_step(
-            "decode_attention",
-            a.lengths,
-            a.window_table,
-            len(a.windows),
-            a.sink,
-            a.table,
-            len(a.pool),
-            a.recent,
-            0 if a.phases is None else len(a.phases),
-        )
     lengths = a.lengths.long()
     positions = (lengths - 1)[:, None].expand(-1, a.query.shape[2])
     ends = quantized_end(lengths, a.sink, a.recent)
     output, lse = attention(a.but(query=a.query.float(), lengths=lengths), positions, ends, Rule(a.window))
     return output, lse if a.want_lse else lse.new_empty(0)
-
-
-def step_output(a: StepView) -> torch.Tensor:
-    """step_tokens before the rounding of its output: [B, Hkv, g, d] FP32, of any rows where the length is 0."""
-    turned, mean, heads = None, a.key_mean, a.key.shape[1]
-    if a.phases is not None and mean is not None:
-        raw = a.query.float().unflatten(1, (heads, -1))
-        turned, mean = phase_queries(raw, mean), rotated(mean, a.phases[(a.lengths.long() - 1).clamp(min=0)])
-    coded = append_tokens(a.but(key_mean=mean))
-    found, _ = decode_attention(a.but(query=coded.unflatten(1, (heads, -1)), turned=turned, window=0, want_lse=False))
-    found = torch.matmul(found, a.output_matrix)
-    return found if a.value_mean is None else found + a.value_mean[:, None, :]
-
-
-def step_tokens(a: StepView) -> None:
-    a.output.copy_(torch.where((a.lengths > 0)[:, None, None], step_output(a).flatten(1, 2), 0))

@@ -18,7 +18,7 @@ def untried() -> bool:
 
 
 class Layer(Protocol):
-    """What is asked of cache.paged_kv.LayerCode."""
+    """What is asked of cache.layer_code.LayerCode."""
 
     key: RowCodec
     value: RowCodec

@@ -1,14 +1,13 @@
 """What the tables of a step must be before an operator follows them: ids of pages and window pages inside their pools,
 no more pages of codes than a row of the table has, runs inside their rows and pages. Operators check where
-OSCAR_KV_CHECK_TABLES is set to anything but 0: the torch reference by this module, those of CUDA by the same rules in a
-kernel (kernels/check/table_rules.h), with the same sentences. A server may call check_step() itself, on tensors of any
-device; it reads one flag from it.
+OSCAR_KV_CHECK_TABLES is set to anything but 0, on any device, which then reads one flag (operators.check_kernels()). A
+server may call check_step() itself.
 
 Without the checks the tables are trusted: an id of -1 or beyond the pool reads or writes memory of another sequence."""
 
 import os
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 
@@ -16,10 +15,12 @@ from ..format.codec import code_of
 from ..format.latent_layout import LatentPages
 from ..format.page_layout import PAGE_TOKENS, PageLayout
 from ..format.windows import quantized_end, sink_pages
-from .tables import CODES, NEW
+from .tables import CODES, NEW, NEW_RUN, RUN, TILE
 from .view import StepView
 
-VARIABLE = "OSCAR_KV_CHECK_TABLES"
+VARIABLE, MOST = "OSCAR_KV_CHECK_TABLES", 2**31 - 1
+OF_PASS = ("pool", "windows", "phases", "sink", "recent", "key_code", "value_code")
+_passes: dict[int, dict[str, Any]] = {}  # by the address of a state: arguments of describe_pass that layer_pass reads
 Fault = tuple[torch.Tensor, Callable[[int], str]]  # mask [N], sentence of an item
 
 
@@ -32,24 +33,74 @@ def _refuse(op: str, sentence: str) -> NoReturn:
 
 
 def check_call(op: str, a: StepView) -> None:
-    """Of every call, as the CUDA operators do: tables of int32, a pool of the codes' pages, no window below zero."""
-    given = vars(a)
+    """Before a call of an operator, by the names in its schema: tables of int32, a pool of the codes' pages, windows of
+    at least 0, and what the tables name."""
+    if op == "describe_pass":
+        _passes[a.state.data_ptr()] = {name: value for name, value in vars(a).items() if name in OF_PASS}
+    given = _passes.get(a.state.data_ptr(), {}) | vars(a) if op == "layer_pass" else vars(a)
+    a = StepView.of({name: value for name, value in given.items() if value is not None})
     for name in ("lengths", "table", "window_table", "runs", "tiles"):
-        tensor = given.get(name)
-        if tensor is not None and tensor.dtype != torch.int32:
-            _refuse(op, f"{name} is {tensor.dtype}, expected torch.int32")
-    if given.get("window", 0) < 0:
+        if name in a and getattr(a, name).dtype != torch.int32:
+            _refuse(op, f"{name} is {getattr(a, name).dtype}, expected torch.int32")
+    if "window" in a and a.window < 0:
         _refuse(op, f"window is {a.window}, expected 0 or more")
-    pool = given.get("pool")
-    if pool is None:
-        return
-    if "code" in given:  # latent attention, whose pages may be farther apart
+    if "pool" in a:
+        _check_pool(op, a)
+    if "key_clip" in a:
+        _check_writes(op, a)
+    if op == "append_tokens":
+        _check_appended(op, a)
+    pages, window_pages = (len(getattr(a, name)) if name in a else MOST for name in ("pool", "windows"))
+    positions = len(given["phases"]) if "phases" in a else 0
+    rows = min((len(getattr(a, name)) for name in ("key", "value", "rows", "rope") if name in a), default=None)
+    if "lengths" in a and "sink" in a:
+        recent, table = (a.recent if "recent" in a else 0), (a.table if "table" in a else None)
+        check_step(
+            op, a.lengths, a.window_table, window_pages, a.sink, table, pages, recent, positions, "recent" not in a
+        )
+    if "runs" in a and "windows" in a:
+        check_shapes(op, runs=(a.runs, (None, len(NEW_RUN))))
+        check_new_runs(op, a.runs, rows or 0, pages, window_pages, positions)
+    elif "runs" in a:
+        check_shapes(op, runs=(a.runs, (None, len(RUN))))
+        check_runs(op, a.runs, rows, pages)
+    if "tiles" in a:
+        check_shapes(op, tiles=(a.tiles, (None, len(TILE))))
+        check_tiles(op, a.tiles, rows or 0, min(len(a.key_out), len(a.value_out)), pages, window_pages, positions)
+
+
+def _check_pool(op: str, a: StepView) -> None:
+    pool = a.pool
+    if "code" in a:  # latent attention, whose pages may be farther apart
         if pool.dtype != torch.uint8 or pool.dim() != 2 or pool.shape[1] < LatentPages(code_of(a.code)).bytes:
             _refuse(op, f"pool is {pool.dtype} {list(pool.shape)}, which are no pages of this code")
         return
     size = PageLayout(code_of(a.key_code), code_of(a.value_code)).bytes
     if pool.dtype != torch.uint8 or pool.dim() != 3 or pool.shape[2] != size:
         _refuse(op, f"pool is {pool.dtype} {list(pool.shape)}, expected bytes in pages of {size} for these codes")
+
+
+def _check_writes(op: str, a: StepView) -> None:
+    """What every operator that writes codes is given for its heads."""
+    heads = a.pool.shape[1]
+    sides = {name: (getattr(a, name), (heads, 4)) for name in ("key_sigma", "value_sigma")}
+    clips = {name: getattr(a, name) for name in ("key_clip", "value_clip")}
+    check_shapes(op, **sides, **{name: (clip, (heads,)) for name, clip in clips.items()}, bad=(a.bad, (2,)))
+    for name, clip in clips.items():  # ratios of all heads: 0 is off, others up to 1
+        if not bool(((clip >= 0) & (clip <= 1)).all()):
+            _refuse(op, f"{name} is {clip.tolist()}, expected numbers from 0 to 1")
+    if op == "quantize_rows":
+        shape = (len(a.key), heads, code_of(a.key_code).head_dim)
+        check_shapes(op, key=(a.key, shape), value=(a.value, shape))
+
+
+def _check_appended(op: str, a: StepView) -> None:
+    shape = (len(a.lengths), a.windows.shape[1], a.windows.shape[2] // (2 * PAGE_TOKENS))
+    check_shapes(op, key=(a.key, shape), value=(a.value, shape))
+    for name in ("key_mean", "value_mean"):
+        if name in a:  # one for each token where RoPE turns it
+            mean = getattr(a, name)
+            check_shapes(op, **{name: (mean, shape if mean.dim() == 3 else shape[1:])})
 
 
 def _first_fault(op: str, faults: Sequence[Fault]) -> None:
@@ -259,10 +310,3 @@ def check_shapes(op: str, **tensors: tuple[torch.Tensor | None, Sequence[int | N
         found = list(tensor.shape)
         if len(found) != len(shape) or any(n is not None and n != f for n, f in zip(shape, found)):
             _refuse(op, f"{name} is {found}, expected {['any' if n is None else n for n in shape]}")
-
-
-def check_clips(op: str, **clips: torch.Tensor) -> None:
-    """Ratios of all heads [Hkv]: 0 is off, others up to 1."""
-    for name, clip in clips.items():
-        if not bool(((clip >= 0) & (clip <= 1)).all()):
-            _refuse(op, f"{name} is {clip.tolist()}, expected numbers from 0 to 1")

@@ -45,6 +45,7 @@ class StepView:
     search: bool
     want_lse: bool
     output: torch.Tensor  # [B, Hq, d], written
+    state: torch.Tensor  # of layer_pass
     key_out: torch.Tensor  # [M, Hkv, d], written
     value_out: torch.Tensor
     # Latent attention: rows are [N, 512], query is [B, Hq, 512], pool [pages, bytes], windows [window pages, 36864]
@@ -70,6 +71,9 @@ class StepView:
         made = cls.__new__(cls)
         made.__dict__ = given
         return made
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.__dict__
 
     def but(self, **changed: Any) -> "StepView":
         """A view with other values of some names, or more names."""

@@ -1,8 +1,9 @@
-"""SGLang's attention backend `oscar`: SlotKV or PrefixKV with the interfaces of SGLang 0.5.23
+"""SGLang's attention backend `oscar`: SlotKV with the interfaces of SGLang 0.5.23
 (srt/layers/attention/base_attn_backend.py there). A request's slot is its row of SGLang's ReqToTokenPool; row 0 is
 padding. SGLang maps tokens to memory one by one, and with pages of 64 tokens every 64th entry names a block."""
 
 import logging
+import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,7 +26,8 @@ class OscarAttentionBackend(AttentionBackend):
     extend_dummy_seqs_capped_by_req_pool = True  # tables have a row for each request that may run
 
     def __init__(self, runner: Any) -> None:
-        pool = runner.token_to_kv_pool
+        given = runner.token_to_kv_pool
+        pool = getattr(given, "full_kv_pool", given)  # beside SGLang's pool of windows
         left = hooks.missing()
         if not isinstance(pool, OscarPool) or left:
             unchanged = f" ({', '.join(left)} unchanged)" if left else ""
@@ -34,7 +36,7 @@ class OscarAttentionBackend(AttentionBackend):
                 f"the bundle's folder in {BUNDLE_VARIABLE} for all processes"
             )
         # SGLang reads both names from here where it wraps this backend for models with states.
-        self.token_to_kv_pool, self.req_to_token_pool = pool, runner.req_to_token_pool
+        self.token_to_kv_pool, self.req_to_token_pool, self._pool = given, runner.req_to_token_pool, pool
         self.serving = pool.serving
         self.serving.check(logging.getLogger("sglang.oscar_kv"), (pool.blocks - 1) * PAGE_TOKENS)
         self.req_to_token = runner.req_to_token_pool.req_to_token
@@ -56,6 +58,7 @@ class OscarAttentionBackend(AttentionBackend):
 
             name = "torch_native" if torch.device(runner.device).type == "cpu" else "triton"
             self.beside = ATTENTION_BACKENDS[name](runner)
+        self._windows_by_torch = self.beside is not None and given is not pool and name == "torch_native"
 
     def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
         if max_bs > self.serving.slots:
@@ -73,6 +76,9 @@ class OscarAttentionBackend(AttentionBackend):
 
     def init_forward_metadata(self, forward_batch: Any) -> None:
         self._prepare(forward_batch, False)
+        if self._windows_by_torch:  # which writes windows in their pool and reads them where other layers are
+            places = self.token_to_kv_pool.translate_loc_from_full_to_swa(self.req_to_token)
+            self.beside.req_to_token_pool = types.SimpleNamespace(req_to_token=places)
         if self.beside is not None:
             self.beside.init_forward_metadata(forward_batch)
 
@@ -138,8 +144,8 @@ class OscarAttentionBackend(AttentionBackend):
     def forward_extend(
         self,
         q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
+        k: torch.Tensor | None,
+        v: torch.Tensor | None,
         layer: Any,
         forward_batch: Any,
         save_kv_cache: bool = True,
@@ -154,19 +160,21 @@ class OscarAttentionBackend(AttentionBackend):
     def _attend(
         self,
         q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
+        k: torch.Tensor | None,
+        v: torch.Tensor | None,
         layer: Any,
         save_kv_cache: bool,
         extra: Mapping[str, Any],
     ) -> torch.Tensor:
         """q [N, Hq d], k and v [N, Hkv, d] after RoPE. Returns [N, Hq d]."""
         asked = next((name for name, value in extra.items() if is_set(value)), None)
-        if asked is not None or k is None or not save_kv_cache:
+        holds = layer is self.serving.attention[layer.layer_id]  # or reads a cache that an earlier layer fills
+        if asked is not None or (k is not None) != holds or save_kv_cache != holds:
             words = LAYERS["shared_layer"] if asked is None else LAYERS.get(asked, f"the argument {asked}")
             raise InputError(f"layer {layer.layer_id} of the model has {words}, which the 2-bit cache does not serve")
         heads, d = layer.tp_q_head_num, layer.head_dim
-        query, key, value = q.view(-1, heads, d), k.view(-1, layer.tp_k_head_num, d), v.view(-1, layer.tp_v_head_num, d)
+        query = q.view(-1, heads, d)
+        key, value = (None if x is None else x.view(-1, layer.tp_k_head_num, d) for x in (k, v))
         rows, count = self.forward_metadata, query.shape[0]
         kept = rows.only_steps and count <= self._output.shape[0] and q.dtype == self._output.dtype
         # A decode step's output stays finite in rows of padding, and needs no fill, because layers run one after
@@ -174,7 +182,7 @@ class OscarAttentionBackend(AttentionBackend):
         output = self._output[:count, : heads * d] if kept else q.new_zeros(count, heads * d)
         if not output.is_contiguous():
             output = q.new_zeros(count, heads * d)
-        pages = self.token_to_kv_pool.pages[layer.layer_id]
+        pages = self._pool.pages[layer.layer_id]
         self.serving.kv(layer.layer_id).forward(
             pages, rows, query, key, value, layer.scaling, output.view(count, heads, d)
         )

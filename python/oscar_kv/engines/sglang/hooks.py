@@ -53,6 +53,42 @@ def _build_pool(original: Callable[..., Any], self: Any, *, max_total_num_tokens
     )
 
 
+def _build_hybrid_pool(original: Callable[..., Any], self: Any, *, mha_pool_class: Any, **sizes: Any) -> Any:
+    """The default has a pool of each kind of layers; that of windows stays SGLang's."""
+
+    def pool_class(*, allocation_label: str, **given: Any) -> Any:
+        if allocation_label == "SWA":
+            return mha_pool_class(allocation_label=allocation_label, **given)
+        return _build_pool(original, self, max_total_num_tokens=given["size"])
+
+    return original(self, mha_pool_class=pool_class, **sizes)
+
+
+def _hybrid_sizes(result: None, self: Any, kvc: Any) -> None:
+    """Windowed layers take what SGLang counts, the others what a bundle says."""
+    self._full_per_token = -(-getattr(kvc.model, SERVING).token_bytes() // self._full_layers_num)
+    self._recompute_cell_size()
+
+
+def _adjust(original: Callable[..., Any], args: Any) -> Any:
+    """SGLang lists the backends of some models, and ours has its Triton backend for layers in BF16. It also leaves out
+    images, unless asked for, in models whose image tokens see one another: not yet in all."""
+    from sglang.srt.arg_groups import model_hook
+
+    from .serving import SEE_IMAGES
+
+    chosen, known = model_hook.resolved_view(args), model_hook.attention_backends_of
+    if chosen.enable_multimodal is None and model_hook.model_config_of(args).hf_text_config.model_type in SEE_IMAGES:
+        model_hook.declare_resolution(args, "oscar-kv", enable_multimodal=False)
+    model_hook.attention_backends_of = lambda view: tuple(
+        "triton" if name == SGLANG_BACKEND else name for name in known(view)
+    )
+    try:
+        return original(args)
+    finally:
+        model_hook.attention_backends_of = known
+
+
 def _longest_prefix(result: int, self: Any, input_len: int) -> int:
     """Tokens that a request may begin with: it computes its recent window itself, because only its own is in BF16."""
     offered = getattr(self, OFFERED, None)
@@ -65,7 +101,8 @@ def _longest_prefix(result: int, self: Any, input_len: int) -> int:
 def _next_round(original: Callable[..., Any], self: Any, tree_cache: Any = None, *args: Any, **kwargs: Any) -> Any:
     """A prefix is taken from the radix tree only with its sink in BF16, and without its end."""
     allocator = getattr(tree_cache, "token_to_kv_pool_allocator", None)
-    serving = None if allocator is None else getattr(allocator.get_kvcache(), "serving", None)
+    pool = None if allocator is None else allocator.get_kvcache()
+    serving = getattr(getattr(pool, "full_kv_pool", pool), "serving", None)
     if serving is None or not serving.shares:
         return original(self, tree_cache, *args, **kwargs)
     sink = serving.bundle.sink
@@ -99,15 +136,15 @@ def _table() -> list[tuple[str, Callable[..., Any], Any]]:
     from sglang.srt.plugins.hook_registry import HookType
 
     pools = "sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator"
+    sizes = "sglang.srt.model_executor.pool_configurator"
     return [
+        ("sglang.srt.arg_groups.model_hook.handle_model_specific_adjustments", _adjust, HookType.AROUND),
         (f"{pools}.configure", _configure, HookType.AROUND),
         (f"{pools}._build_mha_kv_pool", _build_pool, HookType.AROUND),
         (f"{pools}._build_hybrid_linear_kv_pool", _build_pool, HookType.AROUND),
-        (
-            "sglang.srt.model_executor.pool_configurator.DefaultPoolConfigurator._compute_cell_size",
-            _cell_size,
-            HookType.AROUND,
-        ),
+        (f"{pools}._build_hybrid_swa_kv_pool", _build_hybrid_pool, HookType.AROUND),
+        (f"{sizes}.DefaultPoolConfigurator._compute_cell_size", _cell_size, HookType.AROUND),
+        (f"{sizes}.HybridSWAPoolConfigurator.__init__", _hybrid_sizes, HookType.AFTER),
         ("sglang.srt.managers.schedule_batch.Req._compute_max_prefix_len", _longest_prefix, HookType.AFTER),
         ("sglang.srt.managers.schedule_batch.Req.init_next_round_input", _next_round, HookType.AROUND),
         ("sglang.srt.lora.lora.LoRAAdapter._normalize_weights", _adapter, HookType.BEFORE),

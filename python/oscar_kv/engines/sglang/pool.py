@@ -47,7 +47,7 @@ class OscarPool(KVCache):
                 False,
                 v_head_dim=layer.v_head_dim,
             )
-            for index, layer in serving.beside.items()
+            for index, layer in serving.in_pool.items()
         }
         # The layer that SGLang's backends ask for the size of values: one of ours has none to show.
         self.start_layer = min(self._beside, default=layers.start_layer)

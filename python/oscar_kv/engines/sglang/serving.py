@@ -1,6 +1,7 @@
 """State shared by the layers of one SGLang worker: the bundle, or the worker's heads of it, checked against the model
 and SGLang's settings, as in 0.5.23."""
 
+import collections
 import functools
 import logging
 import os
@@ -16,13 +17,23 @@ from ...files.checkpoint import checkpoint_of
 from ...files.errors import InputError
 from ...format.bundle import load_bundle
 from ...format.page_layout import PAGE_TOKENS
-from ...ops.support import shape_unsupported
+from ...ops.support import shape_unsupported, untried
 from .. import bundles
-from ..names import BUNDLE_VARIABLE, CHECKPOINT_VARIABLE, VARIABLES, existing_folder, folder_name, known_names
+from ..names import (
+    BUNDLE_VARIABLE,
+    CHECKPOINT_VARIABLE,
+    VARIABLES,
+    check_tried,
+    existing_folder,
+    folder_name,
+    known_names,
+)
 from ..port import Settings, Table
 from ..serving import EngineServing, is_set, layers_by_reason, plain_torch, unserved
 from .limits import IN_BF16, LAYERS
 
+SEE_IMAGES = ("gemma3_text", "gemma4_text", "gemma4_unified_text")  # model types
+SHAPE = ("tp_q_head_num", "tp_k_head_num", "head_dim", "scaling", "sliding_window_size")
 PLAIN_TYPES = ("auto", "bf16", "bfloat16")
 
 
@@ -127,20 +138,16 @@ def refusals(kvc: Any, groups: dict[str, Any]) -> list[str]:
             kvc.post_capture_kv_active,
             "SGLang sizes its cache after graphs are captured; unset SGLANG_ENABLE_POST_CAPTURE_KV_SIZING",
         ),
-        (
-            kvc.is_hybrid_swa,
-            "SGLang keeps windowed layers of this model in a pool of their own, which is not served; "
-            "pass --disable-hybrid-swa-memory",
-        ),
         (kvc.is_draft_worker, "a draft model has no bundle"),
+        (model.has_attention_sinks, f"the model has {LAYERS['sinks']}, which the 2-bit cache does not serve in SGLang"),
         (kvc.use_mla_backend, "the model has latent attention (MLA), which has no 2-bit cache"),
         (
             kvc.mambaish_config is not None and kvc.hybrid_gdn_config is None,
             "the model has states of another kind than gated delta nets, which no bundle is fitted beside",
         ),
         (
-            model.is_multimodal and model.hf_text_config.model_type == "gemma3_text",
-            "image tokens of Gemma 3 see one another, which SGLang does "
+            model.is_multimodal and model.hf_text_config.model_type in SEE_IMAGES,
+            "image tokens of Gemma see one another, which SGLang does "
             "only in its Triton backend; leave --enable-multimodal out",
         ),
         (model.is_encoder_decoder, "the model has an encoder and cross-attention, which have no 2-bit cache"),
@@ -173,7 +180,7 @@ def bf16_reason(layer: Any) -> str | None:
     values = {
         "sliding_window_size": layer.sliding_window_size if layer.sliding_window_size > 0 else None,
         "logit_cap": layer.logit_cap,
-        "head_dim": layer.head_dim > 256,
+        "head_dim": layer.head_dim > 256 and not untried(),
     }
     return next((f"it has {words}" for name, words in IN_BF16.items() if is_set(values[name])), None)
 
@@ -222,6 +229,7 @@ class Serving(EngineServing):
         for sentence in refusals(kvc, groups):
             raise InputError(sentence)
         model, parallel = kvc.model_config, groups["parallel"]
+        check_tried(IN_BF16["head_dim"] if model.head_dim > 256 else None, "SGLang")
         with plain_torch():
             bundle = load_bundle(bundle_path(model))
         super().__init__(
@@ -241,10 +249,10 @@ class Serving(EngineServing):
                 override_option="--json-model-override-args",
                 rank=parallel.attn_tp_rank,
                 ranks=parallel.attn_tp_size,
-                flash=flash_attention() if torch.cuda.is_available() else None,
+                flash=flash_attention() if torch.cuda.is_available() and model.head_dim <= 256 else None,
             ),
         )
-        layers = _attention_layers(kvc.model)
+        layers, self._readers = _attention_layers(kvc.model)
         reasons = {
             index: bf16_reason(layer) or (None if index in self.layers else "the bundle leaves it out")
             for index, layer in layers.items()
@@ -258,6 +266,12 @@ class Serving(EngineServing):
                 f"{bundle.path}: no layer of the model can have the 2-bit cache: {text}; leave "
                 f"--attention-backend oscar and {BUNDLE_VARIABLE} out"
             )
+        self.in_pool = {} if kvc.is_hybrid_swa else self.beside  # of the latter: those without a pool of SGLang
+        if kvc.is_hybrid_swa and not set(self.beside) <= set(kvc.layer_info.swa_attention_layer_ids):
+            raise InputError(
+                f"SGLang keeps windowed layers in a pool of their own, and others would stay in BF16: {text}; pass "
+                "--disable-hybrid-swa-memory"
+            )
         self._in_bf16 = text
         self.table: Table | None = None  # of the backend
         self.generations: torch.Tensor | None = None  # of the rows of SGLang's table: how often each was given away
@@ -268,7 +282,8 @@ class Serving(EngineServing):
     def allocate(self, device: torch.device | str) -> "Serving":
         """Makes the caches of all layers; returns itself."""
         for index, layer in self.attention.items():
-            self.cache(index, layer.tp_q_head_num // layer.tp_k_head_num, torch.device(device))
+            kv = self.cache(index, layer.tp_q_head_num // layer.tp_k_head_num, torch.device(device))
+            kv.readers = self._readers[index]
         return self
 
     def bf16_text(self) -> str:
@@ -285,23 +300,24 @@ class Serving(EngineServing):
     def token_bytes(self) -> int:
         """Of all layers in the pool; windows are allocated before."""
         return sum(self.layers[index].kv_heads * self.cells[index] for index in self.attention) + sum(
-            2 * layer.tp_k_head_num * (layer.head_dim + layer.v_head_dim) for layer in self.beside.values()
+            2 * layer.tp_k_head_num * (layer.head_dim + layer.v_head_dim) for layer in self.in_pool.values()
         )
 
 
-def _attention_layers(model: Any) -> dict[int, Any]:
-    """{layer index: RadixAttention} of SGLang's model. InputError for a layer that is not served."""
+def _attention_layers(model: Any) -> tuple[dict[int, Any], collections.Counter[int]]:
+    """{layer index: RadixAttention that fills its cache} of SGLang's model, and how many others read that cache.
+    InputError for a layer that is not served."""
     from sglang.srt.layers.radix_attention import RadixAttention
 
-    found = {}
+    found: dict[int, Any] = {}
+    readers: collections.Counter[int] = collections.Counter()
     for module in model.modules():
-        if isinstance(module, RadixAttention):
-            if module.layer_id in found:
-                raise InputError(
-                    "the model cannot be served with the 2-bit cache: layers with the cache of another "
-                    "layer are not served"
-                )
-            if reason := attention_refusal(module):
-                raise InputError(f"the model cannot be served with the 2-bit cache: {reason}")
-            found[module.layer_id] = module
-    return found
+        if not isinstance(module, RadixAttention):
+            continue
+        reason, held = attention_refusal(module), found.setdefault(module.layer_id, module)
+        if any(getattr(held, name) != getattr(module, name) for name in SHAPE):
+            reason = "a layer that reads the cache of another has other heads, another scale or another window"
+        if reason:
+            raise InputError(f"the model cannot be served with the 2-bit cache: {reason}")
+        readers[module.layer_id] += held is not module
+    return found, readers

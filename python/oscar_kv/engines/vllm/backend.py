@@ -1,4 +1,4 @@
-"""vLLM's attention backend OSCAR: SlotKV or PrefixKV with the interfaces of vLLM 0.33 (v1/attention/backend.py there),
+"""vLLM's attention backend OSCAR: SlotKV with the interfaces of vLLM 0.33 (v1/attention/backend.py there),
 which are those of 0.32. vLLM owns the pages, in blocks of 64 tokens and the layout LBHNC, in which a layer's block is
 [Hkv, page bytes]. The BF16 windows are in rings by request slot. Only vLLM's second model runner gives slots to a
 backend."""
@@ -28,7 +28,7 @@ from vllm.v1.kv_cache_interface import KVCacheLayout
 
 from ...cache.rows import Rows
 from ...cache.slot_kv import SlotKV
-from ...cache.step_flush import Flush
+from ...cache.step_flush import StepFlush
 from ...files.errors import InputError
 from ...format.limits import HEAD_SIZES
 from ...format.page_layout import PAGE_TOKENS
@@ -250,7 +250,7 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
             self._tables[name] = table.new_zeros(self.serving.slots * self.serving.most_new, table.shape[1])
         return self._tables[name][: table.shape[0]].copy_(table)
 
-    def _placed(self, rows: Rows, places: Places, flush: Flush | None) -> Rows:
+    def _placed(self, rows: Rows, places: Places, flush: StepFlush | None) -> Rows:
         """The rows with the kernels' page numbers, in tables at fixed addresses."""
         table, steps = self._kept((places, "table"), places(rows.table)), rows.steps
         if steps is not None:
@@ -258,8 +258,8 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
             steps = dataclasses.replace(steps, table=own)
         return dataclasses.replace(rows, table=table, steps=steps, flush=flush)
 
-    def step_flush(self, places: Places | None) -> Flush | None:
-        """The Flush of this builder's layers with these places; None: of all layers with vLLM's page numbers whose
+    def step_flush(self, places: Places | None) -> StepFlush | None:
+        """The StepFlush of this builder's layers with these places; None: of all layers with vLLM's page numbers whose
         builders share this one's rows. Made when vLLM's memory is bound to the layers, and again when the memory
         changes, because graphs are first recorded for a trial."""
         held = self._flush.get(places)
@@ -273,7 +273,7 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
             else {i: one.names[i] for one in self.members for i in one.direct},
         )
 
-    def _bind(self, places: Places | None, names: Mapping[int, str]) -> Flush | None:
+    def _bind(self, places: Places | None, names: Mapping[int, str]) -> StepFlush | None:
         """names: {layer index: vLLM's name}."""
         if not self.table.on_cuda or not names:
             return None
@@ -288,11 +288,11 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
 
 @dataclasses.dataclass
 class Bound:
-    """A Flush, and the memory that it was made for."""
+    """A StepFlush, and the memory that it was made for."""
 
     layers: list[Any]  # vLLM's
     memory: list[torch.Tensor]
-    flush: Flush | None
+    flush: StepFlush | None
 
     def still(self) -> bool:
         return all(layer.kv_cache is memory for layer, memory in zip(self.layers, self.memory))
@@ -320,7 +320,21 @@ class Plan:
         return self.rows
 
 
-class OscarImpl(AttentionImpl):
+class BoundPages:
+    """The pages of a layer in vLLM's memory, once its cache is made."""
+
+    _cache: Any = None
+    _pool: Any = None
+    _blocks: torch.Tensor | None = None
+
+    def pool(self, kv_cache: torch.Tensor) -> torch.Tensor:
+        """Checked once."""
+        if self._blocks is None or self._blocks.data_ptr() != kv_cache.data_ptr():
+            self._blocks, self._pool = kv_cache, self._cache.pool(kv_cache)
+        return self._pool
+
+
+class OscarImpl(BoundPages, AttentionImpl):
     """One layer. vLLM gives its index with the first forward pass."""
 
     def __init__(
@@ -362,22 +376,12 @@ class OscarImpl(AttentionImpl):
                     "scale, which oscar-kv does not serve; leave --kv-cache-dtype oscar out"
                 )
             self.serving.readers[layer_index(self.source)] += 1
-        self._cache: SlotKV | None = None
-        self._pool: Any = None
-        self._blocks: torch.Tensor | None = None
 
     def cache(self, layer: Any, device: torch.device) -> SlotKV:
         if self._cache is None:
             self._index = layer_index(self.source or layer.layer_name)
             self._cache = self.serving.cache(self._index, self.num_heads // self.num_kv_heads, device)
         return self._cache
-
-    def pool(self, kv_cache: torch.Tensor) -> torch.Tensor:
-        """The pages in vLLM's memory; checked once."""
-        if self._blocks is None or self._blocks.data_ptr() != kv_cache.data_ptr():
-            assert self._cache is not None
-            self._blocks, self._pool = kv_cache, self._cache.pool(kv_cache)
-        return self._pool
 
     def forward(
         self,

@@ -23,7 +23,7 @@ from ...files.errors import InputError
 from ...format.latent_layout import CHANNELS, ROW
 from ...format.windows import quantized_end
 from . import backend as adapter
-from .backend import OscarMetadata, OscarMetadataBuilder, OscarPages
+from .backend import BoundPages, OscarMetadata, OscarMetadataBuilder, OscarPages
 
 
 class OscarLatentBackend(OscarPages, MLACommonBackend):
@@ -67,7 +67,7 @@ class OscarLatentBuilder(MLACommonMetadataBuilder[OscarLatentMetadata]):
         return made
 
 
-class OscarLatentImpl(MLACommonImpl[OscarLatentMetadata]):
+class OscarLatentImpl(BoundPages, MLACommonImpl[OscarLatentMetadata]):
     """One layer. latent_layers.py tells its index."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -75,9 +75,6 @@ class OscarLatentImpl(MLACommonImpl[OscarLatentMetadata]):
         self.supports_quant_query_input = False
         self.serving = adapter.serving_of(adapter.get_current_vllm_config())
         self.index = -1
-        self._cache: LatentKV | None = None
-        self._blocks: torch.Tensor | None = None
-        self._pool: Any = None
         self.absorbed: dict[str, torch.Tensor] = {}  # latent_layers.absorb
         self._new: tuple[torch.Tensor, torch.Tensor] | None = None  # latents and RoPE parts of this pass
 
@@ -89,12 +86,6 @@ class OscarLatentImpl(MLACommonImpl[OscarLatentMetadata]):
     def reserve_workspace(self) -> None:
         """In the profile run, which counts the windows of all layers."""
         self.cache(next(self.kv_b_proj.parameters()).device)
-
-    def pool(self, kv_cache: torch.Tensor) -> torch.Tensor:
-        """The pages in vLLM's memory; checked once."""
-        if self._blocks is None or self._blocks.data_ptr() != kv_cache.data_ptr():
-            self._blocks, self._pool = kv_cache, self.cache(kv_cache.device).pool(kv_cache)
-        return self._pool
 
     def fused_output_quant_supported(self, quant_key: Any) -> bool:
         return False
@@ -121,7 +112,7 @@ class OscarLatentImpl(MLACommonImpl[OscarLatentMetadata]):
         query, rope_query = q if isinstance(q, tuple) else q.split([CHANNELS, q.shape[-1] - CHANNELS], dim=-1)
         if rows.steps is None or rows.steps.tokens != slice(0, len(query)):
             raise InputError(f"vLLM has {len(query)} tokens of steps, which are not the first of the batch")
-        pool, cache = self.pool(kv_c_and_k_pe_cache), self.cache(query.device)
+        cache, pool = self.cache(query.device), self.pool(kv_c_and_k_pe_cache)
         found = cache.attend_step(pool, rows.steps, query, rope_query, latents, rope, self.scale)
         cache.flush(pool, rows)
         return found, None
@@ -160,20 +151,20 @@ class OscarLatentImpl(MLACommonImpl[OscarLatentMetadata]):
         assert prefill is not None and prefill.chunked_context is not None and prefill.prefill_backend is not None
         assert attn_metadata.ends is not None
         context, found = prefill.chunked_context, None
-        pool, cache = self.pool(kv_c_and_k_pe_cache), self.cache(q.device)
+        cache, pool = self.cache(q.device), self.pool(kv_c_and_k_pe_cache)
         for part in context.chunks:
             count, of = part.num_context_tokens, part.request_slice
             requests = slice(attn_metadata.num_decodes + of.start, attn_metadata.num_decodes + of.stop)
             past = context.workspace[:count]
             cache.past(
                 pool,
-                past,
-                rows.table[requests],
-                rows.window_table[requests],
-                part.token_to_seq[:count].int(),
-                part.cu_seq_lens[:-1].int(),
-                part.starts.int(),
-                attn_metadata.ends[requests],
+                output=past,
+                table=rows.table[requests],
+                window_table=rows.window_table[requests],
+                sequence=part.token_to_seq[:count].int(),
+                firsts=part.cu_seq_lens[:-1].int(),
+                starts=part.starts.int(),
+                ends=attn_metadata.ends[requests],
             )
             both = self.kv_b_proj(past[:, :CHANNELS].contiguous())[0]
             both = both.view(-1, self.num_heads, self.qk_nope_head_dim + self.v_head_dim)

@@ -2,8 +2,8 @@
 has no extension point for it, so this module wraps the constructor, get_kv_cache_spec() and what follows loading."""
 
 import dataclasses
-import functools
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 from vllm.compilation import backends
@@ -14,9 +14,10 @@ from ...files.errors import InputError
 from ..names import CACHE_DTYPE, VLLM_BACKEND
 from . import backend as adapter
 from .backend import layer_index, serving_of
+from .layers import DRAFTS
+from .wraps import wrap_once
 
 MARK = "oscar_kv"
-DRAFTS = ("draft_model", "eagle_head")  # as in layers.py
 
 
 def refusal(given: dict[str, Any]) -> str | None:
@@ -30,55 +31,49 @@ def refusal(given: dict[str, Any]) -> str | None:
 
 def install() -> None:
     """Wraps vLLM's MLAAttention once. Layers of other cache types pass through unchanged."""
-    if getattr(MLAAttention.__init__, MARK, False):
+    wrap_once(MLAAttention, "__init__", MARK, _make)
+    wrap_once(MLAAttention, "get_kv_cache_spec", MARK, _specify)
+    wrap_once(MLAAttention, "forward_impl", MARK, _attend)
+    wrap_once(MLAAttention, "process_weights_after_loading", MARK, _process)
+
+
+def _make(make: Callable[..., None], self: Any, *arguments: Any, **named: Any) -> None:
+    given = inspect.signature(make).bind(self, *arguments, **named)
+    given.apply_defaults()
+    of = given.arguments
+    cache = of["cache_config"]
+    if cache is None or cache.cache_dtype != CACHE_DTYPE or of["attn_backend"] is not None:
+        make(self, *arguments, **named)
         return
-    make, signature = MLAAttention.__init__, inspect.signature(MLAAttention.__init__)
-    specify = MLAAttention.get_kv_cache_spec
+    from .latent_backend import OscarLatentBackend
 
-    @functools.wraps(make)
-    def __init__(self: Any, *arguments: Any, **named: Any) -> None:
-        given = signature.bind(self, *arguments, **named)
-        given.apply_defaults()
-        of = given.arguments
-        cache = of["cache_config"]
-        if cache is None or cache.cache_dtype != CACHE_DTYPE or of["attn_backend"] is not None:
-            make(self, *arguments, **named)
-            return
-        from .latent_backend import OscarLatentBackend
+    serving = serving_of(adapter.get_current_vllm_config())
+    reason = "a model that proposes tokens has it" if backends.model_tag in DRAFTS else refusal(of)
+    if reason is not None:
+        raise InputError(f"{of['prefix']} cannot be served with the 2-bit cache: {reason}")
+    index = layer_index(of["prefix"])
+    serving.cell(index)  # InputError if the bundle lacks the layer
+    of["attn_backend"] = OscarLatentBackend
+    make(*given.args, **given.kwargs)
+    self.impl.index = index
 
-        serving = serving_of(adapter.get_current_vllm_config())
-        reason = "a model that proposes tokens has it" if backends.model_tag in DRAFTS else refusal(of)
-        if reason is not None:
-            raise InputError(f"{of['prefix']} cannot be served with the 2-bit cache: {reason}")
-        index = layer_index(of["prefix"])
-        serving.cell(index)  # InputError if the bundle lacks the layer
-        of["attn_backend"] = OscarLatentBackend
-        make(*given.args, **given.kwargs)
-        self.impl.index = index
 
-    @functools.wraps(specify)
-    def get_kv_cache_spec(self: Any, vllm_config: Any) -> Any:
-        spec = specify(self, vllm_config)
-        if vllm_config.cache_config.cache_dtype != CACHE_DTYPE:
-            return spec
-        return dataclasses.replace(spec, state_content_bytes=serving_of(vllm_config).cell(layer_index(self.layer_name)))
+def _specify(specify: Callable[..., Any], self: Any, vllm_config: Any) -> Any:
+    spec = specify(self, vllm_config)
+    if vllm_config.cache_config.cache_dtype != CACHE_DTYPE:
+        return spec
+    return dataclasses.replace(spec, state_content_bytes=serving_of(vllm_config).cell(layer_index(self.layer_name)))
 
-    process, attend = MLAAttention.process_weights_after_loading, MLAAttention.forward_impl
 
-    @functools.wraps(attend)
-    def forward_impl(self: Any, q: Any, k_c_normed: Any, k_pe: Any, *arguments: Any, **named: Any) -> Any:
-        if self.attn_backend.get_name() == VLLM_BACKEND:
-            self.impl.receive(k_c_normed, k_pe)
-        return attend(self, q, k_c_normed, k_pe, *arguments, **named)
+def _attend(attend: Callable[..., Any], self: Any, q: Any, k_c_normed: Any, k_pe: Any, *more: Any, **named: Any) -> Any:
+    if self.attn_backend.get_name() == VLLM_BACKEND:
+        self.impl.receive(k_c_normed, k_pe)
+    return attend(self, q, k_c_normed, k_pe, *more, **named)
 
-    @functools.wraps(process)
-    def process_weights_after_loading(self: Any, act_dtype: Any) -> None:
-        process(self, act_dtype)
-        absorb(self)
 
-    setattr(__init__, MARK, True)
-    MLAAttention.__init__, MLAAttention.get_kv_cache_spec = __init__, get_kv_cache_spec
-    MLAAttention.process_weights_after_loading, MLAAttention.forward_impl = process_weights_after_loading, forward_impl
+def _process(process: Callable[..., None], self: Any, act_dtype: Any) -> None:
+    process(self, act_dtype)
+    absorb(self)
 
 
 def absorb(layer: Any) -> None:

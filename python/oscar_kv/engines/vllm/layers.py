@@ -23,6 +23,7 @@ from . import backend as adapter
 from .backend import OscarImpl, backend_of, layer_index, serving_of
 from .pages import FEWEST_PAGES, nominal_cell, pages_of_block, tokens_of_block
 from .serving import Serving, layer_refusal
+from .wraps import wrap_once
 
 MARK = "oscar_kv"
 # vLLM's tags while it builds a model that proposes tokens. It has no bundle, and perhaps the served model's numbers.
@@ -31,37 +32,10 @@ DRAFTS = ("draft_model", "eagle_head")
 
 def install() -> None:
     """Wraps vLLM's Attention once. Layers of other cache types pass through unchanged."""
-    if getattr(Attention.__init__, MARK, False):
+    if hasattr(Attention.__init__, MARK):
         return
-    make, signature, specify = Attention.__init__, inspect.signature(Attention.__init__), Attention.get_kv_cache_spec
-
-    @functools.wraps(make)
-    def __init__(self: Any, *arguments: Any, **named: Any) -> None:
-        given = signature.bind(self, *arguments, **named)
-        cache = given.arguments.get("cache_config")
-        if cache is None or cache.cache_dtype != CACHE_DTYPE or given.arguments.get("attn_backend") is not None:
-            make(self, *arguments, **named)
-            return
-        config = adapter.get_current_vllm_config()
-        if backends.model_tag not in DRAFTS and bf16_reason(config, given) is None:
-            make(self, *arguments, **named)
-            return
-        scheme = getattr(given.arguments.get("quant_config"), "kv_cache_scheme", None)
-        # "auto" would follow a checkpoint that asks for an FP8 cache.
-        given.arguments["cache_config"] = _with_type(cache, "auto" if scheme is None else "bfloat16")
-        with _vllm_chooses(config.attention_config):
-            make(*given.args, **given.kwargs)
-        self.attn_backend = in_bf16(self.attn_backend)
-
-    @functools.wraps(specify)
-    def get_kv_cache_spec(self: Any, vllm_config: Any) -> Any:
-        spec = specify(self, vllm_config)
-        if spec is None or vllm_config.cache_config.cache_dtype != CACHE_DTYPE:
-            return spec
-        return layer_spec(self, spec, vllm_config, specify)
-
-    setattr(__init__, MARK, True)
-    Attention.__init__, Attention.get_kv_cache_spec = __init__, get_kv_cache_spec
+    wrap_once(Attention, "__init__", MARK, _make)
+    wrap_once(Attention, "get_kv_cache_spec", MARK, _specify)
     align = Platform._align_hybrid_block_size.__func__
 
     @functools.wraps(align)
@@ -72,6 +46,31 @@ def install() -> None:
             align(cls, vllm_config, backend_cls)
 
     Platform._align_hybrid_block_size = classmethod(_align_hybrid_block_size)
+
+
+def _make(make: Callable[..., None], self: Any, *arguments: Any, **named: Any) -> None:
+    given = inspect.signature(make).bind(self, *arguments, **named)
+    cache = given.arguments.get("cache_config")
+    if cache is None or cache.cache_dtype != CACHE_DTYPE or given.arguments.get("attn_backend") is not None:
+        make(self, *arguments, **named)
+        return
+    config = adapter.get_current_vllm_config()
+    if backends.model_tag not in DRAFTS and bf16_reason(config, given) is None:
+        make(self, *arguments, **named)
+        return
+    scheme = getattr(given.arguments.get("quant_config"), "kv_cache_scheme", None)
+    # "auto" would follow a checkpoint that asks for an FP8 cache.
+    given.arguments["cache_config"] = _with_type(cache, "auto" if scheme is None else "bfloat16")
+    with _vllm_chooses(config.attention_config):
+        make(*given.args, **given.kwargs)
+    self.attn_backend = in_bf16(self.attn_backend)
+
+
+def _specify(specify: Callable[..., Any], self: Any, vllm_config: Any) -> Any:
+    spec = specify(self, vllm_config)
+    if spec is None or vllm_config.cache_config.cache_dtype != CACHE_DTYPE:
+        return spec
+    return layer_spec(self, spec, vllm_config, specify)
 
 
 @functools.cache

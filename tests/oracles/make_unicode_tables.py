@@ -5,7 +5,7 @@ The components of that package use different Unicode versions: normalization and
 and case 16 or later, and regular expressions 16. Token ids are equal only if this project makes the same distinctions,
 with any Unicode version in the system's utf8proc and Oniguruma.
 
-    python tools/make_unicode_tables.py > lib/text/unicode/code_points.txt
+    python tests/oracles/make_unicode_tables.py > lib/text/unicode/code_points.txt
 """
 
 import textwrap
