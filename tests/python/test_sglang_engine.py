@@ -260,7 +260,8 @@ def test_beside_states_of_linear_attention(model_of, answers, tmp_path):
     others = [[5 + i] * 70 for i in range(40)]  # whose sinks take the place of the first ones
     found = answers(asked + others, [*ONE_BY_ONE, *TOGETHER, list(range(4, 44)), [1]], **options)
     assert isinstance(found, list), found[-3000:]
-    assert [r[0][3] for r in found[:4]] == [0, 256, 0, 256] and found[4][1][3] == 256 and found[6][0][3] == 0  # cached tokens
+    # Cached tokens. The fourth request computes 145 of its 390 tokens itself, so it finds the state after 64 tokens, which the third one left.
+    assert [r[0][3] for r in found[:4]] == [0, 256, 0, 64] and found[4][1][3] == 256 and found[6][0][3] == 0
     compare("states of prefixes", [r[0] for r in found[:4]], in_chunks, 0.5)
     compare("together", found[4], in_chunks, 0.5)
     compare("without a sink", found[6], in_chunks[1:2], 0.1)
