@@ -452,7 +452,7 @@ def test_the_plan_has_the_phases_of_the_run(line, small, tmp_path):
         assert {"weights", "forward", "moments", "curves"} <= set(shown) and ("own text" in planned) == (i == 1)
         # The phases that no plan lists: each is below 1 % of Gemma 3 270M's run, and may be a tenth of this short one.
         unplanned = {"starting", "statistics", "predictions", "saving", "spool", "synchronizing", "other"}
-        large = {name for name, seconds in ran.items() if seconds > 0.1 * wall} - unplanned
+        large = {name.split(":")[0] for name, seconds in ran.items() if seconds > 0.1 * wall} - unplanned  # -v divides curves
         assert large <= set(planned), (planned, ran)
         assert all(row["seconds"] >= 0 for row in plan["phases"])
         assert plan["seconds"] == pytest.approx(sum(row["seconds"] for row in plan["phases"]))
