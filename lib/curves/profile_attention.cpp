@@ -137,11 +137,11 @@ at::Tensor ProfileAttention::attend(const AttentionInput& input) {
   // On a GPU, coding all sequences at once waits for it less often. A rotated mean depends on the position.
   const SideTransform* transform = methods_[0].transform(input.layer, side_);
   const bool at_once = sequences > 1 && (transform == nullptr || !transform->rotated_mean);
-  WidthRows coded;
+  const auto coded = [&](const at::Tensor& rows) { return width_rows(methods_, input.layer, side_, rows); };
+  const at::Tensor AttentionInput::*side = side_ == Side::kKey ? &AttentionInput::k : &AttentionInput::v;
+  WidthRows all;
   if (at_once) {
-    const at::Tensor& rows = side_ == Side::kKey ? input.k : input.v;
-    coded = width_rows(methods_, input.layer, side_,
-                       rows.unflatten(0, {sequences, copies(), tokens}).select(1, 0).flatten(0, 1));
+    all = coded((input.*side).unflatten(0, {sequences, copies(), tokens}).select(1, 0).flatten(0, 1));
   }
   const at::Tensor asked = asked_of_one(input, sequences * copies(), tokens);
   for (std::int64_t s = 0; s < sequences; ++s) {
@@ -150,9 +150,7 @@ at::Tensor ProfileAttention::attend(const AttentionInput& input) {
       if (q->defined()) *q = q->narrow(0, s * queries, queries / copies());
     }
     one.asked = asked;
-    outputs.push_back(
-        attend_one(one, at_once ? coded.of_tokens(s * tokens, tokens)
-                                : width_rows(methods_, one.layer, side_, side_ == Side::kKey ? one.k : one.v)));
+    outputs.push_back(attend_one(one, at_once ? all.of_tokens(s * tokens, tokens) : coded(one.*side)));
   }
   return sequences == 1 ? outputs.front() : at::cat(outputs);
 }

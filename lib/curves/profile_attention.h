@@ -32,12 +32,13 @@ class ExactCacheAttention : public Attention {
 using WidthMethods = std::array<KvMethod, 3>;  // 1, 2 and 4 bits
 WidthMethods make_width_methods(const Bundle& bundle, const ModelConfig& model, const CacheWindows& windows);
 
+struct WidthRows;  // one side of a sequence, coded with each width
+
 // The batch must be P copies of one sequence from position 0 on, or of several sequences of one length, one after
 // another; P = profiles (+ 1 with `exact`). Copy p gets the outputs of profile p; with `exact` the last copy gets the
 // outputs for rows that are transformed but not coded. Queries, transforms and codes of each width are computed once.
 // Value profiles also share the softmax, because outputs are linear in the values. Supports the queries of only some
 // tokens, the same ones in each copy.
-struct WidthRows;
 class ProfileAttention : public Attention {
  public:
   ProfileAttention(const WidthMethods& methods, Side side, const std::vector<Widths>& profiles, bool exact);

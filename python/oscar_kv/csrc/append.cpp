@@ -29,9 +29,7 @@ oscar::kernels::AppendTokensParams append_layer(const Arguments& arguments, cons
   if (query_heads != 0 && query_heads != p.matrix_heads) {
     arguments.refuse("query_matrix and key_matrix are of different numbers of KV heads");
   }
-  p.key_mean = arguments.get<float>(means.key, "key_mean", ScalarType::Float, {kv_heads, d});
-  p.value_mean = arguments.get<float>(means.value, "value_mean", ScalarType::Float, {kv_heads, d});
-  p.rope_phases = arguments.get<float>(means.phases, "phases", ScalarType::Float, {kAny, d});
+  means.put(arguments, kv_heads, d, p.key_mean, p.value_mean, p.rope_phases);
   p.kv_heads = arguments.int32(kv_heads, "KV heads"), p.head_dim = arguments.int32(d, "head_dim");
   return p;
 }

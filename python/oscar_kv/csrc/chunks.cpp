@@ -56,7 +56,7 @@ void past_rows(const Tensor& pool, const Tensor& windows, const Tensor& tiles, c
   v.rows = vectors(arguments, value, "value", kv_heads, d), v.row_stride = value.stride(0);
   k.matrix = terms(arguments, key_matrix, "key_matrix", kv_heads, d, k.matrix_heads);
   v.matrix = terms(arguments, value_matrix, "value_matrix", kv_heads, d, v.matrix_heads);
-  Means{key_mean, value_mean, phases}.put(arguments, k, v, kv_heads, d);
+  Means{key_mean, value_mean, phases}.put(arguments, kv_heads, d, k.mean, v.mean, k.rope_phases);
   codes.put(arguments, k, v, kv_heads);
   k.out = arguments.get<std::uint16_t>(key_out, "key_out", ScalarType::BFloat16, {kAny, kv_heads, d});
   v.out = arguments.get<std::uint16_t>(value_out, "value_out", ScalarType::BFloat16, {kAny, kv_heads, d});
@@ -73,7 +73,7 @@ NewRowsLayer new_rows_layer(const Arguments& arguments, const Tensor& pool, cons
   NewRowsLayer layer{};
   oscar::kernels::NewRowsParams &k = layer.key, &v = layer.value;
   k.side = pages.key, v.side = pages.value;
-  means.put(arguments, k.side, v.side, kv_heads, d);
+  means.put(arguments, kv_heads, d, k.side.mean, v.side.mean, k.side.rope_phases);
   k.matrix = terms(arguments, key_matrix, "key_matrix", kv_heads, d, k.matrix_heads);
   v.matrix = terms(arguments, value_matrix, "value_matrix", kv_heads, d, v.matrix_heads);
   k.windows = v.windows = windows_of(arguments, windows, kv_heads, d);

@@ -14,12 +14,12 @@ namespace oscar_kv {
 struct Means {
   const std::optional<Tensor>&key, &value, &phases;
 
-  template <class Params>
-  void put(const Arguments& arguments, Params& key_side, Params& value_side, std::int64_t kv_heads,
-           std::int64_t d) const {
-    key_side.mean = arguments.get<float>(key, "key_mean", ScalarType::Float, {kv_heads, d});
-    value_side.mean = arguments.get<float>(value, "value_mean", ScalarType::Float, {kv_heads, d});
-    key_side.rope_phases = arguments.get<float>(phases, "phases", ScalarType::Float, {kAny, d});
+  // Into pointers of a kernel's parameters.
+  void put(const Arguments& arguments, std::int64_t kv_heads, std::int64_t d, const float*& of_key,
+           const float*& of_value, const float*& of_phases) const {
+    of_key = arguments.get<float>(key, "key_mean", ScalarType::Float, {kv_heads, d});
+    of_value = arguments.get<float>(value, "value_mean", ScalarType::Float, {kv_heads, d});
+    of_phases = arguments.get<float>(phases, "phases", ScalarType::Float, {kAny, d});
   }
 };
 
