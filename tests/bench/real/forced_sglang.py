@@ -1,6 +1,7 @@
 """The twin of forced.py for SGLang: a custom logit processor, which SGLang calls in its scheduler's process after each pass, also after graphs.
 What it finds goes to a file, because it runs in that process."""
 import json
+import os
 import pathlib
 
 import torch
@@ -33,7 +34,7 @@ def keep(given, step, logits):
     sink = SINKS[name]
     sink(given["text"], step, logits)
     if given["into"] and len(sink.kl) == given["steps"]:
-        part = pathlib.Path(given["into"] + ".part")
+        part = pathlib.Path(f"{given['into']}.{os.getpid()}")  # each GPU's process writes what it found
         part.write_text(json.dumps(sink.found()))
         part.rename(given["into"])
         del SINKS[name]

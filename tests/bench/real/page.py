@@ -14,7 +14,7 @@ ROWS = {"bf16": "BF16", "fp8": "`fp8`", "turboquant4": "`turboquant4`", "turboqu
         "bits-4": "`waterfill`, 4 bits", "bits-3": "`waterfill`, 3 bits", "bits-2.25": "`waterfill`, 2.25 bits", "bits-1.5": "`waterfill`, 1.5 bits"}
 SERVED = {"turboquant_4bit_nc": "turboquant4", "turboquant_3bit_nc": "turboquant3"}
 ENGINES = {"vllm": "vLLM", "sglang": "SGLang"}
-VARIANTS = {"": "", "prefix": ", prefix hits", "ngram": ", `ngram`", "preempt": ", preempted"}
+VARIANTS = {"": "", "prefix": ", prefix hits", "ngram": ", `ngram`", "preempt": ", preempted", "two": ", two GPUs"}
 WINDOWS, CONTEXT = 320, 32768
 HEAD = """# Study of real models
 

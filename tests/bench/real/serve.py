@@ -3,7 +3,7 @@ decodes (at 1, 8 and 40 requests), answers to the same prompts at 1, 8 and 40 re
 
 CACHE: bf16 (first: the others compare with its files, and wait for them), fp8, turboquant_4bit_nc, or a bundle's folder. WORK holds tasks.json and
 agent_eval.txt (texts.py) and gets a file a cache, which table.py reads. What the file has already is not measured again.
-Environment: PREFIX=1 (prefix caching: the second pass over the same texts is scored too), NGRAM=1 (speculation), EAGER=1, MEMORY (bytes of the
+Environment: PREFIX=1 (prefix caching: the second pass over the same texts is scored too), NGRAM=1 (speculation), GPUS=2, EAGER=1, MEMORY (bytes of the
 KV cache), SLOTS, LENGTHS (tokens of scored texts), TASKS=0, SETS=he,needles, AT_ONE, NOISE=1 (with bf16: tasks once more, 16 at a time), VARIANT (its
 name in files, otherwise made of PREFIX, NGRAM and EAGER), TRAFFIC (a row of ../vllm/traffic.py) and TURNS."""
 import os
@@ -13,6 +13,8 @@ import forced  # noqa: E402
 import served  # noqa: E402
 import throughput  # noqa: E402
 
+NGRAM = bool(os.environ.get("NGRAM"))
+
 
 def started(model, cache, longest):
     options = dict(model=model, dtype="bfloat16", max_model_len=longest, enable_prefix_caching=served.PREFIX,
@@ -21,9 +23,11 @@ def started(model, cache, longest):
                    compilation_config={"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"})
     if os.environ.get("EAGER"):
         options["enforce_eager"] = True
-    if os.environ.get("NGRAM"):  # vLLM takes no logits processors beside it
+    if served.GPUS > 1:
+        options.update(tensor_parallel_size=served.GPUS, disable_custom_all_reduce=True)
+    if NGRAM:
         options["speculative_config"] = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 2}
-    else:
+    if Vllm.scores:
         options["logits_processors"] = [forced.Forced]
     if os.path.isdir(cache):
         options.update(kv_cache_dtype="oscar", attention_backend="OSCAR", additional_config={"oscar_bundle": cache})
@@ -38,6 +42,7 @@ def started(model, cache, longest):
 
 class Vllm:
     name = "vllm"
+    scores = not NGRAM and served.GPUS == 1  # vLLM takes no logits processors beside speculation; those of two GPUs are in other processes
 
     def __init__(self, model, cache, longest):
         self.llm = started(model, cache, longest)

@@ -23,7 +23,7 @@ def started(model, cache, longest):
                    max_total_tokens=int(float(os.environ.get("TOKENS", 4e5))), mem_fraction_static=float(os.environ.get("SHARE", .9)),
                    chunked_prefill_size=int(os.environ.get("CHUNK", 8192)), disable_radix_cache=not served.PREFIX, sampling_backend="pytorch",
                    disable_prefill_cuda_graph=True, disable_cuda_graph=bool(os.environ.get("EAGER")), enable_custom_logit_processor=True,
-                   device=os.environ.get("DEVICE", "cuda"), log_level="info",
+                   device=os.environ.get("DEVICE", "cuda"), log_level="info", tp_size=served.GPUS, disable_custom_all_reduce=served.GPUS > 1,
                    port=20000 + os.getpid() % 4000 * 10)  # processes that start at once
     if not options["disable_cuda_graph"]:
         options["cuda_graph_bs_decode"] = sorted({1, 2, 4, 8, 16, 32, 40, 64} & set(range(served.SLOTS)) | {served.SLOTS})
@@ -38,7 +38,7 @@ def started(model, cache, longest):
 
 
 class Sglang:
-    name = "sglang"
+    name, scores = "sglang", True
 
     def __init__(self, model, cache, longest):
         self.engine = started(model, cache, longest)

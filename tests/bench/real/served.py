@@ -19,6 +19,7 @@ TASKS = (("he", 512), ("he_behind", 512), ("needles", 24), ("variables", 48), ("
 AT_ONE = int(os.environ.get("AT_ONE", 40))  # texts and answers that are made one at a time
 SLOTS = int(os.environ.get("SLOTS", 96))
 PREFIX = bool(os.environ.get("PREFIX"))
+GPUS = int(os.environ.get("GPUS", 1))
 
 
 class Measured:
@@ -57,7 +58,7 @@ def score(engine, measured, work, length, ids, bos):
 
 
 def main(make):
-    """make(model, cache, longest): the engine. It has name, versions, ask(prompts, most), record(texts, folder),
+    """make(model, cache, longest): the engine. It has name, versions, scores (whether it can compare), ask(prompts, most), record(texts, folder),
     compare(texts, chosen, requests at once, folder, file for what is found) and row(vocabulary), which gives traffic.py's rows."""
     model, cache, work = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3])
     variant = os.environ.get("VARIANT") or "-".join(v.lower() for v in ("PREFIX", "NGRAM", "EAGER") if os.environ.get(v))
@@ -102,7 +103,7 @@ def main(make):
         measured("traffic", lambda: rows)
 
     parts = [scores, answers] + [tasks_solved] * (os.environ.get("TASKS") != "0")
-    if os.environ.get("NGRAM"):
+    if not engine.scores:
         parts.remove(scores)
     for part in parts if cache == "bf16" else parts[::-1]:  # others wait for the files of the BF16 cache last
         part()
