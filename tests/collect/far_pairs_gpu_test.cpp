@@ -54,7 +54,9 @@ LayerMoments far_pairs_on(at::Device device, const Problem& p, const Case& c) {
   FullAttention attention;
   const at::Tensor output = attention.attend(input);
   input.q = input.q.to(device), input.k = input.k.to(device), input.v = input.v.to(device);
-  FarPairAccumulator far(c.heads, c.kv_heads, c.d, c.pairs, device);
+  FarPairs pairs = c.pairs;
+  pairs.cpu_queries = std::int64_t{1} << 20;  // all, as on a GPU
+  FarPairAccumulator far(c.heads, c.kv_heads, c.d, pairs, device);
   far.begin_layer(p.o_weight.to(device));
   far.add(input, output.to(device), {p.rows.cos.to(device), p.rows.sin.to(device)});
   LayerMoments out;
