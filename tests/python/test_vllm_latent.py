@@ -238,10 +238,6 @@ def test_what_a_bundle_takes(serve):
 
 def test_what_is_refused(serve, monkeypatch):
     bundle = latent_bundle()
-    with monkeypatch.context() as patched:
-        patched.delenv("OSCAR_KV_UNTRIED")
-        with pytest.raises(InputError, match="latent attention, which vLLM has not served from the 2-bit cache on a GPU yet; OSCAR_KV_UNTRIED=1"):
-            vllm_serving.Serving(serve(bundle))
     for changed, word in ((dict(speculative_config=speculation()), "speculative decoding is asked for"),
                           (dict(model_config__is_hybrid=True), "beside linear attention"),
                           (dict(parallel_config__decode_context_parallel_size=2), "--decode-context-parallel-size 2")):

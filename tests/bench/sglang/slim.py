@@ -35,12 +35,12 @@ def device_code(data, begin, size):
 
 
 def common_attention(image):
-    """Whether an image of FlashAttention 3 serves heads of 64 or 128 values in BF16 or FP8 without soft caps. Compressed ones, where no name is
-    found, are of other sizes."""
+    """Whether an image of FlashAttention 3 serves, without soft caps, heads of 64 or 128 values in BF16 or FP8, or of 256 in BF16 (Gemma).
+    Compressed ones, where no name is found, are of other sizes."""
     found = FLASH.findall(image)
     if not found:
         return image[:4] == b"\x7fELF"  # helpers
-    return any(size in (b"64", b"128") and b"half" not in kind and cap == b"0" for size, kind, cap in found)
+    return any((size in (b"64", b"128") and b"half" not in kind or (size, kind) == (b"256", b"bfloat16")) and cap == b"0" for size, kind, cap in found)
 
 
 def slim(data, architecture, wanted=lambda image: True):

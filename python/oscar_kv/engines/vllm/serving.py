@@ -19,7 +19,7 @@ from ...format.bundle import load_bundle
 from ...format.page_layout import PAGE_TOKENS
 from ...ops.support import shape_unsupported
 from .. import bundles
-from ..names import BUNDLE_VARIABLE, check_tried, existing_folder, folder_name, is_release, known_names
+from ..names import BUNDLE_VARIABLE, existing_folder, folder_name, is_release, known_names
 from ..port import Settings
 from ..serving import EngineServing, is_set, layers_by_reason, plain_torch, unserved
 from . import metrics
@@ -258,7 +258,6 @@ class Serving(EngineServing):
             )
         if reason := model_refusal(model.hf_text_config):
             raise InputError(f"the model cannot be served with the 2-bit cache: {reason}")
-        check_tried("latent attention" if latent else None, "vLLM")
         self._config = config.cache_config
         # of the bundle's layers: those of other kinds may have other heads (Gemma 4)
         heads = model.model_arch_config[min(layer.layer for layer in bundle.layers)]
