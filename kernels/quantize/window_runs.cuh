@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kWindowRunThreads) window_runs_kernel(const __
   const PageRun run = p.runs[blockIdx.x];
   if (run.count <= 0) return;
   const int head = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  std::uint8_t* page = pages_of_layer(p) + (static_cast<std::int64_t>(run.page) * p.kv_heads + head) * p.page_bytes;
+  std::uint8_t* page = p.pages + (static_cast<std::int64_t>(run.page) * p.kv_heads + head) * p.page_bytes;
   for (int r = warp; r < run.count; r += kWindowRunThreads / 32) {
     const WindowRow source(p, head, run.first_row, r);
     const int slot = run.first_slot + r;
