@@ -120,22 +120,14 @@ def bf16_reason(config: Any, given: inspect.BoundArguments) -> str | None:
     if window is None:
         window = of["cache_config"].sliding_window
     source, kv_heads = of["kv_sharing_target_layer_name"], of["num_kv_heads"] or of["num_heads"]
-    extra = dict(of["extra_impl_args"], use_alibi_sqrt=of["use_alibi_sqrt"])
+    own = {name: of[name] for name in ("use_alibi_sqrt", "alibi_slopes", "logits_soft_cap")}
+    asked = dict(of["extra_impl_args"], sliding_window=window, **own)
     if source is not None:
         target = config.compilation_config.static_forward_context.get(source)
         if target is None or not isinstance(target.impl, OscarImpl):
             return serving.keep_in_bf16(index, f"reads the cache of {source}")
         return None  # it has no other; OscarImpl refuses what it cannot read
-    reason = layer_refusal(
-        of["num_heads"],
-        kv_heads,
-        of["head_size"],
-        of["alibi_slopes"],
-        window,
-        of["logits_soft_cap"],
-        of["attn_type"],
-        extra,
-    )
+    reason = layer_refusal(of["num_heads"], kv_heads, of["head_size"], of["attn_type"], asked)
     if reason is None and of["head_size_v"] not in (None, of["head_size"]):
         reason = f"values have {of['head_size_v']} channels, keys {of['head_size']}"
     if reason is None and index not in serving.layers:
