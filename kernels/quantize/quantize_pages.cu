@@ -6,7 +6,6 @@
 #include "kernels/common/launch_kernel.cuh"
 #include "kernels/quantize/encode_row.cuh"
 #include "kernels/quantize/quantize_pages.h"
-#include "kernels/quantize/window_runs.cuh"
 
 namespace oscar::kernels {
 namespace {
@@ -97,12 +96,6 @@ __global__ void __launch_bounds__(kThreads) quantize_kernel(const __grid_constan
 
 template <int P>
 cudaError_t launch(const QuantizePagesParams& p, cudaStream_t stream) {
-  if (has_window_runs(p)) {
-    return for_head_dim<64, 128, 256>(p.layout.head_dim, [&]<int D>() {
-      return launch_with<window_runs_kernel<D>, WindowRunShared<D>>(grid_of(p.run_count, p.kv_heads), kWindowRunThreads,
-                                                                    stream, p);
-    });
-  }
   return launch_with<quantize_kernel<P>, Shared<P>>(grid_of(p.run_count, p.kv_heads), kThreads, stream, p);
 }
 

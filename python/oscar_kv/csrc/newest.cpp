@@ -33,7 +33,8 @@ void launch(const Arguments& arguments, oscar::kernels::NewestTokensParams& p, c
   p.encoder = encoder_of(search);
   p.kv_heads = arguments.int32(kv_heads, "KV heads"), p.head_dim = arguments.int32(row, "row");
   const cudaStream_t stream = arguments.stream();
-  arguments.launched(row == oscar::kLatentRow ? newest_latents(p, stream) : newest_tokens(p, stream), "newest_tokens");
+  const bool latents = p.sides != nullptr && row == oscar::kLatentRow;
+  arguments.launched(latents ? newest_latents(p, stream) : newest_tokens(p, stream), "newest_tokens");
 }
 
 }  // namespace
