@@ -112,10 +112,6 @@ class OscarBackend(OscarPages, AttentionBackend):
         return list(HEAD_SIZES)
 
     @classmethod
-    def supports_kv_cache_dtype(cls, kv_cache_dtype: str | None) -> bool:
-        return kv_cache_dtype == CACHE_DTYPE
-
-    @classmethod
     def supports_sink(cls) -> bool:
         return True
 

@@ -23,9 +23,8 @@ from . import backend as adapter
 from .backend import OscarImpl, backend_of, layer_index, serving_of
 from .pages import FEWEST_PAGES, nominal_cell, pages_of_block, tokens_of_block
 from .serving import Serving, layer_refusal
-from .wraps import wrap_once
+from .wraps import MARK, wrap_once
 
-MARK = "oscar_kv"
 # vLLM's tags while it builds a model that proposes tokens. It has no bundle, and perhaps the served model's numbers.
 DRAFTS = ("draft_model", "eagle_head")
 
@@ -34,8 +33,8 @@ def install() -> None:
     """Wraps vLLM's Attention once. Layers of other cache types pass through unchanged."""
     if hasattr(Attention.__init__, MARK):
         return
-    wrap_once(Attention, "__init__", MARK, _make)
-    wrap_once(Attention, "get_kv_cache_spec", MARK, _specify)
+    wrap_once(Attention, "__init__", _make)
+    wrap_once(Attention, "get_kv_cache_spec", _specify)
     align = Platform._align_hybrid_block_size.__func__
 
     @functools.wraps(align)
