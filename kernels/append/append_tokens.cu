@@ -6,7 +6,6 @@
 #include "kernels/append/append_tokens.h"
 #include "kernels/common/fragment_pages.h"
 #include "kernels/common/launch_kernel.cuh"
-#include "kernels/common/quantized_end.h"
 #include "kernels/common/rope_mean.h"
 
 namespace oscar::kernels {
@@ -17,27 +16,6 @@ enum class RowKind { kQuery, kKey, kValue };
 __device__ __forceinline__ float load_row(const void* rows, std::int64_t index, bool bfloat16) {
   return bfloat16 ? __bfloat162float(static_cast<const __nv_bfloat16*>(rows)[index])
                   : static_cast<const float*>(rows)[index];
-}
-
-__device__ __forceinline__ float round_bfloat16(float x) { return __bfloat162float(__float2bfloat16_rn(x)); }
-
-// Sum over the block's D threads of each of the rows.
-template <int D, int kRows>
-__device__ __forceinline__ void block_sum(float (&x)[kRows], float (*scratch)[D / 32]) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-    for (int offset = 16; offset > 0; offset /= 2) x[r] += __shfl_xor_sync(0xffffffffu, x[r], offset);
-    if (lane == 0) scratch[r][warp] = x[r];
-  }
-  __syncthreads();
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    x[r] = 0.0f;
-#pragma unroll
-    for (int w = 0; w < D / 32; ++w) x[r] += scratch[r][w];
-  }
 }
 
 // The rows of a block: kRows rows of one kind, from row `first` on, of one KV head.
@@ -132,40 +110,6 @@ __device__ __forceinline__ void load_rows(const AppendTokensParams& p, const Blo
   }
 }
 
-// The model's steps between its projections and attention: norm and RoPE, rounded once.
-template <int D, int kRows>
-__device__ __forceinline__ void norm_and_rope(const AppendTokensParams& p, RowKind kind, int j,
-                                              const AppendJob (&job)[kRows], float (&x)[kRows], float (*rows)[D],
-                                              float (*scratch)[D / 32]) {
-  const std::uint16_t* norm = kind == RowKind::kQuery ? p.q_norm : kind == RowKind::kKey ? p.k_norm : nullptr;
-  const bool rope = p.rope_cos != nullptr && kind != RowKind::kValue;
-  if (norm != nullptr) {
-    float sum[kRows];
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) sum[r] = x[r] * x[r];
-    block_sum<D, kRows>(sum, scratch);
-    const float weight = __bfloat162float(__ushort_as_bfloat16(norm[j]));
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) x[r] = x[r] * rsqrtf(sum[r] / static_cast<float>(D) + p.norm_eps) * weight;
-  }
-  if (rope) {
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) rows[r][j] = x[r];
-    __syncthreads();
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const std::int64_t at = static_cast<std::int64_t>(max(job[r].position, 0)) * (D / 2) + j % (D / 2);
-      const float other = rows[r][j ^ (D / 2)], turned = other * p.rope_sin[at];
-      x[r] = x[r] * p.rope_cos[at] + (j < D / 2 ? -turned : turned);
-    }
-    __syncthreads();
-  }
-  if (norm != nullptr || rope) {
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) x[r] = round_bfloat16(x[r]);
-  }
-}
-
 // The other channel of thread j's RoPE pair.
 template <int D>
 __device__ __forceinline__ int other_half(int j) {
@@ -233,7 +177,6 @@ template <int D, int kRows>
 __global__ void __launch_bounds__(D) append_kernel(const __grid_constant__ AppendTokensParams p) {
   let_next_start();
   __shared__ __align__(16) float rows[kRows][D];
-  __shared__ float scratch[kRows][D / 32];
   const BlockRows block(p, kRows);
   if (block.first >= block.total) return;
   const int j = static_cast<int>(threadIdx.x);
@@ -242,7 +185,6 @@ __global__ void __launch_bounds__(D) append_kernel(const __grid_constant__ Appen
   AppendJob job[kRows];
   float x[kRows];
   load_rows<D, kRows>(p, block, j, job, x);
-  norm_and_rope<D, kRows>(p, block.kind, j, job, x, rows, scratch);
   write_position_query<D, kRows>(p, block, j, job, x, rows);
   subtract_mean<D, kRows>(p, block, j, job, x);
   if (matrix.column != nullptr) matrix.multiply(x, rows, j);
@@ -273,20 +215,6 @@ cudaError_t launch(const AppendTokensParams& p, cudaStream_t stream) {
   return launch_kernel<append_kernel<D, 8>>(grid_of(blocks_of(rows, 8), heads), D, stream, p);
 }
 
-__global__ void flush_runs_kernel(const __grid_constant__ FlushRunsParams p) {
-  const int b = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (b >= p.batch) return;
-  const auto end_of = [&](int n) { return quantized_end(n, p.sink, p.recent, p.flush); };
-  const int n = p.lengths[b], begin = end_of(n - 1), end = end_of(n), body = begin - p.sink;
-  const int ring = p.ring_pages * kPageTokens;
-  PageRun run{0, 0, 0, 0};
-  if (n > 0 && end > begin) {
-    run = {b * ring + begin % ring, end - begin,
-           p.page_table[static_cast<std::int64_t>(b) * p.max_pages + body / kPageTokens], body % kPageTokens};
-  }
-  p.runs[b] = run;
-}
-
 }  // namespace
 
 cudaError_t append_tokens(const AppendTokensParams& p, cudaStream_t stream) {
@@ -300,14 +228,6 @@ cudaError_t append_tokens(const AppendTokensParams& p, cudaStream_t stream) {
   }
   if (p.tokens == 0 || (p.q == nullptr && p.k == nullptr)) return cudaSuccess;
   return for_fast_head_dim(p.head_dim, [&]<int D>() { return launch<D>(p, stream); });
-}
-
-cudaError_t flush_runs(const FlushRunsParams& p, cudaStream_t stream) {
-  if (p.flush < 1 || p.flush > kPageTokens || (p.flush & (p.flush - 1)) != 0 || p.ring_pages < 1) {
-    return cudaErrorInvalidValue;
-  }
-  if (p.batch == 0) return cudaSuccess;
-  return launch_kernel<flush_runs_kernel>(grid_of(blocks_of(p.batch, 128)), 128, stream, p);
 }
 
 }  // namespace oscar::kernels

@@ -1,14 +1,11 @@
-// The cache side of one decode step, in one launch. It applies per-head norm and RoPE to queries and keys, unless the
-// caller has done both. It changes the basis, and writes the new rows of keys and values into the BF16 windows. CPU
-// references: rotate_rows() of lib/cache/row_loops.h, bit for bit on equal rows, and KvCache::append(). Norm and RoPE
-// follow rms_norm() and apply_rope() of lib/model in FP32, rounded to BF16 once. Raw pointers, no LibTorch.
+// The cache side of one decode step, in one launch. It changes the basis, and writes the new rows of keys and values
+// into the BF16 windows. CPU references: rotate_rows() of lib/cache/row_loops.h, bit for bit on equal rows, and
+// KvCache::append(). Raw pointers, no LibTorch.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
-
-#include "kernels/quantize/quantize_pages.h"
 
 namespace oscar::kernels {
 
@@ -27,10 +24,6 @@ struct AppendTokensParams {
   std::int64_t q_stride = 0, k_stride = 0, v_stride = 0;  // elements from one token to the next
   const AppendJob* jobs = nullptr;        // [N]; null: row i belongs to sequence i, position lengths[i] - 1
   const std::int32_t* lengths = nullptr;  // [N] tokens including the new one; 0: the row is skipped
-  const std::uint16_t* q_norm = nullptr;  // [D] BF16 weights of the per-head RMS norm, or null
-  const std::uint16_t* k_norm = nullptr;  // [D]
-  const float* rope_cos = nullptr;        // [positions, D / 2], half-split pairs, or null
-  const float* rope_sin = nullptr;        // [positions, D / 2]
   const float* query_matrix = nullptr;    // [matrix_heads, D, D] row times matrix, or null: identity
   const float* key_matrix = nullptr;      // [matrix_heads, D, D]
   const float* value_matrix = nullptr;    // [value_matrix_heads, D, D]
@@ -47,25 +40,11 @@ struct AppendTokensParams {
   std::int32_t query_heads = 0, kv_heads = 0, head_dim = 0;
   std::int32_t matrix_heads = 1, value_matrix_heads = 1;  // 1 or Hkv
   std::int32_t sink = 0, sink_pages = 0, ring_pages = 0;  // as in decode/decode_attention.h
-  float norm_eps = 0.0f;
   bool rows_bfloat16 = true;
 };
 
 // cudaErrorInvalidValue for a head_dim other than 64, 128, 256 and 512. Allocates nothing, does not synchronize, may be
 // captured into a graph. Equal inputs give equal bits.
 cudaError_t append_tokens(const AppendTokensParams& params, cudaStream_t stream);
-
-// The runs of tokens that leave the recent windows once each sequence has its newest token, for quantize_pages with
-// windows as its source. runs[i] is for sequence i, with count 0 if nothing leaves. It reads and writes on the device,
-// so a captured step follows the lengths.
-struct FlushRunsParams {
-  const std::int32_t* lengths = nullptr;     // [batch] tokens including the newest one
-  const std::int32_t* page_table = nullptr;  // [batch, max_pages]
-  PageRun* runs = nullptr;                   // [batch]
-  std::int32_t batch = 0, max_pages = 0;
-  std::int32_t sink = 0, recent = 0, flush = 1;  // flush: a power of two, at most 64
-  std::int32_t ring_pages = 0;
-};
-cudaError_t flush_runs(const FlushRunsParams& params, cudaStream_t stream);
 
 }  // namespace oscar::kernels

@@ -142,7 +142,7 @@ constexpr int kFewBlocks = 264;
 
 cudaError_t new_rows(const NewRowsParams& key, const NewRowsParams& value, cudaStream_t stream) {
   for (const NewRowsParams* p : {&key, &value}) {
-    if (p->side.kv_heads < 1 || p->side.page_bytes % 4 != 0 || p->side.layers != 1 ||
+    if (p->side.kv_heads < 1 || p->side.page_bytes % 4 != 0 ||
         (p->side.layout.params == ParamKind::kScaleByte && p->side.sigma == nullptr) ||
         (p->side.rope_phases != nullptr && p->side.mean == nullptr) || p->run_count != key.run_count ||
         p->side.kv_heads != key.side.kv_heads || p->side.layout.head_dim != key.side.layout.head_dim) {

@@ -55,7 +55,7 @@ struct Rows {
 
 __device__ __forceinline__ void fill_side(QuantizePagesParams& to, const NewestSide& from, QuantizeEncoder encoder) {
   to.layout = from.layout, to.value_side = true, to.clip = from.clip, to.sigma = from.sigma, to.bad = from.bad;
-  to.kv_heads = 1, to.layers = 1, to.encoder = encoder;
+  to.kv_heads = 1, to.encoder = encoder;
 }
 
 __device__ __forceinline__ void set_pair(float* x, int pair, std::uint32_t bits) {

@@ -1,4 +1,4 @@
-// Rows of a run and their codes, processed by full warps. The KV head is blockIdx.y, the layer of several blockIdx.z.
+// Rows of a run and their codes, processed by full warps. The KV head is blockIdx.y.
 #pragma once
 
 #include "kernels/common/fragment_pages.h"
@@ -9,16 +9,6 @@
 
 namespace oscar::kernels {
 
-__device__ inline std::int64_t layer(const QuantizePagesParams& p) { return p.layers > 1 ? blockIdx.z : 0; }
-
-// The pages and the windows of the block's layer.
-__device__ inline std::uint8_t* pages_of_layer(const QuantizePagesParams& p) {
-  return p.pages + layer(p) * p.page_layer_bytes;
-}
-__device__ inline const std::uint8_t* windows_of_layer(const QuantizePagesParams& p) {
-  return p.windows + layer(p) * p.window_layer_bytes;
-}
-
 // The r-th token of a run in the windows.
 struct WindowRow {
   const std::uint8_t* page;
@@ -28,8 +18,7 @@ struct WindowRow {
     const int ring = p.ring_pages * kPageTokens, sequence = first_row / ring;
     const int at = (first_row - sequence * ring + r) % ring;
     const int id = p.window_table[sequence * (p.sink_pages + p.ring_pages) + p.sink_pages + at / kPageTokens];
-    page = windows_of_layer(p) +
-           (static_cast<std::int64_t>(id) * p.kv_heads + head) * window_page_bytes(p.layout.head_dim);
+    page = p.windows + (static_cast<std::int64_t>(id) * p.kv_heads + head) * window_page_bytes(p.layout.head_dim);
     slot = at % kPageTokens;
   }
   __device__ inline float load(const QuantizePagesParams& p, int i) const {
@@ -88,8 +77,8 @@ __device__ inline void encode_blocks(const QuantizePagesParams& p, int head, con
     int c[kPart];
 #pragma unroll
     for (int j = 0; j < kPart; ++j) part[j] = lane + 32 * j < n ? x[plane.first_channel + lane + 32 * j] : 0.0f;
-    const int e = blocks::encode_band(part, n, plane.width, p.sigma[(layer(p) * p.kv_heads + head) * 4 + plane.sigma],
-                                      p.value_side, p.encoder != QuantizeEncoder::kMinMax, c);
+    const int e = blocks::encode_band(part, n, plane.width, p.sigma[head * 4 + plane.sigma], p.value_side,
+                                      p.encoder != QuantizeEncoder::kMinMax, c);
 #pragma unroll
     for (int j = 0; j < kPart; ++j) {
       if (lane + 32 * j < n) codes[plane.first_channel + lane + 32 * j] = static_cast<std::uint8_t>(c[j]);
@@ -107,11 +96,11 @@ __device__ inline void encode(const QuantizePagesParams& p, int head, int positi
 #pragma unroll
   for (int j = 0; j < P; ++j) value[j] = lane + 32 * j < d ? x[lane + 32 * j] : 0.0f;
   if (!(row::largest_magnitude(value, d) < __uint_as_float(0x7f800000u))) {
-    if (lane == 0) atomicMin(p.bad + layer(p), position * p.kv_heads + head);
+    if (lane == 0) atomicMin(p.bad, position * p.kv_heads + head);
 #pragma unroll
     for (int j = 0; j < P; ++j) value[j] = 0.0f;
   }
-  row::clip_row(value, d, p.clip[layer(p) * p.kv_heads + head]);
+  row::clip_row(value, d, p.clip[head]);
 #pragma unroll
   for (int j = 0; j < P; ++j) {
     if (lane + 32 * j < d) x[lane + 32 * j] = value[j];

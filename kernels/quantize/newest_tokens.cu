@@ -48,12 +48,12 @@ __global__ void __launch_bounds__(32 * kWarps) newest_kernel(const __grid_consta
   const int position = sequence < p.batch ? p.lengths[sequence] - 1 : -1, body = position - p.sink;
   if (!__syncthreads_or(body >= 0)) return;
   if (threadIdx.x == 0) {
-    const NewestSide& from = p.sides[blockIdx.z];
+    const NewestSide& from = p.sides != nullptr ? p.sides[blockIdx.z] : p.layer[blockIdx.z];
     side.layout = from.layout, side.value_side = from.value_side, side.page_bytes = from.page_bytes;
     side.pages = from.pages, side.windows = from.windows, side.window_table = p.window_table;
     side.clip = from.clip, side.sigma = from.sigma, side.bad = from.bad;
     side.kv_heads = p.kv_heads, side.sink_pages = p.sink_pages, side.ring_pages = p.ring_pages;
-    side.encoder = p.encoder, side.layers = 1, side.page_layer_bytes = side.window_layer_bytes = 0;
+    side.encoder = p.encoder;
   }
   __syncthreads();
   if (body < 0 || side.layout.planes == 0) return;

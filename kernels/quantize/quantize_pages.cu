@@ -6,7 +6,6 @@
 #include "kernels/common/launch_kernel.cuh"
 #include "kernels/quantize/encode_row.cuh"
 #include "kernels/quantize/quantize_pages.h"
-#include "kernels/quantize/window_runs.cuh"
 
 namespace oscar::kernels {
 namespace {
@@ -67,7 +66,7 @@ __global__ void __launch_bounds__(kThreads) quantize_kernel(const __grid_constan
   const PageRun run = p.runs[blockIdx.x];
   if (run.count <= 0) return;
   const int head = blockIdx.y, warp = threadIdx.x / 32;
-  std::uint8_t* page = pages_of_layer(p) + (static_cast<std::int64_t>(run.page) * p.kv_heads + head) * p.page_bytes;
+  std::uint8_t* page = p.pages + (static_cast<std::int64_t>(run.page) * p.kv_heads + head) * p.page_bytes;
   for (int first = 0; first < run.count; first += kStep) {
     const int count = min(kStep, run.count - first);
     rotate<P>(p, head, run, first, count, s);
@@ -97,13 +96,7 @@ __global__ void __launch_bounds__(kThreads) quantize_kernel(const __grid_constan
 
 template <int P>
 cudaError_t launch(const QuantizePagesParams& p, cudaStream_t stream) {
-  if (has_window_runs(p)) {
-    return for_head_dim<64, 128, 256>(p.layout.head_dim, [&]<int D>() {
-      return launch_with<window_runs_kernel<D>, WindowRunShared<D>>(grid_of(p.run_count, p.kv_heads, p.layers),
-                                                                    kWindowRunThreads, stream, p);
-    });
-  }
-  return launch_with<quantize_kernel<P>, Shared<P>>(grid_of(p.run_count, p.kv_heads, p.layers), kThreads, stream, p);
+  return launch_with<quantize_kernel<P>, Shared<P>>(grid_of(p.run_count, p.kv_heads), kThreads, stream, p);
 }
 
 }  // namespace
@@ -116,7 +109,6 @@ cudaError_t quantize_pages(const QuantizePagesParams& p, cudaStream_t stream) {
   if (p.windows != nullptr && (p.matrix != nullptr || p.mean != nullptr || p.rotated != nullptr || p.ring_pages < 1)) {
     return cudaErrorInvalidValue;
   }
-  if (p.layers < 1) return cudaErrorInvalidValue;
   if (p.run_count == 0) return cudaSuccess;
   if (d <= 64) return launch<2>(p, stream);
   if (d <= 96) return launch<3>(p, stream);

@@ -51,11 +51,6 @@ struct QuantizePagesParams {
   // [positions, D] cosines, then sines, of each position: `mean` is a mean before RoPE, and is subtracted with RoPE
   // applied for the token's position. null: the mean is the same everywhere.
   const float* rope_phases = nullptr;
-
-  // The same runs in several layers of one layout: pages, windows, clip [layers, Hkv], sigma [layers, Hkv, 4] and bad
-  // [layers] hold one part per layer.
-  std::int32_t layers = 1;
-  std::int64_t page_layer_bytes = 0, window_layer_bytes = 0;  // from one layer to the next
 };
 
 // cudaErrorInvalidValue for a head_dim above 512. Allocates nothing, does not synchronize, may be captured. Equal

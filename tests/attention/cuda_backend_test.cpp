@@ -16,8 +16,6 @@
 #include "codec/rows.h"
 #include "kernels/append/append_tokens.h"
 #include "kernels/common/fragment_pages.h"
-#include "model/layer.h"
-#include "model/rope.h"
 
 namespace oscar {
 namespace {
@@ -199,21 +197,15 @@ TEST_F(PagedBackendCuda, NamesTheLayerAndHeadOfAValueThatIsNotFinite) {
   expect_names_of_what_is_not_finite(s, make_call(s, {40}, 3, at::kFloat));
 }
 
-// What the benchmark's fused step adds: per-head norm and RoPE before the change of basis, against lib/model.
-TEST_F(PagedBackendCuda, FusedNormAndRopeFollowTheModel) {
+// Queries and keys of several tokens to a block, each head with a matrix of its own.
+TEST_F(PagedBackendCuda, AppendedRowsFollowTheMatricesOfTheirHeads) {
   const std::int64_t batch = 37, heads = 12, kv_heads = 3, d = 128, position = 1000;
   const auto bf16 = [&](std::uint64_t seed, at::IntArrayRef sizes) {
     return normal(seed, sizes).to(gpu_, at::kBFloat16);
   };
   const at::Tensor qkv = bf16(1, {batch, heads + 2 * kv_heads, d});
-  const at::Tensor q_norm = bf16(2, {d}).abs(), k_norm = bf16(3, {d}).abs();
   const at::Tensor rotation =
       std::get<0>(at::linalg_qr(normal(4, {kv_heads, d, d}).to(at::kDouble))).to(at::kFloat).contiguous().to(gpu_);
-  RopeConfig rope;
-  rope.theta = 1e6;
-  const RopeFrequencies frequencies = rope_frequencies(rope, d, 4096);
-  const RopeTable all = rope_table(frequencies, {{0}, {2048}, {0}}, at::kFloat, gpu_);
-  const at::Tensor cos = all.cos.squeeze(1).contiguous(), sin = all.sin.squeeze(1).contiguous();
   const at::Tensor lengths = at::full({batch}, position + 1, at::TensorOptions(at::kInt).device(gpu_));
   const at::Tensor table = at::arange(batch, lengths.options());
   at::Tensor query = at::empty({batch, heads, d}, qkv.options());
@@ -224,26 +216,21 @@ TEST_F(PagedBackendCuda, FusedNormAndRopeFollowTheModel) {
   p.q = base, p.k = base + heads * d, p.v = base + (heads + kv_heads) * d;
   p.q_stride = p.k_stride = p.v_stride = qkv.stride(0);
   p.lengths = lengths.const_data_ptr<std::int32_t>();
-  p.q_norm = static_cast<const std::uint16_t*>(q_norm.const_data_ptr());
-  p.k_norm = static_cast<const std::uint16_t*>(k_norm.const_data_ptr());
-  p.rope_cos = cos.const_data_ptr<float>(), p.rope_sin = sin.const_data_ptr<float>();
   p.query_matrix = p.key_matrix = rotation.const_data_ptr<float>();
   p.query = static_cast<std::uint16_t*>(query.data_ptr());
   p.window_pages = windows.data_ptr<std::uint8_t>(), p.window_table = table.const_data_ptr<std::int32_t>();
   p.tokens = batch, p.query_heads = heads, p.kv_heads = kv_heads, p.head_dim = d, p.matrix_heads = kv_heads;
-  p.sink = 0, p.sink_pages = 0, p.ring_pages = 1, p.norm_eps = 1e-6f;
+  p.sink = 0, p.sink_pages = 0, p.ring_pages = 1;
   ASSERT_EQ(kernels::append_tokens(p, nullptr), cudaSuccess);
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
 
-  const RopeTable turn = {all.cos.narrow(0, position, 1), all.sin.narrow(0, position, 1)};
-  const auto expected = [&](std::int64_t first, std::int64_t count, const at::Tensor& norm) {
-    const at::Tensor x = rms_norm(qkv.narrow(1, first, count).to(at::kFloat), norm.to(at::kFloat), 1e-6);
-    const at::Tensor turned = apply_rope(x, turn).to(at::kBFloat16).to(at::kFloat);
+  const auto expected = [&](std::int64_t first, std::int64_t count) {
+    const at::Tensor x = qkv.narrow(1, first, count).to(at::kFloat);
     const at::Tensor matrices = rotation.repeat_interleave(count / kv_heads, 0);  // [count, d, d]
-    return at::bmm(turned.transpose(0, 1), matrices).transpose(0, 1);
+    return at::bmm(x.transpose(0, 1), matrices).transpose(0, 1);
   };
-  EXPECT_LT(difference(query, expected(0, heads, q_norm)), 4e-3);
-  const at::Tensor keys = expected(heads, kv_heads, k_norm).to(at::kCPU, at::kFloat).contiguous();
+  EXPECT_LT(difference(query, expected(0, heads)), 4e-3);
+  const at::Tensor keys = expected(heads, kv_heads).to(at::kCPU, at::kFloat).contiguous();
   const at::Tensor values = qkv.narrow(1, heads + kv_heads, kv_heads).to(at::kCPU, at::kFloat).contiguous();
   const at::Tensor bytes = windows.to(at::kCPU);
   at::Tensor found_keys = at::empty_like(keys), found_values = at::empty_like(values);

@@ -22,7 +22,9 @@ from oscar_kv.cache.layer_code import LayerCode  # noqa: E402
 from oscar_kv.cache.layer_pass import LayerPass  # noqa: E402
 from oscar_kv.cache.paged_kv import PagedKV, PageTable  # noqa: E402
 from oscar_kv.cache.shared import Shared  # noqa: E402
+from oscar_kv.cache.slot_kv import MOST_ITEMS, WIDER_TABLE  # noqa: E402
 from oscar_kv.cache.transform import Phases  # noqa: E402
+from oscar_kv.ops.support import page_queries  # noqa: E402
 from traffic import profiled  # noqa: E402
 
 MOST, PAGES = 8192, 128
@@ -50,7 +52,8 @@ class Layer:
         self.kv.append(random_rows(tokens, HEADS), random_rows(tokens, HEADS), [tokens])
 
     def call(self, pool, windows, rows, window_pages, tables):
-        space = self.code.shared.space(torch.device("cuda"), self.code.layer, True, GROUP, rows, MOST, window_pages)
+        queries = page_queries(PAGES + WIDER_TABLE, window_pages)
+        space = self.code.shared.space(torch.device("cuda"), D, GROUP, min(rows, MOST_ITEMS // HEADS), HEADS, queries)
         query = random_rows(rows, HEADS * GROUP)
         run = LayerPass(self.code, pool, windows, self.kv.bad, space, D ** -0.5)
         return run, (torch.empty_like(query), query, random_rows(rows, HEADS), random_rows(rows, HEADS), tables)

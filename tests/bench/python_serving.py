@@ -84,7 +84,7 @@ def of_operators(context):
             decode_from_python_us=median_us(lambda: decode(operators.decode_attention)),
             decode_reference_us=median_us(lambda: decode(reference.decode_attention), 3),
             dequantize_1024_us=median_us(lambda: operators.dequantize_pages(*pages)),
-            dequantize_1024_reference_us=median_us(lambda: reference.dequantize_pages(*pages), 5),
+            dequantize_1024_reference_us=median_us(lambda: reference.dequantize_pages(code.view(pool=cache.pool, runs=runs)), 5),
             step_captured_us=median_us(graph_of(lambda: cache.step_on_device(query, *new, D ** -0.5))),
             step_from_python_us=median_us(lambda: cache.step_on_device(query, *new, D ** -0.5)))
 

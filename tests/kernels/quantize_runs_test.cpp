@@ -21,17 +21,17 @@ struct RunCase {
   QuantizeEncoder encoder;
 };
 
-// Two layers of sequences with a ring of two pages each; every sequence gives up 0 to 5 tokens to a page of its own.
+// Sequences with a ring of two pages each, of which every one gives up 0 to 5 tokens to a page of its own.
 class ManyRuns {
  public:
-  static constexpr int kSequences = 400, kHeads = 3, kLayers = 2, kSinkPages = 1, kRingPages = 2;
+  static constexpr int kSequences = 400, kHeads = 3, kSinkPages = 1, kRingPages = 2;
 
   explicit ManyRuns(const RunCase& c) : case_(c), d_(c.side.head_dim), random_(static_cast<unsigned>(d_)) {
     const int window_pages = kSequences * (kSinkPages + kRingPages);
     std::normal_distribution<float> normal;
     std::vector<std::uint16_t> some(4093);  // far fewer than there are elements: numbers from a generator take long
     for (std::uint16_t& x : some) x = bfloat16_bits(2.0f * normal(random_));
-    windows_.resize(static_cast<std::size_t>(kLayers * window_pages * kHeads) * window_bytes());
+    windows_.resize(static_cast<std::size_t>(window_pages * kHeads) * window_bytes());
     for (std::size_t i = 0; i < windows_.size(); i += 2) {
       std::memcpy(windows_.data() + i, &some[i / 2 * 7 % some.size()], 2);
     }
@@ -40,53 +40,40 @@ class ManyRuns {
       const int slot = 17 * s % (64 * kRingPages), count = s % 6, first = 29 * s % 59;
       runs_.push_back({s * 64 * kRingPages + slot, count, s, first, 1000 + s});
     }
-    pages_.resize(static_cast<std::size_t>(kLayers * kSequences * kHeads * c.page_bytes));
+    pages_.resize(static_cast<std::size_t>(kSequences * kHeads * c.page_bytes));
     for (std::uint8_t& b : pages_) b = static_cast<std::uint8_t>(random_());  // bits of other slots must survive
-    clip_.assign(kLayers * kHeads, 0.9f);
-    for (int i = 0; i < kLayers * kHeads * 4; ++i) sigma_.push_back(0.5f + 0.25f * static_cast<float>(i % 5));
+    clip_.assign(kHeads, 0.9f);
+    for (int i = 0; i < kHeads * 4; ++i) sigma_.push_back(0.5f + 0.25f * static_cast<float>(i % 5));
   }
 
   std::vector<std::uint8_t> by_windows() const {
     const Memory m(*this, pages_, runs_);
     QuantizePagesParams p = m.params(*this);
     p.windows = m.windows.get(), p.window_table = m.table.get();
-    p.sink_pages = kSinkPages, p.ring_pages = kRingPages, p.layers = kLayers;
-    p.page_layer_bytes = static_cast<std::int64_t>(pages_.size()) / kLayers;
-    p.window_layer_bytes = static_cast<std::int64_t>(windows_.size()) / kLayers;
-    p.run_count = kSequences;
+    p.sink_pages = kSinkPages, p.ring_pages = kRingPages, p.run_count = kSequences;
     check_cuda(quantize_pages(p, nullptr), "quantize_pages");
     check_cuda(cudaDeviceSynchronize(), "quantize_pages");
     return m.pages.host();
   }
 
-  // One layer after the other, from rows that were taken out of the windows.
+  // From rows that were taken out of the windows.
   std::vector<std::uint8_t> by_rows() const {
-    std::vector<std::uint8_t> out;
-    for (int layer = 0; layer < kLayers; ++layer) {
-      std::vector<PageRun> runs = runs_;
-      std::vector<std::uint16_t> rows;
-      for (PageRun& run : runs) {
-        const int from = run.first_row;
-        run.first_row = static_cast<int>(rows.size()) / (kHeads * d_);
-        for (int t = 0; t < run.count; ++t)
-          for (int h = 0; h < kHeads; ++h)
-            for (int i = 0; i < d_; ++i) rows.push_back(element(layer, from, t, h, i));
-      }
-      const std::size_t bytes = pages_.size() / kLayers;
-      const Memory m(*this,
-                     {pages_.begin() + static_cast<std::ptrdiff_t>(layer * bytes),
-                      pages_.begin() + static_cast<std::ptrdiff_t>((layer + 1) * bytes)},
-                     runs);
-      const DeviceArray<std::uint16_t> device_rows(rows);
-      QuantizePagesParams p = m.params(*this);
-      p.rows = device_rows.get(), p.layers = 1, p.run_count = kSequences;
-      p.clip += layer * kHeads, p.sigma += layer * kHeads * 4;
-      check_cuda(quantize_pages(p, nullptr), "quantize_pages");
-      check_cuda(cudaDeviceSynchronize(), "quantize_pages");
-      const std::vector<std::uint8_t> one = m.pages.host();
-      out.insert(out.end(), one.begin(), one.end());
+    std::vector<PageRun> runs = runs_;
+    std::vector<std::uint16_t> rows;
+    for (PageRun& run : runs) {
+      const int from = run.first_row;
+      run.first_row = static_cast<int>(rows.size()) / (kHeads * d_);
+      for (int t = 0; t < run.count; ++t)
+        for (int h = 0; h < kHeads; ++h)
+          for (int i = 0; i < d_; ++i) rows.push_back(element(from, t, h, i));
     }
-    return out;
+    const Memory m(*this, pages_, runs);
+    const DeviceArray<std::uint16_t> device_rows(rows);
+    QuantizePagesParams p = m.params(*this);
+    p.rows = device_rows.get(), p.run_count = kSequences;
+    check_cuda(quantize_pages(p, nullptr), "quantize_pages");
+    check_cuda(cudaDeviceSynchronize(), "quantize_pages");
+    return m.pages.host();
   }
 
  private:
@@ -99,7 +86,7 @@ class ManyRuns {
         : windows(c.windows_),
           pages(its_pages),
           table(c.table_),
-          bad(std::vector<std::int32_t>(kLayers, INT_MAX)),
+          bad(std::vector<std::int32_t>(1, INT_MAX)),
           runs(its_runs),
           clip(c.clip_),
           sigma(c.sigma_) {}
@@ -113,11 +100,10 @@ class ManyRuns {
   };
 
   std::size_t window_bytes() const { return static_cast<std::size_t>(window_page_bytes(d_)); }
-  std::uint16_t element(int layer, int first_row, int t, int head, int channel) const {
+  std::uint16_t element(int first_row, int t, int head, int channel) const {
     const int ring = 64 * kRingPages, sequence = first_row / ring, slot = (first_row % ring + t) % ring;
     const int page = table_[static_cast<std::size_t>(sequence * (kSinkPages + kRingPages) + kSinkPages + slot / 64)];
-    const std::size_t at = windows_.size() / kLayers * static_cast<std::size_t>(layer) +
-                           static_cast<std::size_t>(page * kHeads + head) * window_bytes() +
+    const std::size_t at = static_cast<std::size_t>(page * kHeads + head) * window_bytes() +
                            static_cast<std::size_t>(window_offset(d_, case_.value_side, slot % 64, channel));
     std::uint16_t x;
     std::memcpy(&x, windows_.data() + at, 2);

@@ -12,5 +12,5 @@ def cache_rows(transform, key, value, positions):
 def coded_rows(kv, begin, end):
     """Quantized tokens of pages [begin, end) of every sequence of a PagedKV, FP32 in the basis of the cache: [B, Hkv, T, d] twice."""
     runs = operators.page_runs(kv.table.tensor(kv.code.device)[:, begin:end], kv.pool.shape[0])
-    rows = reference.dequantize(kv.pool, runs, kv.code.key.sigma, kv.code.value.sigma, *kv.code.numbers)
+    rows = reference.dequantize(kv.code.view(pool=kv.pool), runs)
     return tuple(r.unflatten(0, (kv.batch, -1)).transpose(1, 2) for r in rows)

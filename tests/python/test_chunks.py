@@ -10,8 +10,8 @@ torch = pytest.importorskip("torch")
 
 from block_engine import SCALE, Engine, Oracle, PrefixEngine, Request, families, requests  # noqa: E402
 from conftest import GOLDEN  # noqa: E402
-from oscar_kv.cache import chunk_pass, chunk_plan  # noqa: E402
-from oscar_kv.ops import flash, load, operators  # noqa: E402
+from oscar_kv.cache import chunk_pass, chunk_plan, flash  # noqa: E402
+from oscar_kv.ops import load, operators  # noqa: E402
 from oscar_kv.engines.sglang.serving import flash_attention  # noqa: E402
 from oscar_kv.format.bundle import load_bundle  # noqa: E402
 from oscar_kv.cache.chunk_plan import Chunk, ChunkWork  # noqa: E402
@@ -134,7 +134,7 @@ def test_pasts_longer_than_the_buffer(kind, sink, layout, device):
     engine.kv.room, parts, attention = 64, [], flash.attention
 
     def counted(*arguments):
-        parts.append(arguments[4])
+        parts.append(arguments[3].causal)
         return attention(*arguments)
 
     flash.attention = counted
@@ -259,7 +259,7 @@ def test_flash_attention_is_that_of_the_cpu(d, causal):
     for device in ("cpu", "cuda"):
         one.device_ends, one.device_key_ends = (torch.tensor(e, dtype=torch.int32, device=device) for e in (one.ends, one.key_ends))
         out = torch.empty_like(query, device=device)
-        lse = flash.attention(*(x.to(device) for x in (query, key, value)), one, causal, SCALE, out)
+        lse = flash.attention(*(x.to(device) for x in (query, key, value)), one, SCALE, out)
         found.append((out.cpu().float(), lse.cpu()))
     assert (found[0][0] - found[1][0]).abs().max() <= 2e-2 and (found[0][1] - found[1][1]).abs().max() <= 2e-3
 

@@ -178,8 +178,8 @@ def test_flush_tokens(sink, layout):
 @pytest.mark.parametrize("d", [64, 128, 256, 512])
 @pytest.mark.parametrize("sequences", [1, 5, 60])
 def test_flush_of_all_layers(d, sequences):
-    """flush_layers writes what flush_tokens writes in each layer, whatever codes and memory the layers have; sequences without a token
-    after the sink leave everything as it was."""
+    """flush_layers and flush_tokens write what the reference of flush_tokens writes on the CPU in each layer, whatever codes and memory
+    the layers have; sequences without a token after the sink leave everything as it was."""
     codes = [LAYOUTS["uniform"], LAYOUTS["4211"], ((4, 4, 4, 4), (0, 0, 0, 0)), LAYOUTS["2100"]]
     lengths = [40 if i == 3 else 330 + i for i in range(sequences)]
     made = []
@@ -192,15 +192,17 @@ def test_flush_of_all_layers(d, sequences):
         counted[4] = 0
     pages = 1 + max(made[0].table.used, int(table.max()))
     pools = [torch.randint(256, (pages, *c.pool.shape[1:]), device="cuda").to(torch.uint8) for c in made]  # bits of other slots survive
-    expected = [p.clone() for p in pools]
+    expected, alone = [p.cpu() for p in pools], [p.clone() for p in pools]
     sides = torch.zeros(2 * len(made), operators.SIDE_BYTES, dtype=torch.uint8)
-    for i, (cache, pool, other) in enumerate(zip(made, pools, expected)):
+    for i, (cache, pool) in enumerate(zip(made, pools)):
         side = cache.code.key.sigma, cache.code.value.sigma, *cache.code.clip
-        operators.flush_tokens(other, cache.windows, cache.window_table, table, counted, *side, cache.bad, 64, True, *cache.code.numbers)
+        given = cache.windows, cache.window_table, table, counted, *side, cache.bad
+        operators.flush_tokens(alone[i], *given, 64, True, *cache.code.numbers)
+        operators.flush_tokens(expected[i], *(x.cpu() for x in given), 64, True, *cache.code.numbers)
         operators.describe_layer(sides[2 * i:2 * i + 2], pool, cache.windows, *side, cache.bad, *cache.code.numbers)
     operators.flush_layers(counted, table, made[0].window_table, sides.cuda(), 3, d, 64, True)
-    for a, b in zip(pools, expected):
-        assert torch.equal(a, b)
+    for a, b, c in zip(pools, alone, expected):
+        assert torch.equal(a.cpu(), c) and torch.equal(b.cpu(), c)
     assert sequences == 1 or not torch.equal(pools[0], torch.zeros_like(pools[0]))
     assert all(bool((c.bad == operators.NO_FAULT).all()) for c in made)
 

@@ -28,11 +28,6 @@ def decode_arguments(cache, want_lse=True):
             *code.numbers)
 
 
-def write_arguments(cache):
-    code, rows = cache.code, torch.randn(3, 2, 32, generator=torch.Generator().manual_seed(3))
-    return (cache.pool, torch.tensor([0, 1, 0]), torch.tensor([5, 63, 6]), *code.key.encode(rows), *code.value.encode(rows), *code.numbers)
-
-
 def dequantize_arguments(cache):
     runs = operators.page_runs(torch.arange(len(cache.pool), dtype=torch.int32)[None], len(cache.pool))
     return (cache.pool, runs, cache.code.key.sigma, cache.code.value.sigma, *cache.code.numbers)
@@ -100,16 +95,16 @@ def test_every_operator_is_checked():
 
 
 def test_rows_are_written_where_they_belong():
-    cache = filled()
-    before, given = cache.pool.clone(), write_arguments(cache)
+    cache, rows, places = filled(), torch.randn(3, 2, 32, generator=torch.Generator().manual_seed(3)), ((0, 5), (1, 63), (0, 6))
+    code, before = cache.code, cache.pool.clone()
     old = [x.unflatten(0, (-1, 64)) for x in operators.dequantize_pages(*dequantize_arguments(cache))]
-    reference.write_rows(*given)
+    reference.write_encoded(code.view(pool=cache.pool, bad=cache.bad), *torch.tensor(places).T, rows, rows)
     new = [x.unflatten(0, (-1, 64)) for x in operators.dequantize_pages(*dequantize_arguments(cache))]
     assert not torch.equal(before, cache.pool)
-    for codec, codes, a, b in ((cache.code.key, given[3:5], old[0], new[0]), (cache.code.value, given[5:7], old[1], new[1])):
+    for codec, a, b in zip((code.key, code.value), old, new):
         expected = a.clone()
-        for i, (page, slot) in enumerate(((0, 5), (1, 63), (0, 6))):
-            expected[page, slot] = codec.decode(*codes)[i]
+        for i, (page, slot) in enumerate(places):
+            expected[page, slot] = codec.decode(*codec.encode(rows))[i]
         assert torch.equal(b, expected) and not torch.equal(a, b)
 
 

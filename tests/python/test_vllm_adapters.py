@@ -9,7 +9,7 @@ from test_vllm import attention_layer, lora, serve, two_sizes  # noqa: F401, I00
 
 import torch  # noqa: E402
 from lora_adapters import FITTED, OTHERS, save_adapter  # noqa: E402
-from oscar_kv.engines.vllm import adapters, backend as vllm_backend  # noqa: E402
+from oscar_kv.engines.vllm import backend as vllm_backend, wraps  # noqa: E402
 from oscar_kv.files.errors import InputError  # noqa: E402
 from random_bundles import random_bundle  # noqa: E402
 from test_vllm_layers import build, cache_manager, planned  # noqa: E402, F401
@@ -29,7 +29,7 @@ def manager(serve, monkeypatch):
         monkeypatch.setattr("vllm.lora.lora_model.PIN_MEMORY", False)
         config = serve(two_sizes(), lora_config=lora())
         vllm_backend.serving_of(config)  # as when the worker builds its model
-        assert hasattr(WorkerLoRAManager._load_adapter, adapters.MARK)
+        assert hasattr(WorkerLoRAManager._load_adapter, wraps.MARK)
         made = LRUCacheWorkerLoRAManager.__new__(LRUCacheWorkerLoRAManager)
         made.lora_config, made._lora_model_cls, made.vocab_size, made.max_position_embeddings = config.lora_config, LoRAModel, 512, 4096
         made.lora_config.lora_dtype = torch.bfloat16

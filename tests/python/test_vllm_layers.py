@@ -19,7 +19,7 @@ import torch  # noqa: E402
 from block_engine import SCALE, families, requests  # noqa: E402
 from oscar_kv.cache import prefix_table  # noqa: E402
 from oscar_kv.engines import serving as engine_serving  # noqa: E402
-from oscar_kv.engines.vllm import backend as vllm_backend, prefixes as vllm_prefixes, states as vllm_states  # noqa: E402
+from oscar_kv.engines.vllm import backend as vllm_backend, prefixes as vllm_prefixes, states as vllm_states, wraps  # noqa: E402
 from oscar_kv.files.errors import InputError  # noqa: E402
 from oscar_kv.engines.serving import bits_and_bytes  # noqa: E402
 from oscar_kv.engines.vllm.backend import OscarBackend, OscarImpl, OscarMetadataBuilder, serving_of  # noqa: E402
@@ -322,7 +322,7 @@ def test_blocks_of_the_same_step_are_found_in_the_next(kind, build):
     if kind == "bf16":
         made.cache_config.cache_dtype = "auto"
     size = found.kv_cache_groups[0].kv_cache_spec.block_size
-    assert hasattr(Scheduler.__init__, vllm_prefixes.MARK)  # it needs a whole engine; test_vllm_engine.py has one
+    assert hasattr(Scheduler.__init__, wraps.MARK)  # it needs a whole engine; test_vllm_engine.py has one
     manager, admit_ids = cache_manager(found, made, size, size)
 
     def admit(name, own=900):
@@ -725,7 +725,7 @@ def test_metrics(build, monkeypatch):
     from vllm.v1.metrics.stats import FinishedRequestStats, IterationStats, SchedulerStats
     bundle = random_bundle(2, d=64, sink=64, recent=256)
     made, _ = build(bundle, [{}, {}])
-    assert hasattr(PrometheusStatLogger.record, gauges.MARK)
+    assert hasattr(PrometheusStatLogger.record, wraps.MARK)
     reads = []
     monkeypatch.setattr(gauges, "read_manifest", lambda path: reads.append(path) or bundle)
     assert not hasattr(Scheduler.__init__.__wrapped__, "__wrapped__")  # one wrap, of prefixes.py

@@ -5,7 +5,8 @@ rows are transformed back into one buffer. New rows are read in place if no requ
 import torch
 
 from ..format.codec import code_unsupported
-from ..ops import chunk_reference, flash, operators, reference
+from ..ops import chunk_reference, operators, reference
+from . import flash
 from .chunk_plan import ChunkWork, Pass
 from .layer_code import LayerCode
 from .tiers import Held
@@ -68,12 +69,10 @@ def attend(
         keys, values = _rows_of(layer_code, held, one, key, value, buffer)
         queries, place = _part(query, one), _part(out, one)
         if not one.merged:
-            lse[one.begin] = flash.attention(
-                queries, keys, values, one, one.causal, scale, place, layer_code.shared.flash
-            )
+            lse[one.begin] = flash.attention(queries, keys, values, one, scale, place, layer_code.shared.flash)
             continue
         part = torch.empty_like(place, memory_format=torch.contiguous_format)
-        found = flash.attention(queries, keys, values, one, one.causal, scale, part, layer_code.shared.flash)
+        found = flash.attention(queries, keys, values, one, scale, part, layer_code.shared.flash)
         operators.merge_outputs(place, lse[one.begin], part, found)
     if sinks is not None:  # they count once, over all parts
         for begin, found in lse.items():

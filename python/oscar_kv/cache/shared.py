@@ -6,14 +6,7 @@ from typing import Any
 
 import torch
 
-from ..format.manifest import Layer
-from ..format.page_layout import PAGE_TOKENS
 from ..ops import operators
-from ..ops.support import page_queries
-
-MOST_ITEMS = 4096  # rows times KV heads of a launch, for which the kernel's workspace serves launches of all sizes
-# columns by which an engine's block table may exceed its longest request's need, because some engines round up
-WIDER_TABLE = 16
 
 
 class Shared:
@@ -36,22 +29,11 @@ class Shared:
         return held
 
     def space(
-        self,
-        device: torch.device,
-        layer: Layer,
-        rotated_mean: bool,
-        group: int,
-        rows: int,
-        most_tokens: int,
-        window_pages: int,
+        self, device: torch.device, head_dim: int, group: int, rows: int, kv_heads: int, queries: int
     ) -> torch.Tensor:
-        """Workspace of a decode step of up to `rows` tokens, at an address that captured graphs keep.
-        most_tokens: of a request."""
-        queries = 0
-        rows = min(rows, max(1, MOST_ITEMS // layer.kv_heads))
-        if rotated_mean:
-            queries = page_queries(most_tokens // PAGE_TOKENS + WIDER_TABLE, window_pages)
-        place = (device, layer.head_dim, group, rows, layer.kv_heads, queries)
+        """Workspace of a decode step of up to `rows` tokens, at an address that captured graphs keep. queries: as in
+        workspace()."""
+        place = (device, head_dim, group, rows, kv_heads, queries)
         if place not in self._spaces:
             needed = operators.decode_workspace_bytes(torch.empty(0, device=device), *place[1:])
             self._spaces[place] = torch.zeros(needed, dtype=torch.uint8, device=device)

@@ -20,16 +20,20 @@ from ..format.page_layout import PAGE_TOKENS
 from ..format.windows import ring_pages
 from ..ops import operators
 from ..ops.rule import Rule
+from ..ops.support import page_queries
 from . import chunk_pass
 from .chunk_plan import Chunk
 from .layer_code import LayerCode
 from .layer_pass import LayerPass
 from .packed import sent
 from .rows import Rows
-from .shared import MOST_ITEMS
 from .slot_cache import SlotCache
 from .step_rows import StepTables
 from .tiers import Held, Tiers
+
+MOST_ITEMS = 4096  # rows times KV heads of a launch, for which the kernel's workspace serves launches of all sizes
+# columns by which an engine's block table may exceed its longest request's need, because some engines round up
+WIDER_TABLE = 16
 
 
 class SlotTable:
@@ -185,20 +189,15 @@ class SlotKV(SlotCache):
         if code.device.type == "cuda" and unsupported is not None:
             raise InputError(f"layer {code.layer.layer} cannot be served: {unsupported}")
         super().__init__(code, group, self.tiers.policy(), self.tiers.new_windows(slots + 1, kept))
-        self.space = torch.empty(0, dtype=torch.uint8, device=code.device)
-        if self.tiers.decode_unsupported(group) is None:
-            self.space = code.shared.space(
-                code.device,
-                code.layer,
-                code.transform.rotated_mean,
-                group,
-                slots * most_new,
-                most_tokens,
-                self.tiers.layout.pages,
-            )
-        code.transform.reserve(most_tokens, code.device)
         layer = code.layer
         self._most = max(1, MOST_ITEMS // layer.kv_heads)  # rows of steps in a launch
+        self.space = torch.empty(0, dtype=torch.uint8, device=code.device)
+        if self.tiers.decode_unsupported(group) is None:
+            columns = most_tokens // PAGE_TOKENS + WIDER_TABLE
+            queries = page_queries(columns, self.tiers.layout.pages) if code.transform.rotated_mean else 0
+            rows = min(slots * most_new, self._most)
+            self.space = code.shared.space(code.device, layer.head_dim, group, rows, layer.kv_heads, queries)
+        code.transform.reserve(most_tokens, code.device)
         self._pass: LayerPass | None = None
         self.readers = 0  # layers of the model that read this cache later in a pass, with queries of their own
         self._lent: tuple[torch.Tensor, torch.Tensor] | None = None  # keys and values of the pass

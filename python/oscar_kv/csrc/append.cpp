@@ -1,4 +1,4 @@
-// Writes new rows to the windows, and from there into pages.
+// Writes new rows to the windows.
 #include <algorithm>
 
 #include "oscar_kv/csrc/layers.h"
@@ -80,36 +80,6 @@ Tensor append_tokens(const Tensor& windows, const Tensor& window_table, const st
   return rotated;
 }
 
-void flush_tokens(const Tensor& pool, const Tensor& windows, const Tensor& window_table, const Tensor& table,
-                  const Tensor& lengths, const Tensor& key_sigma, const Tensor& value_sigma, const Tensor& key_clip,
-                  const Tensor& value_clip, const Tensor& bad, std::int64_t sink, bool search,
-                  const std::vector<std::int64_t>& key_code, const std::vector<std::int64_t>& value_code) {
-  const Arguments arguments("flush_tokens", pool);
-  WrittenPages pages(arguments, pool,
-                     {{key_sigma, value_sigma, key_code, value_code}, key_clip, value_clip, bad, search});
-  const Sequences sequences(arguments, lengths, window_table, sink);
-  const Tensor runs =
-      arguments.empty({sequences.count, sizeof(oscar::kernels::PageRun) / sizeof(std::int32_t)}, ScalarType::Int);
-  oscar::kernels::FlushRunsParams f;
-  sequences.put_pages(arguments, table, f);
-  f.runs = static_cast<oscar::kernels::PageRun*>(runs.data_ptr());
-  f.sink = sequences.sink, f.ring_pages = sequences.ring_pages;
-  for (oscar::kernels::QuantizePagesParams* q : {&pages.key, &pages.value}) {
-    q->runs = f.runs, q->run_count = f.batch;
-    q->windows = windows_of(arguments, windows, pages.kv_heads, pages.code.head_dim());
-    q->window_table = sequences.window_table;
-    q->sink_pages = sequences.sink_pages, q->ring_pages = sequences.ring_pages;
-  }
-  const cudaStream_t stream = arguments.stream();
-  if (f.batch == 0) return;
-  arguments.launched(oscar::kernels::flush_runs(f, stream), "flush_runs");
-  arguments.launched(oscar::kernels::quantize_pages(pages.key, stream), "quantize_pages of keys");
-  arguments.launched(oscar::kernels::quantize_pages(pages.value, stream), "quantize_pages of values");
-}
-
-STABLE_TORCH_LIBRARY_IMPL(oscar_kv, CUDA, m) {
-  m.impl("append_tokens", TORCH_BOX(&append_tokens));
-  m.impl("flush_tokens", TORCH_BOX(&flush_tokens));
-}
+STABLE_TORCH_LIBRARY_IMPL(oscar_kv, CUDA, m) { m.impl("append_tokens", TORCH_BOX(&append_tokens)); }
 
 }  // namespace oscar_kv

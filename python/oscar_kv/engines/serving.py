@@ -27,7 +27,7 @@ from ..format.windows import ring_pages, sink_pages
 from ..ops.load import rocm_unsupported
 from . import latent_check, self_check
 from .faults import Faults
-from .port import Settings, Table
+from .port import Settings
 from .rope import phases_of
 
 
@@ -173,7 +173,7 @@ class EngineServing:
         """Sinks of other requests that are kept in BF16."""
         return kept_sinks(self.slots, sink_pages(self.bundle.sink)) if self.shares else 0
 
-    def new_table(self, device: torch.device) -> Table:
+    def new_table(self, device: torch.device) -> SlotTable:
         """Converts the engine's batches to rows."""
         sinks, recent, new = sink_pages(self.bundle.sink), self.bundle.recent, self.most_new
         ring = ring_pages(recent, new)

@@ -45,7 +45,7 @@ def past_rows(a: StepView) -> None:
             continue
         if kind == CODES:
             runs = reference.page_runs(mine[:, 3], a.pool.shape[0])
-            rows = [r[tile * PAGE_TOKENS + slot + i] for r in reference.dequantize(a.pool, runs, *a.codes)]
+            rows = [r[tile * PAGE_TOKENS + slot + i] for r in reference.dequantize(a, runs)]
         else:
             layout = reference.window_layout(a.windows)
             rows = [a.windows[index].float() for index in layout.index(a.windows, page, slot + i)]

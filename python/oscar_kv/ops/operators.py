@@ -125,7 +125,7 @@ dequantize_pages = _declare(
     "dequantize_pages",
     "(Tensor pool, Tensor runs, Tensor key_sigma, Tensor value_sigma, int[] key_code, int[] value_code) -> (Tensor, "
     "Tensor)",
-    lambda a: reference.dequantize_pages(**vars(a)),
+    reference.dequantize_pages,
     _dequantize_fake,
 )
 

@@ -49,30 +49,6 @@ def page_runs(table: torch.Tensor, pages: int) -> torch.Tensor:
     return torch.stack([first, none + PAGE_TOKENS, page, none, none], dim=1)
 
 
-def write_rows(
-    pool: torch.Tensor,
-    page: torch.Tensor,
-    slot: torch.Tensor,
-    key_codes: torch.Tensor,
-    key_params: torch.Tensor,
-    value_codes: torch.Tensor,
-    value_params: torch.Tensor,
-    key_code: Sequence[int],
-    value_code: Sequence[int],
-) -> None:
-    """The other tokens of the pages stay as they are."""
-    layout = page_layout(key_code, value_code, pool.device)
-    touched, index = torch.unique(page, return_inverse=True)
-    pages = pool[touched]
-    for side, codes, params in ((layout.key, key_codes, key_params), (layout.value, value_codes, value_params)):
-        page_codes, page_params = side.read(pages)
-        page_params = page_params.clone()  # it may be a view of pages, which write() does not take
-        page_codes[index, :, slot] = codes
-        page_params[index, :, slot] = params
-        side.write(pages, page_codes, page_params)
-    pool[touched] = pages
-
-
 def encode(
     rows: torch.Tensor,
     sigma: torch.Tensor,
@@ -94,16 +70,21 @@ def encode(
 
 
 def write_encoded(a: StepView, page: torch.Tensor, slot: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
-    """Encodes rows [N, Hkv, d] and writes them to token slot [N] of page [N]."""
-    write_rows(
-        a.pool,
-        page,
-        slot,
-        *encode(key, a.key_sigma, a.key_clip, a.bad, a.search, a.key_code, True),
-        *encode(value, a.value_sigma, a.value_clip, a.bad[1:], a.search, a.value_code, False),
-        a.key_code,
-        a.value_code,
-    )
+    """Encodes rows [N, Hkv, d] and writes them to token slot [N] of page [N], whose other tokens stay as they are."""
+    layout = page_layout(a.key_code, a.value_code, a.pool.device)
+    touched, index = torch.unique(page, return_inverse=True)
+    pages = a.pool[touched]
+    for side, rows, sigma, clip, bad, code in (
+        (layout.key, key, a.key_sigma, a.key_clip, a.bad, a.key_code),
+        (layout.value, value, a.value_sigma, a.value_clip, a.bad[1:], a.value_code),
+    ):
+        page_codes, page_params = side.read(pages)
+        page_params = page_params.clone()  # it may be a view of pages, which write() does not take
+        page_codes[index, :, slot], page_params[index, :, slot] = encode(
+            rows, sigma, clip, bad, a.search, code, side.key
+        )
+        side.write(pages, page_codes, page_params)
+    a.pool[touched] = pages
 
 
 def quantize_rows(a: StepView) -> None:
@@ -113,34 +94,20 @@ def quantize_rows(a: StepView) -> None:
         write_encoded(a, page, slot, a.key[row], a.value[row])
 
 
-def dequantize_pages(
-    pool: torch.Tensor,
-    runs: torch.Tensor,
-    key_sigma: torch.Tensor,
-    value_sigma: torch.Tensor,
-    key_code: Sequence[int],
-    value_code: Sequence[int],
-) -> tuple[torch.Tensor, torch.Tensor]:
-    layout = page_layout(key_code, value_code, pool.device)
-    pages, rows = pool[runs[:, 2].long()], []  # [R, Hkv, bytes]
-    for side, sigma in ((layout.key, key_sigma), (layout.value, value_sigma)):
+def dequantize_pages(a: StepView) -> tuple[torch.Tensor, torch.Tensor]:
+    layout = page_layout(a.key_code, a.value_code, a.pool.device)
+    pages, rows = a.pool[a.runs[:, 2].long()], []  # [R, Hkv, bytes]
+    for side, sigma in ((layout.key, a.key_sigma), (layout.value, a.value_sigma)):
         codes, params = (x.transpose(1, 2).flatten(0, 1) for x in side.read(pages))  # [64 R, Hkv, ...]
         rows.append(decode_rows(side.code, sigma, codes, params).contiguous())
     return rows[0], rows[1]
 
 
-def dequantize(
-    pool: torch.Tensor,
-    runs: torch.Tensor,
-    key_sigma: torch.Tensor,
-    value_sigma: torch.Tensor,
-    key_code: Sequence[int],
-    value_code: Sequence[int],
-) -> tuple[torch.Tensor, torch.Tensor]:
+def dequantize(a: StepView, runs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """dequantize_pages by the kernel of the device, where one reads these codes."""
-    served = all(code_unsupported(code_of(numbers)) is None for numbers in (key_code, value_code))
-    read = torch.ops.oscar_kv.dequantize_pages if served else dequantize_pages
-    return read(pool, runs, key_sigma, value_sigma, key_code, value_code)
+    if all(code_unsupported(code_of(numbers)) is None for numbers in (a.key_code, a.value_code)):
+        return torch.ops.oscar_kv.dequantize_pages(a.pool, runs, *a.codes)
+    return dequantize_pages(a.but(runs=runs))
 
 
 def multiply(rows: torch.Tensor, matrices: torch.Tensor | None) -> torch.Tensor:
@@ -193,22 +160,13 @@ def flush_tokens(a: StepView) -> None:
 
 
 class _Attention:
-    """Queries [B, Hkv, R, d] against parts of the cache, some rows at a time."""
+    """The queries of attention() against parts of the cache, some rows at a time."""
 
-    def __init__(
-        self,
-        query: torch.Tensor,
-        positions: torch.Tensor,
-        turned: torch.Tensor | None,
-        phases: torch.Tensor | None,
-        shift: torch.Tensor | None,
-        scale: float,
-        rule: Rule,
-    ) -> None:
-        self.query, self.first, self.turned = query, rule.first(positions), turned
-        self.phases, self.shift, self.scale, self.rule = phases, shift, scale, rule
-        rows = max(1, MOST_SCORES // (query.shape[0] * query.shape[1] * BLOCK_PAGES * PAGE_TOKENS))
-        self.blocks = [(slice(r, r + rows), Parts()) for r in range(0, query.shape[2], rows)]
+    def __init__(self, a: StepView, positions: torch.Tensor, shift: torch.Tensor | None, rule: Rule) -> None:
+        self.query, self.first, self.turned = a.query, rule.first(positions), a.turned
+        self.phases, self.shift, self.scale, self.rule = a.phases, shift, a.scale, rule
+        rows = max(1, MOST_SCORES // (a.query.shape[0] * a.query.shape[1] * BLOCK_PAGES * PAGE_TOKENS))
+        self.blocks = [(slice(r, r + rows), Parts()) for r in range(0, a.query.shape[2], rows)]
 
     def add(self, key: torch.Tensor, value: torch.Tensor, positions: torch.Tensor, held: torch.Tensor) -> None:
         """key, value [B, Hkv, N, d] at positions [B, N]; held [B, N]: the token exists."""
@@ -242,7 +200,7 @@ def attention(
     rule.Rule, but its sinks; ends [B]: the first token of each sequence that is no code; shift [B, Hkv, R]: added to
     logits before the scale."""
     device, batch, sink = a.query.device, a.query.shape[0], a.sink
-    one = _Attention(a.query, positions, a.turned, a.phases, shift, a.scale, rule)
+    one = _Attention(a, positions, shift, rule)
     layout = window_layout(a.windows, a.window_table, sink)
     held = layout.positions(ends)
     key, value = (w.float() for w in layout.read(a.windows, a.window_table))
@@ -254,7 +212,7 @@ def attention(
     count = -(-most // PAGE_TOKENS)
     for begin in range(least, count, BLOCK_PAGES):
         end = min(begin + BLOCK_PAGES, count)
-        rows = dequantize(a.pool, page_runs(a.table[:, begin:end], a.pool.shape[0]), *a.codes)
+        rows = dequantize(a, page_runs(a.table[:, begin:end], a.pool.shape[0]))
         index = torch.arange(begin * PAGE_TOKENS, end * PAGE_TOKENS, device=device).expand(batch, -1)
         key, value = (r.unflatten(0, (batch, -1)).transpose(1, 2) for r in rows)
         one.add(key, value, sink + index, index < body)

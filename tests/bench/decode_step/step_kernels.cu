@@ -92,22 +92,35 @@ __global__ void embed_kernel(const Bf16* table, unsigned long long* best, std::i
 }
 
 constexpr int kHeadDim = 128;
-__global__ void __launch_bounds__(kHeadDim) append_bf16_kernel(const __grid_constant__ Bf16AppendParams p) {
+// Channel threadIdx.x of one query or key, after norm and RoPE.
+__device__ float normed_and_turned(const Bf16AppendParams& p, float x, const Bf16* norm, int position) {
   __shared__ float scratch[kHeadDim / 32], row[kHeadDim];
+  const int j = static_cast<int>(threadIdx.x);
+  const float scale = rsqrtf(block_total(x * x, scratch) / static_cast<float>(kHeadDim) + p.eps);
+  x = x * scale * __bfloat162float(norm[j]);
+  row[j] = x;
+  __syncthreads();
+  const std::int64_t at = static_cast<std::int64_t>(position) * (kHeadDim / 2) + j % (kHeadDim / 2);
+  const float turned = row[j ^ (kHeadDim / 2)] * p.rope_sin[at];
+  return x * p.rope_cos[at] + (j < kHeadDim / 2 ? -turned : turned);
+}
+
+__global__ void __launch_bounds__(kHeadDim)
+    norm_and_rope_kernel(const __grid_constant__ Bf16AppendParams p, Bf16* qkv) {
+  const int head = static_cast<int>(blockIdx.x), b = static_cast<int>(blockIdx.y);
+  const std::int64_t row = static_cast<std::int64_t>(b) * (p.query_heads + 2 * p.kv_heads) + head;
+  Bf16& x = qkv[row * kHeadDim + threadIdx.x];
+  const Bf16* norm = head < p.query_heads ? p.q_norm : p.k_norm;
+  x = __float2bfloat16(normed_and_turned(p, __bfloat162float(x), norm, p.lengths[b] - 1));
+}
+
+__global__ void __launch_bounds__(kHeadDim) append_bf16_kernel(const __grid_constant__ Bf16AppendParams p) {
   const int heads = p.query_heads + 2 * p.kv_heads, head = static_cast<int>(blockIdx.x),
             b = static_cast<int>(blockIdx.y);
   const int j = static_cast<int>(threadIdx.x), position = p.lengths[b] - 1;
   const bool query = head < p.query_heads, value = head >= p.query_heads + p.kv_heads;
   float x = __bfloat162float(p.qkv[(static_cast<std::int64_t>(b) * heads + head) * kHeadDim + j]);
-  if (!value) {
-    const float scale = rsqrtf(block_total(x * x, scratch) / static_cast<float>(kHeadDim) + p.eps);
-    x = x * scale * __bfloat162float((query ? p.q_norm : p.k_norm)[j]);
-    row[j] = x;
-    __syncthreads();
-    const std::int64_t at = static_cast<std::int64_t>(position) * (kHeadDim / 2) + j % (kHeadDim / 2);
-    const float turned = row[j ^ (kHeadDim / 2)] * p.rope_sin[at];
-    x = x * p.rope_cos[at] + (j < kHeadDim / 2 ? -turned : turned);
-  }
+  if (!value) x = normed_and_turned(p, x, query ? p.q_norm : p.k_norm, position);
   if (query) {
     p.query[(static_cast<std::int64_t>(b) * p.query_heads + head) * kHeadDim + j] = __float2bfloat16(x);
     return;
@@ -171,6 +184,12 @@ cudaError_t embed(const Bf16* table, unsigned long long* best, std::int32_t* tok
 
 unsigned long long packed_token(std::int32_t token) {
   return 0xffffffff00000000ull | (0xffffffffu - static_cast<std::uint32_t>(token));
+}
+
+cudaError_t norm_and_rope(const Bf16AppendParams& p, Bf16* qkv, cudaStream_t stream) {
+  norm_and_rope_kernel<<<dim3(static_cast<unsigned>(p.query_heads + p.kv_heads), static_cast<unsigned>(p.batch)),
+                         kHeadDim, 0, stream>>>(p, qkv);
+  return cudaGetLastError();
 }
 
 cudaError_t append_bf16(const Bf16AppendParams& p, cudaStream_t stream) {

@@ -51,6 +51,8 @@ struct Bf16AppendParams {
   float eps = 0.0f;
 };
 cudaError_t append_bf16(const Bf16AppendParams& p, cudaStream_t stream);  // D = 128
+// What append_tokens does not: norm and RoPE of q and k, in place in qkv. Reads no caches of p.
+cudaError_t norm_and_rope(const Bf16AppendParams& p, Bf16* qkv, cudaStream_t stream);
 
 // Codes and parameters of plausible rows: scale 0.3 to 1.3, zero point 1.2 to 1.8. pages: code pages of one KV head.
 cudaError_t fill_pages(std::uint8_t* pages, long long count, int head_dim, cudaStream_t stream);

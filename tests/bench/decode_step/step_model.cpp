@@ -5,12 +5,13 @@
 #include <algorithm>
 #include <climits>
 #include <cmath>
+#include <cstring>
 #include <stdexcept>
 
 #include "kernels/append/append_tokens.h"
 #include "kernels/common/fragment_pages.h"
 #include "kernels/decode/decode_attention.h"
-#include "kernels/quantize/quantize_pages.h"
+#include "kernels/quantize/newest_tokens.h"
 #include "model/rope.h"
 
 namespace oscar::bench {
@@ -49,7 +50,7 @@ DecodeStep::DecodeStep(const StepWeights& weights, CacheKind kind, std::int64_t 
       windows_(windows) {
   const ModelConfig& c = config_;
   const std::int64_t d = c.head_dim;
-  lengths_ = at::full({batch}, context, kInt);
+  lengths_ = at::full({batch}, context, kInt), leaving_ = lengths_ - windows.recent;
   if (int2_) {
     sink_pages_ = window_pages_for(windows.sink), ring_pages_ = ring_pages_of(windows);
     max_pages_ = std::max<std::int64_t>(window_pages_for(windows.quantized_end(context) - windows.sink), 1);
@@ -59,9 +60,9 @@ DecodeStep::DecodeStep(const StepWeights& weights, CacheKind kind, std::int64_t 
     window_pages_ = at::zeros({c.layers, batch * (sink_pages_ + ring_pages_), c.kv_heads, window_bytes_}, kByte);
     page_table_ = at::randperm(batch * max_pages_, at::kLong).to(kGpu, at::kInt).view({batch, max_pages_});
     window_table_ = at::arange(batch * (sink_pages_ + ring_pages_), kInt).view({batch, -1});
-    runs_ = at::zeros({batch, 5}, kInt);
     clip_ = at::full({c.layers, c.kv_heads}, 0.95f, kFloat);
     bad_ = at::full({2, c.layers}, INT_MAX, kInt);
+    sides_ = described_sides();
     const std::size_t bytes = kernels::decode_attention_workspace_bytes(
         static_cast<int>(d), static_cast<int>(c.gqa_group()), static_cast<int>(batch), static_cast<int>(c.kv_heads));
     workspace_ = at::zeros({static_cast<std::int64_t>(bytes)}, kByte);
@@ -93,7 +94,7 @@ void DecodeStep::fill_random() {
 
 void DecodeStep::set_length(std::int64_t tokens) {
   length_ = tokens;
-  lengths_.fill_(tokens);
+  lengths_.fill_(tokens), leaving_.fill_(tokens - windows_.recent);
 }
 
 void DecodeStep::force_tokens(const std::vector<std::int32_t>& tokens) {
@@ -117,35 +118,39 @@ void DecodeStep::embed_tokens() {
         "embed");
 }
 
-// Tokens that leave the windows, of all layers: they were written by earlier steps.
+// Tokens that leave the windows, of all layers: they were written by earlier steps. The kernel takes the newest token
+// of `leaving_`.
 void DecodeStep::quantize() {
-  kernels::FlushRunsParams f;
-  f.lengths = lengths_.const_data_ptr<std::int32_t>(), f.page_table = page_table_.const_data_ptr<std::int32_t>();
-  f.runs = reinterpret_cast<kernels::PageRun*>(runs_.data_ptr<std::int32_t>());
-  f.batch = static_cast<std::int32_t>(batch_), f.max_pages = static_cast<std::int32_t>(max_pages_);
-  f.sink = static_cast<std::int32_t>(windows_.sink), f.recent = static_cast<std::int32_t>(windows_.recent);
-  f.flush = static_cast<std::int32_t>(windows_.flush), f.ring_pages = static_cast<std::int32_t>(ring_pages_);
-  check(kernels::flush_runs(f, stream()), "flush_runs");
-  const int d = static_cast<int>(config_.head_dim);
-  const PageLayout layout = kernels::uniform_page(d);
-  for (const bool value : {false, true}) {
-    kernels::QuantizePagesParams p{};
-    p.runs = f.runs;
-    p.pages = pages_.data_ptr<std::uint8_t>();
-    p.clip = clip_.const_data_ptr<float>();
-    p.bad = bad_.data_ptr<std::int32_t>() + (value ? config_.layers : 0);
-    p.layout = value ? layout.value : layout.key;
-    p.page_bytes = page_bytes_;
-    p.run_count = f.batch, p.kv_heads = static_cast<std::int32_t>(config_.kv_heads), p.matrix_heads = 1;
-    p.encoder = kernels::QuantizeEncoder::kMinMax;
-    p.value_side = value, p.rows_bfloat16 = true;
-    p.windows = window_pages_.const_data_ptr<std::uint8_t>();
-    p.window_table = window_table_.const_data_ptr<std::int32_t>();
-    p.sink_pages = static_cast<std::int32_t>(sink_pages_), p.ring_pages = f.ring_pages;
-    p.layers = static_cast<std::int32_t>(config_.layers);
-    p.page_layer_bytes = pages_.stride(0), p.window_layer_bytes = window_pages_.stride(0);
-    check(kernels::quantize_pages(p, stream()), "quantize_pages");
+  kernels::NewestTokensParams p{};
+  p.sides = reinterpret_cast<const kernels::NewestSide*>(sides_.const_data_ptr<std::uint8_t>());
+  p.lengths = leaving_.const_data_ptr<std::int32_t>(), p.page_table = page_table_.const_data_ptr<std::int32_t>();
+  p.window_table = window_table_.const_data_ptr<std::int32_t>();
+  p.side_count = static_cast<std::int32_t>(2 * config_.layers), p.batch = static_cast<std::int32_t>(batch_);
+  p.max_pages = static_cast<std::int32_t>(max_pages_), p.kv_heads = static_cast<std::int32_t>(config_.kv_heads);
+  p.head_dim = static_cast<std::int32_t>(config_.head_dim), p.sink = static_cast<std::int32_t>(windows_.sink);
+  p.sink_pages = static_cast<std::int32_t>(sink_pages_), p.ring_pages = static_cast<std::int32_t>(ring_pages_);
+  p.encoder = kernels::QuantizeEncoder::kMinMax;
+  check(kernels::newest_tokens(p, stream()), "newest_tokens");
+}
+
+// Keys and values of each layer, for quantize().
+at::Tensor DecodeStep::described_sides() {
+  const PageLayout layout = kernels::uniform_page(static_cast<int>(config_.head_dim));
+  const at::Tensor out = at::zeros({2 * config_.layers, kernels::kNewestSideBytes}, at::kByte);
+  auto* sides = reinterpret_cast<kernels::NewestSide*>(out.data_ptr<std::uint8_t>());
+  for (std::int64_t l = 0; l < config_.layers; ++l) {
+    for (const bool value : {false, true}) {
+      kernels::NewestSide side{};
+      side.layout = value ? layout.value : layout.key, side.value_side = value;
+      side.pages = pages_.data_ptr<std::uint8_t>() + l * pages_.stride(0);
+      side.windows = window_pages_.const_data_ptr<std::uint8_t>() + l * window_pages_.stride(0);
+      side.clip = clip_.const_data_ptr<float>() + l * config_.kv_heads;
+      side.bad = bad_.data_ptr<std::int32_t>() + (value ? config_.layers : 0) + l;
+      side.page_bytes = static_cast<std::int32_t>(page_bytes_);
+      std::memcpy(sides + 2 * l + (value ? 1 : 0), &side, sizeof side);
+    }
   }
+  return out.to(kGpu);
 }
 
 // normed_ = norm(hidden)
@@ -183,16 +188,28 @@ void DecodeStep::add_row(StepPart part, const at::Tensor& x, const at::Tensor& w
   check(gemv(p, GemvEnd::kResidual, stream()), "gemv");
 }
 
+Bf16AppendParams DecodeStep::norms_and_rope(std::int64_t index) {
+  const ModelConfig& c = config_;
+  const StepLayer& l = weights_.layers[static_cast<std::size_t>(index)];
+  Bf16AppendParams a;
+  a.qkv = bf16(qkv_), a.q_norm = bf16(l.plain.q_norm), a.k_norm = bf16(l.plain.k_norm);
+  a.rope_cos = weights_.rope_cos.const_data_ptr<float>(), a.rope_sin = weights_.rope_sin.const_data_ptr<float>();
+  a.lengths = lengths_.const_data_ptr<std::int32_t>();
+  a.batch = static_cast<int>(batch_), a.query_heads = static_cast<int>(c.query_heads);
+  a.kv_heads = static_cast<int>(c.kv_heads), a.capacity = static_cast<int>(context_);
+  a.eps = static_cast<float>(c.rms_eps);
+  return a;
+}
+
 void DecodeStep::append_int2(std::int64_t index) {
   const ModelConfig& c = config_;
   const StepLayer& l = weights_.layers[static_cast<std::size_t>(index)];
+  check(norm_and_rope(norms_and_rope(index), bf16(qkv_), stream()), "norm_and_rope");
   kernels::AppendTokensParams a;
   const std::int64_t q = c.query_heads * c.head_dim, kv = c.kv_heads * c.head_dim;
   a.q = bits(qkv_), a.k = bits(qkv_) + q, a.v = bits(qkv_) + q + kv;
   a.q_stride = a.k_stride = a.v_stride = qkv_.stride(0);
   a.lengths = lengths_.const_data_ptr<std::int32_t>();
-  a.q_norm = bits(l.plain.q_norm), a.k_norm = bits(l.plain.k_norm);
-  a.rope_cos = weights_.rope_cos.const_data_ptr<float>(), a.rope_sin = weights_.rope_sin.const_data_ptr<float>();
   a.query_matrix = a.key_matrix = l.key_rotation.const_data_ptr<float>();
   a.query = reinterpret_cast<std::uint16_t*>(bf16(query_));
   a.window_pages = window_pages_.data_ptr<std::uint8_t>() + index * window_pages_.stride(0);
@@ -200,7 +217,7 @@ void DecodeStep::append_int2(std::int64_t index) {
   a.tokens = static_cast<std::int32_t>(batch_), a.query_heads = static_cast<std::int32_t>(c.query_heads);
   a.kv_heads = static_cast<std::int32_t>(c.kv_heads), a.head_dim = static_cast<std::int32_t>(c.head_dim);
   a.sink = static_cast<std::int32_t>(windows_.sink), a.sink_pages = static_cast<std::int32_t>(sink_pages_);
-  a.ring_pages = static_cast<std::int32_t>(ring_pages_), a.norm_eps = static_cast<float>(c.rms_eps);
+  a.ring_pages = static_cast<std::int32_t>(ring_pages_);
   check(kernels::append_tokens(a, stream()), "append_tokens");
 }
 
@@ -225,17 +242,9 @@ void DecodeStep::attend_int2(std::int64_t index) {
 }
 
 void DecodeStep::append_rows_bf16(std::int64_t index) {
-  const ModelConfig& c = config_;
-  const StepLayer& l = weights_.layers[static_cast<std::size_t>(index)];
-  Bf16AppendParams a;
-  a.qkv = bf16(qkv_), a.q_norm = bf16(l.plain.q_norm), a.k_norm = bf16(l.plain.k_norm);
-  a.rope_cos = weights_.rope_cos.const_data_ptr<float>(), a.rope_sin = weights_.rope_sin.const_data_ptr<float>();
-  a.lengths = lengths_.const_data_ptr<std::int32_t>();
+  Bf16AppendParams a = norms_and_rope(index);
   const at::Tensor keys = keys_[index], values = values_[index];
   a.query = bf16(query_), a.keys = bf16(keys), a.values = bf16(values);
-  a.batch = static_cast<int>(batch_), a.query_heads = static_cast<int>(c.query_heads);
-  a.kv_heads = static_cast<int>(c.kv_heads), a.capacity = static_cast<int>(context_);
-  a.eps = static_cast<float>(c.rms_eps);
   check(append_bf16(a, stream()), "append_bf16");
 }
 

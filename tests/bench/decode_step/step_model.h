@@ -1,5 +1,5 @@
 // One decode step of a decoder with random weights on the GPU, with the INT2 three-tier cache or a BF16 cache.
-// INT2: kernels/append/append_tokens.h, quantize_pages for the tokens that leave the windows (all layers in one
+// INT2: kernels/append/append_tokens.h, newest_tokens for the tokens that leave the windows (all layers in one
 // launch), decode_attention; R_V absorbed in the value and output weights. BF16: the same step with a contiguous cache
 // and LibTorch's attention.
 #pragma once
@@ -42,12 +42,14 @@ class DecodeStep {
   bool does(StepPart part) const { return !only_ || *only_ == part; }
   void embed_tokens();
   void quantize();
+  at::Tensor described_sides();
   void layer(std::int64_t index);
   void norm(const at::Tensor& weight);
   void product(StepPart part, const at::Tensor& x, const at::Tensor& w, const at::Tensor& out, bool add);
   void normed_row(StepPart part, const at::Tensor& w, const at::Tensor& norm, const at::Tensor& out, GemvEnd end);
   void add_row(StepPart part, const at::Tensor& x, const at::Tensor& w);
   void attend(std::int64_t index);
+  Bf16AppendParams norms_and_rope(std::int64_t index);  // of a layer's queries and keys; names no cache
   void append_int2(std::int64_t index);
   void attend_int2(std::int64_t index);
   void append_rows_bf16(std::int64_t index);
@@ -65,7 +67,7 @@ class DecodeStep {
   std::int64_t sink_pages_ = 0, ring_pages_ = 0, max_pages_ = 0, page_bytes_ = 0, window_bytes_ = 0;
   at::Tensor pages_, window_pages_;  // [L, pages, Hkv, bytes]
   at::Tensor keys_, values_;         // BF16: [L, B, Hkv, T, d]
-  at::Tensor page_table_, window_table_, lengths_, runs_, clip_, bad_, workspace_;
+  at::Tensor page_table_, window_table_, lengths_, leaving_, sides_, clip_, bad_, workspace_;
   at::Tensor best_, tokens_, hidden_, normed_, qkv_, query_, attended_, gate_up_, gated_, logits_;
 };
 

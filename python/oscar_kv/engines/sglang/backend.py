@@ -4,7 +4,7 @@ padding. SGLang maps tokens to memory one by one, and with pages of 64 tokens ev
 
 import logging
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -151,23 +151,10 @@ class OscarAttentionBackend(AttentionBackend):
         save_kv_cache: bool = True,
         **kwargs: Any,
     ) -> torch.Tensor:
+        """q [N, Hq d], k and v [N, Hkv, d] after RoPE. Returns [N, Hq d]."""
         if layer.layer_id in self.serving.beside:
             return self.beside.forward(q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
-        return self._attend(q, k, v, layer, save_kv_cache, kwargs)
-
-    forward_decode = forward_extend
-
-    def _attend(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor | None,
-        v: torch.Tensor | None,
-        layer: Any,
-        save_kv_cache: bool,
-        extra: Mapping[str, Any],
-    ) -> torch.Tensor:
-        """q [N, Hq d], k and v [N, Hkv, d] after RoPE. Returns [N, Hq d]."""
-        asked = next((name for name, value in extra.items() if is_set(value)), None)
+        asked = next((name for name, value in kwargs.items() if is_set(value)), None)
         holds = layer is self.serving.attention[layer.layer_id]  # or reads a cache that an earlier layer fills
         if asked is not None or (k is not None) != holds or save_kv_cache != holds:
             words = LAYERS["shared_layer"] if asked is None else LAYERS.get(asked, f"the argument {asked}")
@@ -187,3 +174,5 @@ class OscarAttentionBackend(AttentionBackend):
             pages, rows, query, key, value, layer.scaling, output.view(count, heads, d)
         )
         return output
+
+    forward_decode = forward_extend

@@ -4,6 +4,7 @@ and SGLang's settings, as in 0.5.23."""
 import collections
 import functools
 import logging
+import operator
 import os
 import pathlib
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 
 from ...cache.prefix_table import PrefixTable
-from ...cache.slot_kv import SlotKV
+from ...cache.slot_kv import SlotKV, SlotTable
 from ...files.checkpoint import checkpoint_of
 from ...files.errors import InputError
 from ...format.bundle import load_bundle
@@ -28,7 +29,7 @@ from ..names import (
     folder_name,
     known_names,
 )
-from ..port import Settings, Table
+from ..port import Settings
 from ..serving import EngineServing, is_set, layers_by_reason, plain_torch, unserved
 from .limits import IN_BF16, LAYERS
 
@@ -45,52 +46,28 @@ def settings() -> dict[str, Any]:
     return {name: getattr(context, f"get_{name}")() for name in names}
 
 
-# (group, dotted name, what is served, the feature, what to do)
-OPTIONS = (
-    ("spec", "speculative_algorithm", None, "speculative decoding", "leave --speculative-algorithm out"),
-    (
-        "disagg",
-        "disaggregation_mode",
-        "null",
-        "disaggregation of prefill and decode",
-        "leave --disaggregation-mode out",
-    ),
-    ("disagg", "enable_pdmux", False, "PD multiplexing", "leave --enable-pdmux out"),
-    ("memory", "enable_hierarchical_cache", False, "the hierarchical cache", "leave --enable-hierarchical-cache out"),
-    ("memory", "enable_lmcache", False, "LMCache", "leave --enable-lmcache out"),
-    ("memory", "enable_flexkv", False, "FlexKV", "leave --enable-flexkv out"),
-    ("memory", "enable_hisparse", False, "hierarchical sparse attention", "leave --enable-hisparse out"),
-    ("memory", "enable_unified_memory", False, "the unified memory pool", "leave --enable-unified-memory out"),
-    (
-        "memory",
-        "enable_unified_cache_external_linker",
-        False,
-        "an external KV store",
-        "leave --enable-unified-cache-external-linker out",
-    ),
-    ("memory", "radix_cache_backend", None, "another radix cache", "leave --radix-cache-backend out"),
-    (
-        "memory",
-        "enable_session_radix_cache",
-        False,
-        "the session radix cache",
-        "leave --enable-session-radix-cache out",
-    ),
-    ("serving", "enable_streaming_session", False, "streaming sessions", "leave --enable-streaming-session out"),
+# (group, dotted name, what is served, the feature, what to do; None: leave out the option of that name)
+OPTIONS: tuple[tuple[str, str, Any, str, str | None], ...] = (
+    ("spec", "speculative_algorithm", None, "speculative decoding", None),
+    ("disagg", "disaggregation_mode", "null", "disaggregation of prefill and decode", None),
+    ("disagg", "enable_pdmux", False, "PD multiplexing", None),
+    ("memory", "enable_hierarchical_cache", False, "the hierarchical cache", None),
+    ("memory", "enable_lmcache", False, "LMCache", None),
+    ("memory", "enable_flexkv", False, "FlexKV", None),
+    ("memory", "enable_hisparse", False, "hierarchical sparse attention", None),
+    ("memory", "enable_unified_memory", False, "the unified memory pool", None),
+    ("memory", "enable_unified_cache_external_linker", False, "an external KV store", None),
+    ("memory", "radix_cache_backend", None, "another radix cache", None),
+    ("memory", "enable_session_radix_cache", False, "the session radix cache", None),
+    ("serving", "enable_streaming_session", False, "streaming sessions", None),
     ("parallel", "dcp_size", 1, "decode context parallelism", "use --tp-size"),
     ("parallel", "attn_cp_size", 1, "attention context parallelism", "use --tp-size"),
     ("parallel", "pp_size", 1, "pipeline parallelism", "use --tp-size"),
     ("parallel", "attn_dp_size", 1, "data-parallel attention", "leave --enable-dp-attention out"),
-    ("parallel", "enable_kv_cache_sharding", False, "sharding of the cache", "leave --enable-kv-cache-sharding out"),
-    (
-        "exec",
-        "overlap.enable_two_batch_overlap",
-        False,
-        "two overlapping batches",
-        "leave --enable-two-batch-overlap out",
-    ),
-    ("exec", "features.enable_memory_saver", False, "the memory saver", "leave --enable-memory-saver out"),
-    ("exec", "dllm.dllm_algorithm", None, "diffusion language models", "leave --dllm-algorithm out"),
+    ("parallel", "enable_kv_cache_sharding", False, "sharding of the cache", None),
+    ("exec", "overlap.enable_two_batch_overlap", False, "two overlapping batches", None),
+    ("exec", "features.enable_memory_saver", False, "the memory saver", None),
+    ("exec", "dllm.dllm_algorithm", None, "diffusion language models", None),
     (
         "schedule",
         "prefill_only_disable_kv_cache",
@@ -103,20 +80,14 @@ OPTIONS = (
 )
 
 
-def _value(groups: dict[str, Any], group: str, name: str) -> Any:
-    found = groups[group]
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found
-
-
 def refusals(kvc: Any, groups: dict[str, Any]) -> list[str]:
     """Sentences for SGLang settings that this adapter does not support. kvc: SGLang's KVCacheConfigurator."""
     made = []
     for group, name, served, feature, advice in OPTIONS:
-        found = _value(groups, group, name)
+        found, option = operator.attrgetter(name)(groups[group]), name.rpartition(".")[2]
         if found not in served if isinstance(served, tuple) else found != served:
-            made.append(f"{feature} ({name.rpartition('.')[2]} {found}) is not served with the 2-bit cache; {advice}")
+            leave = advice or f"leave --{option.replace('_', '-')} out"
+            made.append(f"{feature} ({option} {found}) is not served with the 2-bit cache; {leave}")
     model, graphs = kvc.model_config, groups["exec"].graph.cuda_graph_config
     cases = [
         (
@@ -273,7 +244,7 @@ class Serving(EngineServing):
                 "--disable-hybrid-swa-memory"
             )
         self._in_bf16 = text
-        self.table: Table | None = None  # of the backend
+        self.table: SlotTable | None = None  # of the backend
         self.generations: torch.Tensor | None = None  # of the rows of SGLang's table: how often each was given away
 
     def request_of(self, slot: int) -> int:

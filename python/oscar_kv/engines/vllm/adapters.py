@@ -10,8 +10,6 @@ from ...format.bundle import adapter_refusal
 from ..names import VLLM_BACKEND
 from .wraps import wrap_once
 
-MARK = "_oscar_adapters"  # of the wrapped method
-
 
 def _load_adapter(original: Callable[..., Any], self: Any, lora_request: Any) -> Any:
     found = original(self, lora_request)
@@ -26,4 +24,4 @@ def install() -> None:
     """Wraps vLLM's worker manager once. Models without the 2-bit cache load adapters as before."""
     from vllm.lora.worker_manager import WorkerLoRAManager
 
-    wrap_once(WorkerLoRAManager, "_load_adapter", MARK, _load_adapter)
+    wrap_once(WorkerLoRAManager, "_load_adapter", _load_adapter)

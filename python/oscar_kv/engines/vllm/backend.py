@@ -112,10 +112,6 @@ class OscarBackend(OscarPages, AttentionBackend):
         return list(HEAD_SIZES)
 
     @classmethod
-    def supports_kv_cache_dtype(cls, kv_cache_dtype: str | None) -> bool:
-        return kv_cache_dtype == CACHE_DTYPE
-
-    @classmethod
     def supports_sink(cls) -> bool:
         return True
 
@@ -354,16 +350,8 @@ class OscarImpl(BoundPages, AttentionImpl):
         self.num_heads, self.head_size, self.scale = num_heads, head_size, scale
         self.num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         self.kv_cache_dtype = kv_cache_dtype
-        reason = layer_refusal(
-            num_heads,
-            self.num_kv_heads,
-            head_size,
-            alibi_slopes,
-            sliding_window,
-            logits_soft_cap,
-            AttentionType(attn_type).value,
-            extra,
-        )
+        given = dict(extra, alibi_slopes=alibi_slopes, sliding_window=sliding_window, logits_soft_cap=logits_soft_cap)
+        reason = layer_refusal(num_heads, self.num_kv_heads, head_size, AttentionType(attn_type).value, given)
         if reason is not None:
             raise InputError(f"a layer cannot be served with the 2-bit cache: {reason}")
         self.sinks, self._index, config = extra.get("sinks"), -1, get_current_vllm_config()

@@ -11,7 +11,8 @@ from ..serving import bits_and_bytes
 from . import serving
 from .wraps import wrap_once
 
-MARK, TOKENS, CODED = "_oscar_gauges", "oscar_kv_tokens", "oscar_kv_coded"  # the latter two: keys of the counts
+FACTS = "_oscar_gauges"  # of a compilation configuration
+TOKENS, CODED = "oscar_kv_tokens", "oscar_kv_coded"  # keys of the counts
 GAUGES = {
     "bits": "Bits of a number in the pages of the 2-bit cache.",
     "bytes_per_token": "Bytes of a token in the pages of the 2-bit cache, of all layers and GPUs.",
@@ -32,10 +33,10 @@ class Facts(NamedTuple):
 def facts(config: Any) -> Facts:
     """Reads the manifest of the bundle, once for a configuration."""
     held = vars(config.compilation_config)
-    if MARK not in held:
+    if FACTS not in held:
         manifest = read_manifest(serving.bundle_path(config))
-        held[MARK] = Facts(manifest.sink, manifest.recent, *bits_and_bytes(manifest))
-    return held[MARK]
+        held[FACTS] = Facts(manifest.sink, manifest.recent, *bits_and_bytes(manifest))
+    return held[FACTS]
 
 
 def ours(config: Any) -> bool:
@@ -100,6 +101,6 @@ def install() -> None:
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.metrics.loggers import PrometheusStatLogger
 
-    wrap_once(Scheduler, "make_stats", MARK, _make_stats)
-    wrap_once(PrometheusStatLogger, "__init__", MARK, _make_logger)
-    wrap_once(PrometheusStatLogger, "record", MARK, _record)
+    wrap_once(Scheduler, "make_stats", _make_stats)
+    wrap_once(PrometheusStatLogger, "__init__", _make_logger)
+    wrap_once(PrometheusStatLogger, "record", _record)

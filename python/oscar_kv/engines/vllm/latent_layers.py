@@ -17,8 +17,6 @@ from .backend import layer_index, serving_of
 from .layers import DRAFTS
 from .wraps import wrap_once
 
-MARK = "oscar_kv"
-
 
 def refusal(given: dict[str, Any]) -> str | None:
     """Why a layer cannot have the 2-bit cache, or None. given: arguments of MLAAttention."""
@@ -31,10 +29,10 @@ def refusal(given: dict[str, Any]) -> str | None:
 
 def install() -> None:
     """Wraps vLLM's MLAAttention once. Layers of other cache types pass through unchanged."""
-    wrap_once(MLAAttention, "__init__", MARK, _make)
-    wrap_once(MLAAttention, "get_kv_cache_spec", MARK, _specify)
-    wrap_once(MLAAttention, "forward_impl", MARK, _attend)
-    wrap_once(MLAAttention, "process_weights_after_loading", MARK, _process)
+    wrap_once(MLAAttention, "__init__", _make)
+    wrap_once(MLAAttention, "get_kv_cache_spec", _specify)
+    wrap_once(MLAAttention, "forward_impl", _attend)
+    wrap_once(MLAAttention, "process_weights_after_loading", _process)
 
 
 def _make(make: Callable[..., None], self: Any, *arguments: Any, **named: Any) -> None:

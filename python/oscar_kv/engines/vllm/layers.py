@@ -23,9 +23,8 @@ from . import backend as adapter
 from .backend import OscarImpl, backend_of, layer_index, serving_of
 from .pages import FEWEST_PAGES, nominal_cell, pages_of_block, tokens_of_block
 from .serving import Serving, layer_refusal
-from .wraps import wrap_once
+from .wraps import MARK, wrap_once
 
-MARK = "oscar_kv"
 # vLLM's tags while it builds a model that proposes tokens. It has no bundle, and perhaps the served model's numbers.
 DRAFTS = ("draft_model", "eagle_head")
 
@@ -34,8 +33,8 @@ def install() -> None:
     """Wraps vLLM's Attention once. Layers of other cache types pass through unchanged."""
     if hasattr(Attention.__init__, MARK):
         return
-    wrap_once(Attention, "__init__", MARK, _make)
-    wrap_once(Attention, "get_kv_cache_spec", MARK, _specify)
+    wrap_once(Attention, "__init__", _make)
+    wrap_once(Attention, "get_kv_cache_spec", _specify)
     align = Platform._align_hybrid_block_size.__func__
 
     @functools.wraps(align)
@@ -120,22 +119,14 @@ def bf16_reason(config: Any, given: inspect.BoundArguments) -> str | None:
     if window is None:
         window = of["cache_config"].sliding_window
     source, kv_heads = of["kv_sharing_target_layer_name"], of["num_kv_heads"] or of["num_heads"]
-    extra = dict(of["extra_impl_args"], use_alibi_sqrt=of["use_alibi_sqrt"])
+    own = {name: of[name] for name in ("use_alibi_sqrt", "alibi_slopes", "logits_soft_cap")}
+    asked = dict(of["extra_impl_args"], sliding_window=window, **own)
     if source is not None:
         target = config.compilation_config.static_forward_context.get(source)
         if target is None or not isinstance(target.impl, OscarImpl):
             return serving.keep_in_bf16(index, f"reads the cache of {source}")
         return None  # it has no other; OscarImpl refuses what it cannot read
-    reason = layer_refusal(
-        of["num_heads"],
-        kv_heads,
-        of["head_size"],
-        of["alibi_slopes"],
-        window,
-        of["logits_soft_cap"],
-        of["attn_type"],
-        extra,
-    )
+    reason = layer_refusal(of["num_heads"], kv_heads, of["head_size"], of["attn_type"], asked)
     if reason is None and of["head_size_v"] not in (None, of["head_size"]):
         reason = f"values have {of['head_size_v']} channels, keys {of['head_size']}"
     if reason is None and index not in serving.layers:

@@ -25,7 +25,6 @@ from .gauges import facts, ours
 from .serving import proposed_tokens
 from .wraps import wrap_once
 
-MARK = "_oscar_prefixes"  # of the scheduler's wrapped constructor
 PATIENCE = 16  # steps that a request waits for room, before it begins without a prefix
 
 
@@ -171,4 +170,4 @@ def install() -> None:
     """Wraps the constructor of vLLM's scheduler once. Engines with other cache types work as before."""
     from vllm.v1.core.sched.scheduler import Scheduler
 
-    wrap_once(Scheduler, "__init__", MARK, _constructor)
+    wrap_once(Scheduler, "__init__", _constructor)

@@ -8,8 +8,6 @@ from typing import Any
 
 from .wraps import wrap_once
 
-MARK = "_oscar_requests"  # of the wrapped method
-
 
 def _add_requests(serving_name: str, original: Callable[..., Any], self: Any, scheduler_output: Any) -> Any:
     serving = vars(self.vllm_config.compilation_config).get(serving_name)
@@ -27,4 +25,4 @@ def install(serving_name: str) -> None:
     compilation configuration."""
     from vllm.v1.worker.gpu.model_runner import GPUModelRunner
 
-    wrap_once(GPUModelRunner, "add_requests", MARK, functools.partial(_add_requests, serving_name))
+    wrap_once(GPUModelRunner, "add_requests", functools.partial(_add_requests, serving_name))

@@ -182,23 +182,15 @@ def refusals(config: Any) -> list[str]:
 
 
 def layer_refusal(
-    num_heads: int,
-    num_kv_heads: int,
-    head_size: int,
-    alibi_slopes: Any,
-    sliding_window: Any,
-    logits_soft_cap: float | None,
-    attn_type: str,
-    extra: Mapping[str, Any],
+    num_heads: int, num_kv_heads: int, head_size: int, attn_type: str, given: Mapping[str, Any]
 ) -> str | None:
-    """Why a layer cannot have the 2-bit cache, or None. Takes the arguments of vLLM's AttentionImpl."""
+    """Why a layer cannot have the 2-bit cache, or None. given: further arguments of vLLM's AttentionImpl."""
     if (reason := shape_unsupported(head_size, num_heads // num_kv_heads)) is not None:
         return reason
     if attn_type != "decoder":
         return f"attention of the type {attn_type} has no 2-bit cache"
-    values = {"alibi_slopes": alibi_slopes, "sliding_window": sliding_window, "logits_soft_cap": logits_soft_cap}
-    found = next((f"it has {words}" for name, words in IN_BF16.items() if is_set(values.get(name))), None)
-    unknown = sorted(name for name, value in extra.items() if name != "sinks" and is_set(value))
+    found = next((f"it has {words}" for name, words in IN_BF16.items() if is_set(given.get(name))), None)
+    unknown = sorted(name for name, value in given.items() if name not in ("sinks", *IN_BF16) and is_set(value))
     return found or (
         f"its attention has the argument '{unknown[0]}', which oscar-kv does not know" if unknown else None
     )

@@ -8,9 +8,8 @@ from typing import Any
 
 from .wraps import wrap_once
 
-MARK = "_oscar_slots"  # of the wrapped method
 # of the batch that is being prepared: request -> slot, as in req_idx
-_slots = contextvars.ContextVar(MARK, default=None)
+_slots = contextvars.ContextVar("_oscar_slots", default=None)
 
 
 def slots() -> Any:
@@ -30,4 +29,4 @@ def install() -> None:
     """Wraps vLLM's model state once."""
     from vllm.v1.worker.gpu.model_states.mamba_hybrid import MambaHybridModelState
 
-    wrap_once(MambaHybridModelState, "prepare_attn", MARK, _prepare_attn)
+    wrap_once(MambaHybridModelState, "prepare_attn", _prepare_attn)

@@ -4,16 +4,18 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+MARK = "_oscar_kv"  # of a wrapped method
 
-def wrap_once(owner: type, name: str, mark: str, around: Callable[..., Any]) -> None:
-    """From now on the method does around(original, self, ...). Calls with a mark that it has change nothing."""
+
+def wrap_once(owner: type, name: str, around: Callable[..., Any]) -> None:
+    """From now on the method does around(original, self, ...). Further calls change nothing."""
     original = getattr(owner, name)
-    if hasattr(original, mark):
+    if hasattr(original, MARK):
         return
 
     @functools.wraps(original)
     def wrapped(self: Any, *arguments: Any, **named: Any) -> Any:
         return around(original, self, *arguments, **named)
 
-    setattr(wrapped, mark, None)
+    setattr(wrapped, MARK, None)
     setattr(owner, name, wrapped)
