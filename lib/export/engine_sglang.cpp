@@ -14,7 +14,6 @@ const PluginEngine& sglang_engine() {
                  {"logit_cap", "a soft cap on logits", true, true, has_soft_cap},
                  {"sinks", "learned sink logits", true, false, has_sink_logits},
                  {"shared_layer", "the cache of another layer", true, false, reads_another_cache},
-                 {"head_dim", "heads of more than 256 channels", true, true, has_wide_heads},
                  {"linear_attention", "linear attention", false, true, has_linear_attention},
                  {"pos_encoding_mode", "ALiBi", true, false, nullptr}},
       .command = "sglang serve",

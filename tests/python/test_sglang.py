@@ -197,7 +197,7 @@ def test_settings_that_are_refused(serve, changed, sentence):
 
 @pytest.mark.parametrize("changed,sentence", [
     ({"model_dtype": torch.float16}, "computes in float16.*--dtype bfloat16"), ({"kv_cache_dtype": torch.uint8}, "an FP8 cache"),
-    ({"use_mla_backend": True}, "MLA"), ({"d": 512}, "SGLang has not served.*OSCAR_KV_UNTRIED=1"), ({"is_draft_worker": True}, "draft"), ({"post_capture_kv_active": True}, "POST_CAPTURE"),
+    ({"use_mla_backend": True}, "MLA"), ({"text": LlamaConfig(num_kv_shared_layers=1)}, "SGLang has not served.*OSCAR_KV_UNTRIED=1"), ({"is_draft_worker": True}, "draft"), ({"post_capture_kv_active": True}, "POST_CAPTURE"),
     ({"mambaish_config": object()}, "states of another kind than gated delta nets"), ({"kv_heads": 4}, "KV heads"), ({"d": 32}, "head_dim")])
 def test_models_that_are_refused(serve, changed, sentence, monkeypatch):
     monkeypatch.delenv("OSCAR_KV_UNTRIED", raising=False)
@@ -220,10 +220,9 @@ def test_images_that_attend_to_one_another_are_refused(serve):
 
 
 @pytest.mark.parametrize("options,reason", [
-    ({"d": 80}, "not 80"), ({"d": 512}, "heads of more than 256 channels"), ({"heads": 34}, "not 17"), ({"v_head_dim": 32}, "no common page"), ({"sliding_window_size": 128}, "a sliding window"),
+    ({"d": 80}, "not 80"), ({"heads": 34}, "not 17"), ({"v_head_dim": 32}, "no common page"), ({"sliding_window_size": 128}, "a sliding window"),
     ({"logit_cap": 30.0}, "a soft cap on logits")])
-def test_layers_that_stay_in_bf16(serve, options, reason, monkeypatch):
-    monkeypatch.delenv("OSCAR_KV_UNTRIED", raising=False)
+def test_layers_that_stay_in_bf16(serve, options, reason):
     bundle, other = two_sizes(), attention(1, **options)
     serving = serve(bundle, [attention(0), other])
     assert list(serving.attention) == [0] and list(serving.beside) == [1] and reason in serving.bf16_text() and reason in serving.summary(640)
@@ -257,7 +256,6 @@ def test_a_layer_index_that_comes_twice(serve):
 
 def hybrid(serve, monkeypatch, layers=("window", "full", "reader"), d=512):
     """A Serving of a model whose windows SGLang keeps apart, its configurator, and its RadixAttention."""
-    monkeypatch.setenv("OSCAR_KV_UNTRIED", "1")
     bundle = random_bundle(1, 1, d, (4, 2, 1, 1), (4, 2, 1, 1), sink=16, recent=40)
     bundle = dataclasses.replace(bundle, layers=[dataclasses.replace(bundle.layers[0], layer=1)], model={"left_out": [{"layer": 0, "reason": "window"}]})
     serve(bundle, [attention(0, d=d, kv_heads=1, sliding_window_size=7), attention(1, d=d, kv_heads=1)])

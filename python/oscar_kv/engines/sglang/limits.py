@@ -6,7 +6,6 @@ RELEASE = "0.5.23"
 IN_BF16 = {
     "sliding_window_size": "a sliding window",
     "logit_cap": "a soft cap on logits",
-    "head_dim": "heads of more than 256 channels",
 }
 # A layer that has one of these is refused.
 LAYERS = {

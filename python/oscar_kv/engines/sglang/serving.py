@@ -18,7 +18,7 @@ from ...files.checkpoint import checkpoint_of
 from ...files.errors import InputError
 from ...format.bundle import load_bundle
 from ...format.page_layout import PAGE_TOKENS
-from ...ops.support import shape_unsupported, untried
+from ...ops.support import shape_unsupported
 from .. import bundles
 from ..names import (
     BUNDLE_VARIABLE,
@@ -151,7 +151,6 @@ def bf16_reason(layer: Any) -> str | None:
     values = {
         "sliding_window_size": layer.sliding_window_size if layer.sliding_window_size > 0 else None,
         "logit_cap": layer.logit_cap,
-        "head_dim": layer.head_dim > 256 and not untried(),
     }
     return next((f"it has {words}" for name, words in IN_BF16.items() if is_set(values[name])), None)
 
@@ -200,7 +199,8 @@ class Serving(EngineServing):
         for sentence in refusals(kvc, groups):
             raise InputError(sentence)
         model, parallel = kvc.model_config, groups["parallel"]
-        check_tried(IN_BF16["head_dim"] if model.head_dim > 256 else None, "SGLang")
+        shared = getattr(model.hf_text_config, "num_kv_shared_layers", None)
+        check_tried("layers that read another layer's cache" if shared else None, "SGLang")
         with plain_torch():
             bundle = load_bundle(bundle_path(model))
         super().__init__(
