@@ -14,10 +14,12 @@ import vllm  # noqa: E402
 from latent_state import Plain, randn  # noqa: E402
 from oscar_kv.cache.latent_kv import LatentCode, LatentKV  # noqa: E402
 from oscar_kv.engines import latent_check, self_check  # noqa: E402
+from oscar_kv.engines.check_rows import ModelRows  # noqa: E402
 from oscar_kv.engines.serving import bits_and_bytes  # noqa: E402
 from oscar_kv.engines.vllm import latent_backend, latent_layers  # noqa: E402
 from oscar_kv.files.errors import InputError  # noqa: E402
 from random_bundles import latent_bundle, random_bundle  # noqa: E402
+from safetensors.torch import save_file  # noqa: E402
 from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config  # noqa: E402
 from vllm.model_executor.layers.attention import mla_attention  # noqa: E402
 from vllm.utils import torch_utils  # noqa: E402
@@ -274,3 +276,29 @@ def test_the_self_check_finds_what_is_wrong(monkeypatch):
         self_check.passed(serving, logging.getLogger(), latent_check.checked)
     kv.code.output = LatentCode(bundle, bundle.layers[0]).output
     assert "self-check of 1 layers on made rows passed" in self_check.passed(serving, logging.getLogger(), latent_check.checked)
+
+
+def test_the_self_check_takes_the_models_rows(monkeypatch, tmp_path):
+    monkeypatch.setattr(latent_check, "TOKENS", 200)
+    bundle = latent_bundle(sink=SINK, recent=RECENT, centered=True)
+    bundle.path, mean = tmp_path, bundle.layers[0].key.mean[0]
+    kv = LatentKV(LatentCode(bundle, bundle.layers[0]), 5, HEADS)
+    serving = types.SimpleNamespace(bundle=bundle, slots=2, caches=lambda: {0: kv})
+    latents, query = 3 * randn(150, 1, 512, seed=1) + mean, 40 * randn(3, HEADS + 1, 512, seed=2)
+
+    def passed(**changed):
+        tensors = {"positions": torch.arange(150), "layers.0.k": latents.bfloat16(), "layers.0.q": query.bfloat16()}
+        save_file(tensors | changed, tmp_path / "self_check.safetensors")
+        return self_check.passed(serving, logging.getLogger(), latent_check.checked)
+
+    assert "self-check of 1 layers on the model's rows passed" in passed()
+    rows = latent_check.rows_of(kv.code, HEADS, 201, ModelRows(bundle))
+    assert torch.equal(rows.latents[150:], latents[:51, 0].bfloat16()) and rows.query.shape == (3, HEADS, 512)
+    logits = rows.query.float() @ ((rows.latents.float() - mean) @ kv.code.forward).T
+    true = query[:, :HEADS].bfloat16().float() @ (rows.latents.float() - mean).T
+    assert (logits / logits.std(-1, keepdim=True) - true / true.std(-1, keepdim=True)).abs().max() < 0.05
+    for changed, words in (({"layers.0.q": query[:, :2].bfloat16().contiguous()}, r"\[3, 2, 512\] queries for \[150, 1, 512\] latents"),
+                           ({"layers.0.k": latents[:, :, :64].bfloat16().contiguous()}, r"the tensor layers.0.k is BF16 \[150, 1, 64\]"),
+                           ({"layers.0.k": torch.full_like(latents, torch.nan).bfloat16()}, "NaN or infinity")):
+        with pytest.raises(InputError, match=words):
+            passed(**changed)

@@ -11,6 +11,7 @@ from ..files.errors import InputError
 from ..files.foreign_files import is_present
 from ..files.safetensors_file import SafetensorsFile
 from ..format.bundle import Bundle
+from ..format.latent_layout import CHANNELS
 from ..format.manifest import CHECK
 
 MOST_QUERY = 150.0  # length of a made query; layer 0 of Qwen2.5-Coder-1.5B has such, and key means of 350
@@ -96,6 +97,20 @@ class ModelRows:
         key, value = (x[again, heads].to(code.device) for x in (key, value))
         key = turned(key, torch.arange(count, device=code.device) - places[again.to(code.device)], code.transform)
         return CheckRows(key.bfloat16().contiguous(), value.contiguous(), query, places[n - len(query) :])
+
+    def latents(self, layer: int, heads: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of latent attention: rows [count, 512], which come again where there are fewer, and absorbed queries
+        [m, heads, 512], both in FP32."""
+        n = len(self._positions)
+        key, query = (self._tensor(f"layers.{layer}.{name}", "BF16", (0, 0, CHANNELS)).float() for name in "kq")
+        if key.shape[:2] != (n, 1) or len(query) > n or query.shape[1] < heads:
+            raise InputError(
+                f"{self._file.path}: layer {layer} has {list(query.shape)} queries for {list(key.shape)} latents, "
+                f"which are no rows of this model"
+            )
+        if not all(bool(torch.isfinite(x).all()) for x in (query, key)):
+            raise InputError(f"{self._file.path}: rows of layer {layer} hold NaN or infinity")
+        return key[torch.arange(count) % n, 0], query[:, :heads]
 
 
 def model_rows(bundle: Bundle) -> ModelRows | None:

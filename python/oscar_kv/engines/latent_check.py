@@ -1,6 +1,7 @@
 """self_check.py for latent attention: in every layer, a prompt, its stored tokens read back, and a step of each batch
 size that divides the work otherwise, against the torch reference on the CPU, which writes and reads a cache of its own.
-The rows are made ones, of the deviations and means that the bundle knows."""
+Latents and queries are the model's, if the bundle carries them, otherwise made of its deviations and means. Their
+parts with RoPE are made."""
 
 import time
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from ..cache.rows import StepRows
 from ..format.bundle import Bundle
 from ..format.latent_layout import CHANNELS, ROPE_CHANNELS, ROW
 from ..format.page_layout import PAGE_TOKENS
+from .check_rows import ModelRows, model_rows
 from .self_check import SEQUENCES, largest_error, refuse_large, told
 
 TOKENS = 500
@@ -28,18 +30,23 @@ class Rows(NamedTuple):
     rope_query: torch.Tensor
 
 
-def made_rows(code: LatentCode, heads: int, count: int) -> Rows:
-    """code: on the CPU."""
+def rows_of(code: LatentCode, heads: int, count: int, held: ModelRows | None = None) -> Rows:
+    """code: on the CPU. held: those of the model; None: made ones."""
     generator = torch.Generator().manual_seed(code.layer.layer)
 
     def randn(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator)
 
-    rows = randn(count, CHANNELS) * code.codec.sigma.repeat_interleave(CHANNELS // 4, dim=1)
-    query = randn(4, heads, CHANNELS) * QUERY / rows.norm(dim=1).mean().clamp(min=1e-6)
-    rows = rows @ code.output
-    rope_query = randn(4, heads, ROPE_CHANNELS) * QUERY / ROPE_CHANNELS**0.5
-    rows = rows if code.mean is None else rows + code.mean
+    if held is None:
+        rows = randn(count, CHANNELS) * code.codec.sigma.repeat_interleave(CHANNELS // 4, dim=1)
+        query = randn(4, heads, CHANNELS) * QUERY / rows.norm(dim=1).mean().clamp(min=1e-6)
+        rows = rows @ code.output
+        rows = rows if code.mean is None else rows + code.mean
+    else:
+        rows, query = held.latents(code.layer.layer, heads, count)
+        query = query * QUERY / (query @ rows.T).std(dim=-1, keepdim=True).clamp(min=1e-6)
+        query = query @ code.layer.key.back(True)[0]
+    rope_query = randn(len(query), heads, ROPE_CHANNELS) * QUERY / ROPE_CHANNELS**0.5
     made = rows, randn(count, ROPE_CHANNELS), query, rope_query
     return Rows(*(x.bfloat16() for x in made))
 
@@ -86,10 +93,12 @@ def _error(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 @torch.no_grad()
-def errors_of(bundle: Bundle, kv: LatentKV, slots: int, tokens: int) -> list[tuple[str, float]]:
+def errors_of(
+    bundle: Bundle, kv: LatentKV, slots: int, tokens: int, held: ModelRows | None = None
+) -> list[tuple[str, float]]:
     """[("16 sequences", error)] of one layer."""
     plain = LatentCode(bundle, kv.code.layer)
-    rows = made_rows(plain, kv.group, tokens + 1)
+    rows = rows_of(plain, kv.group, tokens + 1, held)
     sizes = sorted({min(s, slots) for s in (*SEQUENCES, slots)})
     ours, right = (Run(code, rows, kv.group, tokens, space) for code, space in ((kv.code, kv.space), (plain, None)))
     made = [(f"{tokens} stored tokens", _error(ours.past(), right.past()))]
@@ -102,10 +111,10 @@ def errors_of(bundle: Bundle, kv: LatentKV, slots: int, tokens: int) -> list[tup
 
 def checked(serving: Any) -> str:
     """For self_check.passed()."""
-    begin, most = time.perf_counter(), 0.0
+    begin, most, held = time.perf_counter(), 0.0, model_rows(serving.bundle)
     for index, kv in sorted(serving.caches().items()):
         assert isinstance(kv, LatentKV)
-        for path, error in errors_of(serving.bundle, kv, serving.slots, TOKENS):
+        for path, error in errors_of(serving.bundle, kv, serving.slots, TOKENS, held):
             most = max(most, error)
             refuse_large(serving, f"layer {index}", path, error)
-    return told(len(serving.caches()), "made", begin, most)
+    return told(len(serving.caches()), "made" if held is None else "the model's", begin, most)
