@@ -16,6 +16,7 @@ SERVED = {"turboquant_4bit_nc": "turboquant4", "turboquant_3bit_nc": "turboquant
 ENGINES = {"vllm": "vLLM", "sglang": "SGLang"}
 VARIANTS = {"": "", "prefix": ", prefix hits", "ngram": ", `ngram`", "preempt": ", preempted", "two": ", two GPUs"}
 WINDOWS, CONTEXT = 320, 32768
+LENGTHS = 2112, 8192  # texts that engines decode; the second where windows are so long that the first finds no prefix
 HEAD = """# Study of real models
 
 What the KV cache of instruct models that others trained loses in each format: in KL to the BF16 cache, and in tasks that vLLM serves. `scripts/study`
@@ -185,7 +186,9 @@ def in_engines(found, model):
         other = line["differ_from_one"]
         again = "_again" if variant == "prefix" else ""
         predicted = found.predicted.get((model, cache)) if not variant else None
-        rows.append([f"{ENGINES[engine]}, {ROWS[cache]}{VARIANTS[variant]}", *(shown(line.get(f"kl_served_2112_{n}{again}")) for n in (1, 8, 40)),
+        length = next((n for n in LENGTHS if f"kl_served_{n}_1" in line), LENGTHS[0])
+        named = f"{ENGINES[engine]}, {ROWS[cache]}{VARIANTS[variant]}" + (f" ({length:,} tokens)" if length != LENGTHS[0] else "")
+        rows.append([named, *(shown(line.get(f"kl_served_{length}_{n}{again}")) for n in (1, 8, 40)),
                      shown(predicted), "" if other.endswith("of 0") else other, str(line.get("degenerate", ""))])
     versions = sorted({f"{found.engines[key]['versions']}, {found.engines[key]['card']}" for key in keys})
     return [f"In engines: {'; '.join(versions)}.", "",
