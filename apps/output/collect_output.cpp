@@ -93,12 +93,7 @@ std::string collected_text(const TokenPlan& plan, const CollectOptions& options,
     text << "queries    top 8 directions carry " << formatted("%.0f%%", 100 * low) << " to "
          << formatted("%.0f%%", 100 * high) << " of Q^T Q\n";
   }
-  text << wrapped("time       " + duration_text(r.seconds) + ", " +
-                      formatted("%.0f%%", 100 * r.moment_seconds / r.seconds) + " of it in the moments (" +
-                      formatted("%.0f%%", 100 * r.moment_seconds / std::max(r.forward_seconds, 1e-9)) +
-                      " of the forward pass), " + formatted("%.0f%%", 100 * r.far_seconds / r.seconds) +
-                      " in the metrics of pairs outside the windows",
-                  11);
+  text << "time       " << duration_text(r.seconds) << "\n";
   return text.str();
 }
 
@@ -108,9 +103,7 @@ void print_result(const TokenPlan& plan, const CollectOptions& options, const Co
     out["plan"] = plan_json(plan);
     out["resumed"] = r.resumed;
     out["seconds"] = r.seconds;
-    out["moment_seconds"] = r.moment_seconds;
-    out["forward_seconds"] = r.forward_seconds;
-    out["far_pairs"] = {{"queries", r.far_queries}, {"seconds", r.far_seconds}};
+    out["far_pairs"] = {{"queries", r.far_queries}};
     out["layers"] = Json::array();
     for (const LayerReport& layer : r.layers) {
       out["layers"].push_back({{"layer", layer.layer},

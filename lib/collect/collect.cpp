@@ -66,7 +66,7 @@ CollectReport collect(const Checkpoint& checkpoint, const PromptSet& prompts, co
     if (plan.tokens > 0) {
       report = run_collector(checkpoint, prompts, plan, options, fingerprint, work);
     } else {  // more ranks than steps
-      ShareDelivery(options, work, -1, 0).finish(empty_shard(checkpoint, fingerprint, prompts, plan, options));
+      merge_ranks(options, work, empty_shard(checkpoint, fingerprint, prompts, plan, options));
     }
     const Timeline::Phase saving(options.timeline, phase::kSaving);
     work.remove();

@@ -58,11 +58,8 @@ struct LayerReport {
 struct CollectReport {
   std::vector<LayerReport> layers;
   bool resumed = false;
-  double seconds = 0;          // of this process, all layers
-  double far_seconds = 0;      // part of `seconds` spent on metrics of pairs outside the windows
-  double far_queries = 0;      // queries with at least one key outside the windows; 0: no metrics written
-  double moment_seconds = 0;   // part of `seconds` spent on moments (sums, sample, K and V spool, energy pass)
-  double forward_seconds = 0;  // part of `seconds` in the layers' forward pass; on a GPU these three are GPU times
+  double seconds = 0;      // of this process, all layers
+  double far_queries = 0;  // queries with at least one key outside the windows; 0: no metrics written
 };
 
 // Collects statistics and writes options.output. For an empty plan (a shard without sequences) it writes a file without

@@ -91,7 +91,6 @@ void FinishedLayers::complete(std::int64_t layer, LayerMoments& moments) {
   LayerReport& report = reports_[static_cast<std::size_t>(layer)];
   describe_layer(moments, layer, report);
   print_layer(report, std::ssize(reports_));
-  if (told_) told_(layer, moments);
 }
 
 void FinishedLayers::wait() {

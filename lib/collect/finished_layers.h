@@ -6,7 +6,6 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <optional>
 #include <utility>
@@ -30,9 +29,6 @@ class FinishedLayers {
   void begin(const ModelConfig& config, const FarPairs& pairs, at::ScalarType dtype);
   void defer(bool deferred) { deferred_ = deferred; }
   bool deferred() const { return deferred_; }
-  // Sets a function to call for each layer once its sums are on the CPU. If layers are finished in the background,
-  // their thread calls it.
-  void when_done(std::function<void(std::int64_t, const LayerMoments&)> told) { told_ = std::move(told); }
 
   void add(std::int64_t layer, LayerMoments moments);  // moments on the device; prints a line
   void wait();                                         // until all are on the CPU
@@ -49,7 +45,6 @@ class FinishedLayers {
   bool deferred_ = false;
   std::map<std::int64_t, LayerMoments> unsaved_;  // layers that are in no file
   LayerCopier copier_;
-  std::function<void(std::int64_t, const LayerMoments&)> told_;
   std::optional<BackgroundJobs> jobs_;  // the last member: the jobs use the others
 };
 
