@@ -26,7 +26,7 @@ std::string fingerprint_of(const Checkpoint& checkpoint, Timeline* timeline) {
 
 std::vector<std::string> collect_phases() {
   return {phase::kStarting, phase::kPrompts, phase::kRange, phase::kWeights, phase::kForward, phase::kMoments,
-          phase::kFarPairs, phase::kSpool,   phase::kSync,  phase::kSpectra, phase::kRanks,   phase::kSaving};
+          phase::kFarPairs, phase::kSpool,   phase::kSync,  phase::kRanks,   phase::kSaving};
 }
 
 fs::path run_directory_of(const CollectOptions& options) {

@@ -3,10 +3,12 @@
 #include <ATen/ATen.h>
 #include <malloc.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 
 #include "base/clock.h"
+#include "base/formatted.h"
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "base/progress.h"
@@ -42,7 +44,7 @@ class Collector {
         fingerprint_(fingerprint),
         work_(work),
         checks_(prompts, plan, options.device, options.timeline),
-        finished_(work, report_.layers, options.device, options.timeline) {
+        finished_(work, options.device, options.timeline) {
     std::vector<SampledSequence> sequences;
     for (const Piece& piece : plan.pieces) sequences.push_back({piece.sequence, piece.length});
     sample_ = sample_sequences(options.seed, prompts.sha256, sequences, options.rows);
@@ -53,7 +55,6 @@ class Collector {
     std::optional<ResumePoint> point = work_.load_point();
     if (point) check_resume_point(*point, state_facts(), config_, work_);
     report_.resumed = point.has_value();
-    report_.layers.resize(static_cast<std::size_t>(config_.layers));
     if (point) embedding_energy_ = point->embedding_energy;
     if (!point || point->layer < config_.layers) run_layers(point);
     write_statistics();
@@ -179,7 +180,6 @@ class Collector {
     if (observed) begin_layer(layer, observer);
     checks_.begin_layer();
     const double start = steady_seconds();
-    std::int64_t tokens = 0;
     for (std::size_t i = 0; i < plan_.steps.size(); ++i) {
       const Step& step = plan_.steps[i];
       if (observed) observer.begin_step(step, *keys_values_);
@@ -187,7 +187,6 @@ class Collector {
       if (layer + 1 == config_.layers && i == 0 && is_first_rank(options_.ranks)) check_predictions(step, next);
       checks_.check_later(checks_.shown_by(hidden_of(config_, next), step, "layer " + std::to_string(layer)), observer);
       write_states(layer + 1, step, next);
-      tokens += step.tokens;
       progress_->set_note("layer " + std::to_string(layer + 1) + "/" + std::to_string(config_.layers));
       progress_->advance(static_cast<std::uint64_t>(step.tokens));
       const bool stop = interrupt_requested();
@@ -199,8 +198,9 @@ class Collector {
       if (options_.after_step) options_.after_step();
     }
     checks_.check_behind(observer);
-    report_.layers[static_cast<std::size_t>(layer)].tokens_per_second =
-        static_cast<double>(tokens) / std::max(steady_seconds() - start, 1e-9);
+    const double speed = static_cast<double>(plan_.tokens) / std::max(steady_seconds() - start, 1e-9);
+    log_detail(formatted("layer %3lld/%lld %9.0f tokens/s", static_cast<long long>(layer + 1),
+                         static_cast<long long>(config_.layers), speed));
     if (observed) finished_.add(layer, finished_moments(layer, observer));
     if (!finished_.deferred() || due()) save_start(layer + 1);
   }
@@ -281,14 +281,13 @@ class Collector {
       }
       s.layers.push_back(std::move(moments));
     }
-    std::erase_if(report_.layers, [&](const LayerReport& layer) { return layer.q_trace == 0; });
-    report_.far_queries = drop_empty_far_pairs(s);
+    drop_empty_far_pairs(s);
+    report_.far_queries = far_queries(s);
     if (options_.ranks == nullptr) {
       save_statistics(s, options_.output);
     } else {
       const std::optional<Statistics> whole = merge_ranks(options_, work_, std::move(s));
-      const Timeline::Phase spectra(timeline(), phase::kSpectra);
-      if (whole) describe_whole(*whole, report_);
+      if (whole) report_.far_queries = far_queries(*whole);
     }
   }
 
