@@ -1,11 +1,9 @@
 #include "apps/output/collect_output.h"
 
-#include <algorithm>
 #include <set>
 #include <sstream>
 
 #include "base/columns.h"
-#include "base/formatted.h"
 #include "base/log.h"
 #include "base/progress.h"
 #include "base/shell.h"
@@ -73,11 +71,6 @@ void print_estimate(const TokenPlan& plan, const CollectOptions& options, const 
 }
 
 std::string collected_text(const TokenPlan& plan, const CollectOptions& options, const CollectReport& r) {
-  double low = 1, high = 0;
-  for (const LayerReport& layer : r.layers) {
-    low = std::min(low, layer.q_top8);
-    high = std::max(high, layer.q_top8);
-  }
   const bool gap = !may_have_far_pairs(plan, options.far);
   if (options.far.enabled && r.far_queries == 0.0 && gap) {
     log_warning("no sequence is longer than both windows of --far-pairs (" + std::to_string(options.far.sink) +
@@ -89,16 +82,7 @@ std::string collected_text(const TokenPlan& plan, const CollectOptions& options,
   text << "wrote      " << options.output.string() << "\n"
        << "collected  " << plan_counts(plan) << "\n";
   if (plan.tokens == 0) return text.str();
-  if (log_level() == LogLevel::kVerbose) {
-    text << "queries    top 8 directions carry " << formatted("%.0f%%", 100 * low) << " to "
-         << formatted("%.0f%%", 100 * high) << " of Q^T Q\n";
-  }
-  text << wrapped("time       " + duration_text(r.seconds) + ", " +
-                      formatted("%.0f%%", 100 * r.moment_seconds / r.seconds) + " of it in the moments (" +
-                      formatted("%.0f%%", 100 * r.moment_seconds / std::max(r.forward_seconds, 1e-9)) +
-                      " of the forward pass), " + formatted("%.0f%%", 100 * r.far_seconds / r.seconds) +
-                      " in the metrics of pairs outside the windows",
-                  11);
+  text << "time       " << duration_text(r.seconds) << "\n";
   return text.str();
 }
 
@@ -108,16 +92,7 @@ void print_result(const TokenPlan& plan, const CollectOptions& options, const Co
     out["plan"] = plan_json(plan);
     out["resumed"] = r.resumed;
     out["seconds"] = r.seconds;
-    out["moment_seconds"] = r.moment_seconds;
-    out["forward_seconds"] = r.forward_seconds;
-    out["far_pairs"] = {{"queries", r.far_queries}, {"seconds", r.far_seconds}};
-    out["layers"] = Json::array();
-    for (const LayerReport& layer : r.layers) {
-      out["layers"].push_back({{"layer", layer.layer},
-                               {"tokens_per_second", layer.tokens_per_second},
-                               {"q", {{"trace", layer.q_trace}, {"top8", layer.q_top8}}},
-                               {"o", {{"trace", layer.o_trace}, {"top8", layer.o_top8}}}});
-    }
+    out["far_pairs"] = {{"queries", r.far_queries}};
     if (options.timeline != nullptr) out["timeline"] = timeline_json(*options.timeline);
     print_result(dump_json(out));
   } else {

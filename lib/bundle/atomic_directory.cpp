@@ -180,8 +180,13 @@ void AtomicDirectory::commit() {
     replace();
   } else {
     sync_directory(building_);
-    if (::rename(building_.c_str(), target_.c_str()) != 0) throw_rename_error(target_);
-    building_.clear();
+    if (::rename(building_.c_str(), target_.c_str()) == 0) {
+      building_.clear();
+    } else if (overwrite_ && (errno == ENOTEMPTY || errno == EEXIST)) {
+      replace();  // another run has put its directory there meanwhile
+    } else {
+      throw_rename_error(target_);
+    }
   }
   sync_directory(target_.parent_path());
 }

@@ -28,10 +28,10 @@ std::string checksum_of(const std::vector<TensorView>& tensors, const std::map<s
 }  // namespace
 
 void save_run_tensors(const fs::path& path, const std::vector<TensorView>& tensors,
-                      std::map<std::string, std::string> metadata, bool durable) {
+                      std::map<std::string, std::string> metadata) {
   metadata[kName] = path.filename().string();
   metadata[kChecksum] = checksum_of(tensors, metadata);
-  write_safetensors(path, tensors, metadata, durable);
+  write_safetensors(path, tensors, metadata);
 }
 
 SafetensorsFile open_run_tensors(const fs::path& path) {

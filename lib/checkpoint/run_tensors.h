@@ -8,7 +8,7 @@ namespace oscar {
 
 // write_safetensors() with both in the metadata.
 void save_run_tensors(const fs::path& path, const std::vector<TensorView>& tensors,
-                      std::map<std::string, std::string> metadata, bool durable = true);
+                      std::map<std::string, std::string> metadata);
 
 // InputError for a link, another name, or content that was not saved so. Reads the whole file once.
 SafetensorsFile open_run_tensors(const fs::path& path);

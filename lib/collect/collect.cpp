@@ -26,7 +26,7 @@ std::string fingerprint_of(const Checkpoint& checkpoint, Timeline* timeline) {
 
 std::vector<std::string> collect_phases() {
   return {phase::kStarting, phase::kPrompts, phase::kRange, phase::kWeights, phase::kForward, phase::kMoments,
-          phase::kFarPairs, phase::kSpool,   phase::kSync,  phase::kSpectra, phase::kRanks,   phase::kSaving};
+          phase::kFarPairs, phase::kSpool,   phase::kSync,  phase::kRanks,   phase::kSaving};
 }
 
 fs::path run_directory_of(const CollectOptions& options) {
@@ -66,7 +66,7 @@ CollectReport collect(const Checkpoint& checkpoint, const PromptSet& prompts, co
     if (plan.tokens > 0) {
       report = run_collector(checkpoint, prompts, plan, options, fingerprint, work);
     } else {  // more ranks than steps
-      ShareDelivery(options, work, -1, 0).finish(empty_shard(checkpoint, fingerprint, prompts, plan, options));
+      merge_ranks(options, work, empty_shard(checkpoint, fingerprint, prompts, plan, options));
     }
     const Timeline::Phase saving(options.timeline, phase::kSaving);
     work.remove();

@@ -48,25 +48,14 @@ struct CollectOptions {
   std::function<void()> after_step;  // called after each step of each layer; tests stop a run here
 };
 
-struct LayerReport {
-  std::int64_t layer = 0;
-  double tokens_per_second = 0;    // of this layer; 0 if it was done before the run was resumed
-  double q_trace = 0, q_top8 = 0;  // of Q^T Q, mean over KV heads: the fit target of keys
-  double o_trace = 0, o_top8 = 0;  // of V^T S^T S V: the fit target of values
-};
-
 struct CollectReport {
-  std::vector<LayerReport> layers;
   bool resumed = false;
-  double seconds = 0;          // of this process, all layers
-  double far_seconds = 0;      // part of `seconds` spent on metrics of pairs outside the windows
-  double far_queries = 0;      // queries with at least one key outside the windows; 0: no metrics written
-  double moment_seconds = 0;   // part of `seconds` spent on moments (sums, sample, K and V spool, energy pass)
-  double forward_seconds = 0;  // part of `seconds` in the layers' forward pass; on a GPU these three are GPU times
+  double seconds = 0;      // of this process, all layers
+  double far_queries = 0;  // queries with at least one key outside the windows; 0: no metrics written
 };
 
 // Collects statistics and writes options.output. For an empty plan (a shard without sequences) it writes a file without
-// sums and reports no layers. With ranks, the shard is the rank's share. Rank 0 writes the merge_shards() result of all
+// sums. With ranks, the shard is the rank's share. Rank 0 writes the merge_shards() result of all
 // shares and reports all of them, except that times are its own; the other ranks write nothing. Throws UsageError (the
 // output exists, or the work directory holds another run), InputError (the work directory is damaged, or belongs to
 // other prompts or another model), EnvironmentError (disk, lock), NumericalError (NaN or infinity, with layer and

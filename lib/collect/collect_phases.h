@@ -12,7 +12,6 @@ inline constexpr const char* kMoments = "moments";         // sums, row sample, 
 inline constexpr const char* kFarPairs = "outside pairs";  // metrics of pairs outside the windows
 inline constexpr const char* kSpool = "spool";         // hidden states, keys and values to and from the work directory
 inline constexpr const char* kSync = "synchronizing";  // waiting until they are on disk
-inline constexpr const char* kSpectra = "spectra";     // spectra for the printed line of each layer
 inline constexpr const char* kRanks = "other ranks";   // waiting for them, and merging all shares
 inline constexpr const char* kSaving = "saving";       // state, finished layers and the statistics file
 

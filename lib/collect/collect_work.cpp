@@ -4,7 +4,6 @@
 
 #include <charconv>
 #include <cstring>
-#include <span>
 #include <vector>
 
 #include "base/errors.h"
@@ -18,8 +17,8 @@ namespace {
 
 constexpr const char* kPoint = "point.safetensors";
 
-std::string layer_name(std::int64_t layer, const char* kind = "layer") {
-  return formatted("%s-%04lld.safetensors", kind, static_cast<long long>(layer));
+std::string layer_name(std::int64_t layer) {
+  return formatted("layer-%04lld.safetensors", static_cast<long long>(layer));
 }
 
 bool is_run_file(const std::string& name) {
@@ -30,10 +29,8 @@ bool is_run_file(const std::string& name) {
     if (digits.size() < fewest || digits.size() > 9) return -1;
     return digits.find_first_not_of("0123456789") == std::string::npos ? std::stoll(digits) : -1;
   };
-  const std::int64_t layer = number("layer-", 4), hidden = number("hidden-", 1), share = number("share-", 1),
-                     part = number("part-", 4);
-  return (layer >= 0 && name == layer_name(layer)) || (part >= 0 && name == rank_layer_name(part)) ||
-         (share > 0 && name == share_name(static_cast<int>(share))) ||
+  const std::int64_t layer = number("layer-", 4), hidden = number("hidden-", 1), share = number("share-", 1);
+  return (layer >= 0 && name == layer_name(layer)) || (share > 0 && name == share_name(static_cast<int>(share))) ||
          (hidden >= 0 && name == "hidden-" + std::to_string(hidden) + ".bin");
 }
 
@@ -50,10 +47,6 @@ struct TensorFile {
                      flat.scalar_type() == at::kDouble ? DType::kF64 : DType::kF32,
                      flat.sizes().vec(),
                      {static_cast<const std::byte*>(flat.const_data_ptr()), flat.nbytes()}});
-  }
-  template <typename T>
-  void add_list(const std::string& name, const std::vector<T>& values, DType dtype) {  // `values` must outlive the file
-    views.push_back({name, dtype, {std::ssize(values)}, std::as_bytes(std::span(values))});
   }
   void add_layer(const LayerMoments& moments) {
     for (const MomentField& field : kMomentFields) add(field.name, moments.*field.tensor);
@@ -107,29 +100,6 @@ Json read_state(const SafetensorsFile& file) {
 
 std::string share_name(int rank) {
   return rank == 0 ? "share.safetensors" : "share-" + std::to_string(rank) + ".safetensors";
-}
-
-std::string rank_layer_name(std::int64_t layer) { return layer_name(layer, "part"); }
-
-void save_rank_layer(const fs::path& path, const LayerMoments& moments) {
-  TensorFile file;
-  file.add_layer(moments);
-  file.add_list("row_priority", moments.row_priority, DType::kU64);
-  file.add_list("row_position", moments.row_position, DType::kI64);
-  save_run_tensors(path, file.views, {}, /*durable=*/false);
-}
-
-LayerMoments load_rank_layer(const fs::path& path) {
-  const SafetensorsFile file = open_run_tensors(path);
-  LayerMoments moments = layer_of(file);
-  const auto read = [&](const char* name, auto& values) {
-    const TensorView& view = file.at(name);
-    values.resize(view.data.size() / sizeof values[0]);
-    if (!values.empty()) std::memcpy(values.data(), view.data.data(), view.data.size());
-  };
-  read("row_priority", moments.row_priority);
-  read("row_position", moments.row_position);
-  return moments;
 }
 
 ResumePoint read_point(const SafetensorsFile& file) {

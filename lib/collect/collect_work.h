@@ -5,8 +5,7 @@
 //   layer-0003.safetensors     the finished moments of a layer
 //   hidden-3.bin               hidden states that enter a layer (hidden_states.h)
 //   kv.bin                     K and V of the layer
-//   part-0003.safetensors      a rank's sums of a layer, for rank 0 on the same machine
-//   share.safetensors          a rank's other results; on another machine than rank 0, all its results
+//   share.safetensors          a rank's results
 //   share-1.safetensors, ...   in the directory of rank 0: shares from other machines
 #pragma once
 
@@ -38,11 +37,6 @@ std::string share_name(int rank);
 
 // Content of a point file. InputError if its form differs. Its tensors are unchecked; state_check.h checks them.
 ResumePoint read_point(const SafetensorsFile& file);
-
-// Moments of a layer with the keys of its sampled rows, in a file that a rank leaves for rank 0.
-void save_rank_layer(const fs::path& file, const LayerMoments& moments);
-LayerMoments load_rank_layer(const fs::path& file);
-std::string rank_layer_name(std::int64_t layer);
 
 class WorkDirectory {
  public:

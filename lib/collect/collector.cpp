@@ -3,10 +3,12 @@
 #include <ATen/ATen.h>
 #include <malloc.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 
 #include "base/clock.h"
+#include "base/formatted.h"
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "base/progress.h"
@@ -42,9 +44,7 @@ class Collector {
         fingerprint_(fingerprint),
         work_(work),
         checks_(prompts, plan, options.device, options.timeline),
-        watch_(options.device),
-        layer_watch_(options.device),
-        finished_(work, report_.layers, options.device, options.timeline) {
+        finished_(work, options.device, options.timeline) {
     std::vector<SampledSequence> sequences;
     for (const Piece& piece : plan.pieces) sequences.push_back({piece.sequence, piece.length});
     sample_ = sample_sequences(options.seed, prompts.sha256, sequences, options.rows);
@@ -55,12 +55,7 @@ class Collector {
     std::optional<ResumePoint> point = work_.load_point();
     if (point) check_resume_point(*point, state_facts(), config_, work_);
     report_.resumed = point.has_value();
-    report_.layers.resize(static_cast<std::size_t>(config_.layers));
     if (point) embedding_energy_ = point->embedding_energy;
-    if (options_.ranks != nullptr) {
-      delivery_.emplace(options_, work_, point ? point->layer : 0, plan_.tokens);
-      finished_.when_done([this](std::int64_t layer, const LayerMoments& moments) { delivery_->add(layer, moments); });
-    }
     if (!point || point->layer < config_.layers) run_layers(point);
     write_statistics();
     report_.seconds = steady_seconds() - start;
@@ -106,10 +101,6 @@ class Collector {
     for (std::int64_t layer = first; layer < config_.layers; ++layer) run_layer(layer, observer);
     progress_->finish();
     progress_.reset();
-    const double observed = observer.seconds();
-    report_.moment_seconds += observed + watch_.seconds() + checks_.seconds();
-    report_.far_seconds += observer.far_seconds();
-    report_.forward_seconds += layer_watch_.seconds() - observed - report_.far_seconds;
     const Timeline::Phase weights(timeline(), phase::kWeights);
     decoder_.reset();  // its weights are no longer needed
   }
@@ -189,7 +180,6 @@ class Collector {
     if (observed) begin_layer(layer, observer);
     checks_.begin_layer();
     const double start = steady_seconds();
-    std::int64_t tokens = 0;
     for (std::size_t i = 0; i < plan_.steps.size(); ++i) {
       const Step& step = plan_.steps[i];
       if (observed) observer.begin_step(step, *keys_values_);
@@ -197,7 +187,6 @@ class Collector {
       if (layer + 1 == config_.layers && i == 0 && is_first_rank(options_.ranks)) check_predictions(step, next);
       checks_.check_later(checks_.shown_by(hidden_of(config_, next), step, "layer " + std::to_string(layer)), observer);
       write_states(layer + 1, step, next);
-      tokens += step.tokens;
       progress_->set_note("layer " + std::to_string(layer + 1) + "/" + std::to_string(config_.layers));
       progress_->advance(static_cast<std::uint64_t>(step.tokens));
       const bool stop = interrupt_requested();
@@ -209,8 +198,9 @@ class Collector {
       if (options_.after_step) options_.after_step();
     }
     checks_.check_behind(observer);
-    report_.layers[static_cast<std::size_t>(layer)].tokens_per_second =
-        static_cast<double>(tokens) / std::max(steady_seconds() - start, 1e-9);
+    const double speed = static_cast<double>(plan_.tokens) / std::max(steady_seconds() - start, 1e-9);
+    log_detail(formatted("layer %3lld/%lld %9.0f tokens/s", static_cast<long long>(layer + 1),
+                         static_cast<long long>(config_.layers), speed));
     if (observed) finished_.add(layer, finished_moments(layer, observer));
     if (!finished_.deferred() || due()) save_start(layer + 1);
   }
@@ -229,10 +219,7 @@ class Collector {
 
   at::Tensor forward_step(std::int64_t layer, const Step& step, const at::Tensor& hidden, MomentObserver& observer) {
     const Timeline::Phase forward(timeline(), phase::kForward);
-    layer_watch_.start();
-    const at::Tensor next = decoder_->run_layer(layer, hidden, batch_of(plan_, step), observer);
-    layer_watch_.stop();
-    return next;
+    return decoder_->run_layer(layer, hidden, batch_of(plan_, step), observer);
   }
 
   // Writing a checkpoint, which writes what is only in memory, may take a fifth of the time.
@@ -259,7 +246,6 @@ class Collector {
     const Timeline::Phase finishing(timeline(), phase::kMoments);
     LayerMoments moments;
     observer.finish_layer(moments);
-    watch_.start();
     EnergyAccumulator weighted(moments.q_gram, options_.device);
     const std::int64_t step = options_.device.is_cuda() ? kGpuEnergyRows : kEnergyRows;
     for (std::int64_t t = 0; t < plan_.tokens; t += step) {
@@ -267,7 +253,6 @@ class Collector {
       weighted.add(rows.narrow(1, 0, config_.kv_heads), rows.narrow(1, config_.kv_heads, config_.kv_heads));
     }
     moments.energy_gram = weighted.energy_gram();
-    watch_.stop();
     const at::Tensor out = decoder_->attention_out_weight(layer);
     moments.wo_gram = output_projection_gram(out, config_.kv_heads, config_.head_dim);
     moments.residual_energy = energy_tensor(checks_.energy());
@@ -296,14 +281,13 @@ class Collector {
       }
       s.layers.push_back(std::move(moments));
     }
-    std::erase_if(report_.layers, [&](const LayerReport& layer) { return layer.q_trace == 0; });
-    report_.far_queries = drop_empty_far_pairs(s);
+    drop_empty_far_pairs(s);
+    report_.far_queries = far_queries(s);
     if (options_.ranks == nullptr) {
       save_statistics(s, options_.output);
     } else {
-      const std::optional<Statistics> whole = delivery_->finish(std::move(s));
-      const Timeline::Phase spectra(timeline(), phase::kSpectra);
-      if (whole) describe_whole(*whole, report_);
+      const std::optional<Statistics> whole = merge_ranks(options_, work_, std::move(s));
+      if (whole) report_.far_queries = far_queries(*whole);
     }
   }
 
@@ -321,10 +305,8 @@ class Collector {
   std::unique_ptr<Progress> progress_;
   at::Tensor embedding_energy_;
   StepChecks checks_;
-  Stopwatch watch_, layer_watch_;  // moments outside the observer; the layers including the observer
   double saved_ = steady_seconds();
-  std::int64_t saved_layer_ = -1;          // layer at whose start the saved state continues; -1: none
-  std::optional<ShareDelivery> delivery_;  // only with ranks
+  std::int64_t saved_layer_ = -1;  // layer at whose start the saved state continues; -1: none
   CollectReport report_;
   // Deferred if hidden states are in memory: a state is then saved when it is due. The last member: its thread uses the
   // others.

@@ -1,4 +1,4 @@
-// Numbers and sums that a device computes, and the time that it takes, read without making it wait.
+// Numbers and sums that a device computes, read without making it wait.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -6,8 +6,6 @@
 #include <c10/core/Event.h>
 
 #include <optional>
-#include <utility>
-#include <vector>
 
 #include "statistics/statistics.h"
 
@@ -23,23 +21,6 @@ class LateNumber {
  private:
   at::Tensor copy_;
   std::optional<c10::Event> copied_;
-};
-
-// Measures time spent in parts of a computation: on the CPU by the clock, on a GPU by events in the current stream, so
-// that measuring does not make the GPU wait.
-class Stopwatch {
- public:
-  explicit Stopwatch(at::Device device) : device_(device) {}
-  void start();
-  void stop();
-  double seconds();  // sum of all finished parts; on a GPU it waits for the last one
-
- private:
-  c10::Event mark() const;
-
-  at::Device device_;
-  double begun_ = 0, sum_ = 0;
-  std::vector<std::pair<c10::Event, c10::Event>> parts_;
 };
 
 // Copies the sums of a finished layer from a device to the CPU.

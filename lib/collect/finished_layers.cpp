@@ -9,7 +9,6 @@
 #include "collect/device_values.h"
 #include "collect/pre_rope_moments.h"
 #include "collect/residual_energy.h"
-#include "collect/run_record.h"
 #include "collect/unrotation.h"
 
 namespace oscar {
@@ -61,9 +60,8 @@ void warm_up_moments(const ModelConfig& config, const FarPairs& pairs, at::Scala
 
 }  // namespace
 
-FinishedLayers::FinishedLayers(const WorkDirectory& work, std::vector<LayerReport>& reports, at::Device device,
-                               Timeline* timeline)
-    : work_(work), reports_(reports), device_(device), timeline_(timeline) {}
+FinishedLayers::FinishedLayers(const WorkDirectory& work, at::Device device, Timeline* timeline)
+    : work_(work), device_(device), timeline_(timeline) {}
 
 void FinishedLayers::begin(const ModelConfig& config, const FarPairs& pairs, at::ScalarType dtype) {
   if (!device_.is_cuda()) return;
@@ -78,20 +76,9 @@ void FinishedLayers::begin(const ModelConfig& config, const FarPairs& pairs, at:
 
 void FinishedLayers::add(std::int64_t layer, LayerMoments moments) {
   LayerMoments& held = unsaved_[layer] = std::move(moments);  // its address stays valid while other entries come and go
-  if (jobs_ && deferred_) return jobs_->add(1, [this, layer, &held] { complete(layer, held); });
-  {
-    const Timeline::Phase spectra(timeline_, phase::kSpectra);
-    complete(layer, held);
-  }
+  if (jobs_ && deferred_) return jobs_->add(1, [this, &held] { copier_.to_cpu(held); });
+  copier_.to_cpu(held);
   if (!deferred_) save();
-}
-
-void FinishedLayers::complete(std::int64_t layer, LayerMoments& moments) {
-  copier_.to_cpu(moments);
-  LayerReport& report = reports_[static_cast<std::size_t>(layer)];
-  describe_layer(moments, layer, report);
-  print_layer(report, std::ssize(reports_));
-  if (told_) told_(layer, moments);
 }
 
 void FinishedLayers::wait() {
@@ -111,10 +98,6 @@ LayerMoments FinishedLayers::take(std::int64_t layer) {
   const auto unsaved = unsaved_.find(layer);
   LayerMoments moments = unsaved != unsaved_.end() ? std::move(unsaved->second) : work_.load_layer(layer);
   if (unsaved != unsaved_.end()) unsaved_.erase(unsaved);
-  if (reports_[static_cast<std::size_t>(layer)].q_trace == 0) {
-    const Timeline::Phase spectra(timeline_, phase::kSpectra);
-    describe_layer(moments, layer, reports_[static_cast<std::size_t>(layer)]);
-  }
   return moments;
 }
 

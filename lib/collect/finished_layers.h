@@ -6,14 +6,12 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/timeline.h"
-#include "collect/collect.h"
 #include "collect/collect_work.h"
 #include "collect/device_values.h"
 #include "collect/far_pairs.h"
@@ -23,33 +21,26 @@ namespace oscar {
 
 class FinishedLayers {
  public:
-  // reports: [layers], gets each layer's report from its sums. All references must outlive this object.
-  FinishedLayers(const WorkDirectory& work, std::vector<LayerReport>& reports, at::Device device, Timeline* timeline);
+  // The references must outlive this object.
+  FinishedLayers(const WorkDirectory& work, at::Device device, Timeline* timeline);
 
   // On a GPU, a thread meanwhile loads the kernels of moments and of pairs outside the windows.
   void begin(const ModelConfig& config, const FarPairs& pairs, at::ScalarType dtype);
   void defer(bool deferred) { deferred_ = deferred; }
   bool deferred() const { return deferred_; }
-  // Sets a function to call for each layer once its sums are on the CPU. If layers are finished in the background,
-  // their thread calls it.
-  void when_done(std::function<void(std::int64_t, const LayerMoments&)> told) { told_ = std::move(told); }
 
-  void add(std::int64_t layer, LayerMoments moments);  // moments on the device; prints a line
+  void add(std::int64_t layer, LayerMoments moments);  // moments on the device
   void wait();                                         // until all are on the CPU
   void save();                                         // writes the layers that are in no file
   LayerMoments take(std::int64_t layer);               // a layer that this run or an earlier one added
 
  private:
-  void complete(std::int64_t layer, LayerMoments& moments);
-
   const WorkDirectory& work_;
-  std::vector<LayerReport>& reports_;
   at::Device device_;
   Timeline* timeline_;
   bool deferred_ = false;
   std::map<std::int64_t, LayerMoments> unsaved_;  // layers that are in no file
   LayerCopier copier_;
-  std::function<void(std::int64_t, const LayerMoments&)> told_;
   std::optional<BackgroundJobs> jobs_;  // the last member: the jobs use the others
 };
 

@@ -50,8 +50,6 @@ MomentObserver::MomentObserver(Attention& inner, const ModelConfig& config, cons
       unrotation_(common_rope(config), device),
       pre_rope_(config.kv_heads, config.head_dim, device),
       residual_(pairs, device),
-      watch_(device),
-      far_watch_(device),
       timeline_(timeline) {
   for (std::size_t row = 0; row < sample_.size(); ++row) {
     by_token_.emplace_back(sample_[row].token, static_cast<std::int64_t>(row));
@@ -78,7 +76,6 @@ void MomentObserver::begin_step(const Step& step, MirroredSpool& keys_values) {
 
 void MomentObserver::observe(const AttentionInput& input, const at::Tensor& output) {
   const Timeline::Phase moments(timeline_, phase::kMoments);
-  watch_.start();
   const at::Tensor keys_values = at::cat({input.k, input.v}, 1);
   moments_.add(input.q, keys_values, output);
   const Unrotation::Rows& rows = unrotation_.rows_of(*input.batch);
@@ -91,18 +88,13 @@ void MomentObserver::observe(const AttentionInput& input, const at::Tensor& outp
     const Timeline::Phase spool(timeline_, phase::kSpool);
     keys_values_->write(step_->position, keys_values);
   }
-  watch_.stop();
   const Timeline::Phase far(timeline_, phase::kFarPairs);
-  far_watch_.start();
   far_pairs_.add(input, output, rows);
-  far_watch_.stop();
 }
 
 void MomentObserver::added(const AttentionInput& input, const at::Tensor& residual, const at::Tensor& branch) {
   const Timeline::Phase moments(timeline_, phase::kMoments);
-  watch_.start();
   residual_.add(*input.batch, residual, branch);
-  watch_.stop();
 }
 
 std::optional<MomentObserver::Seen> MomentObserver::take_seen() { return std::exchange(seen_, std::nullopt); }

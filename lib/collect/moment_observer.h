@@ -45,8 +45,6 @@ class MomentObserver : public AttentionObserver {
   };
   std::optional<Seen> take_seen();     // call after each step's forward pass; nullopt: no attention was observed in it
   void check(const Seen& seen) const;  // NumericalError naming the place if it is not finite
-  double seconds() { return watch_.seconds(); }          // without the metrics of pairs outside the windows
-  double far_seconds() { return far_watch_.seconds(); }  // time spent on the metrics of pairs outside the windows
   void added(const AttentionInput& input, const at::Tensor& residual, const at::Tensor& branch) override;
 
  protected:
@@ -76,7 +74,6 @@ class MomentObserver : public AttentionObserver {
   const Step* step_ = nullptr;
   MirroredSpool* keys_values_ = nullptr;
   std::optional<Seen> seen_;
-  Stopwatch watch_, far_watch_;
   Timeline* timeline_;
 };
 

@@ -1,4 +1,4 @@
-// What a collecting run records and prints about itself.
+// What a collecting run records about itself.
 #pragma once
 
 #include "base/json.h"
@@ -20,20 +20,9 @@ Statistics statistics_header(const Checkpoint& checkpoint, const std::string& fi
 Statistics empty_shard(const Checkpoint& checkpoint, const std::string& fingerprint, const PromptSet& prompts,
                        const TokenPlan& plan, const CollectOptions& options);
 
-// What a collecting run prints about its layers, and the final form of the statistics. Both need only the moments.
-
-// Traces of a layer's queries and outputs, and the share of each trace in its eight largest eigenvalues.
-void describe_layer(const LayerMoments& moments, std::int64_t layer, LayerReport& report);
-
-// Prints the line of a finished layer. layers: number of layers of the model.
-void print_layer(const LayerReport& report, std::int64_t layers);
-
-// If prompts are too short for any pair outside the windows, removes the metrics instead of leaving zeros. Returns the
-// number of queries with a key outside the windows, from the layer with the most.
-double drop_empty_far_pairs(Statistics& statistics);
-
-// Puts the merged statistics of all ranks into the report of rank 0. report.layers match the statistics' layers by
-// index.
-void describe_whole(const Statistics& whole, CollectReport& report);
+// The number of queries with a key outside the windows, from the layer with the most; 0 without metrics of such pairs.
+double far_queries(const Statistics& statistics);
+// If prompts are too short for any pair outside the windows, removes the metrics instead of leaving zeros.
+void drop_empty_far_pairs(Statistics& statistics);
 
 }  // namespace oscar

@@ -23,10 +23,8 @@ constexpr std::int64_t kMostBehind = 16384;  // largest step, in tokens, that is
 
 StepChecks::Shown StepChecks::shown_by(const at::Tensor& hidden, const Step& step, std::string where) {
   const Timeline::Phase moments(timeline_, phase::kMoments);
-  watch_.start();
   const at::Tensor norms = at::linalg_vector_norm(hidden, 2, at::IntArrayRef({-1}), false, at::kFloat);
   const at::Tensor total = norms.to(at::kDouble).square().sum();
-  watch_.stop();
   return {&step, std::move(where), norms, LateNumber(total), std::nullopt};
 }
 

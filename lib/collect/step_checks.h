@@ -41,7 +41,7 @@ class StepChecks {
  public:
   // timeline: gets the phase kMoments; may be null.
   StepChecks(const PromptSet& prompts, const TokenPlan& plan, at::Device device, Timeline* timeline)
-      : prompts_(prompts), plan_(plan), device_(device), timeline_(timeline), watch_(device) {}
+      : prompts_(prompts), plan_(plan), device_(device), timeline_(timeline) {}
 
   // What a step leaves to check: the observed attention, |x| of the hidden states, and the sum of their squares.
   struct Shown {
@@ -59,14 +59,12 @@ class StepChecks {
   void check_later(Shown shown, MomentObserver& observer);  // call after the latest step; checks the step before it
   void check_behind(const MomentObserver& observer);        // checks all steps so far; NumericalError
   double energy() const { return energy_; }                 // of the checked steps of the layer
-  double seconds() { return watch_.seconds(); }             // spent on norms so far
 
  private:
   const PromptSet& prompts_;
   const TokenPlan& plan_;
   at::Device device_;
   Timeline* timeline_;
-  Stopwatch watch_;
   double energy_ = 0.0;
   std::optional<Shown> behind_;  // the step not yet checked; nullopt: all are checked
 };

@@ -44,7 +44,7 @@ void fix_column_signs(Balanced& b) {
 
 }  // namespace
 
-Balanced balance(const at::Tensor& covariance, const at::Tensor& metric, double exponent, const std::string& name) {
+Balanced balance(const at::Tensor& covariance, const at::Tensor& metric, const std::string& name) {
   const Scaled s = scale_channels(covariance, metric);
   const at::Tensor factor = cholesky(s.covariance, name);  // C = L L^T
   const Descending e = eigen_descending(at::matmul(at::matmul(factor.t(), s.metric), factor), name);
@@ -54,21 +54,8 @@ Balanced balance(const at::Tensor& covariance, const at::Tensor& metric, double 
   out.lambda = lambda;
   // B = L^-T U lambda^(1/2), B^-1 = lambda^(-1/2) U^T L^T, in scaled channels.
   const at::Tensor root = lambda.sqrt();
-  at::Tensor basis = at::linalg_solve_triangular(factor.t(), e.vectors * root, /*upper=*/true);
-  at::Tensor inverse = at::matmul((e.vectors / root).t(), factor.t());
-  if (exponent < 1.0) {
-    const at::Tensor model = basis / s.deviation.unsqueeze(1);  // in the channels of the model
-    const Descending g = eigen_descending(at::matmul(model, model.t()), name);
-    const at::Tensor power = g.values.clamp_min(1e-300).pow(0.5 * exponent);
-    const at::Tensor t0 = at::matmul(g.vectors * power, g.vectors.t());
-    const at::Tensor t0_inverse = at::matmul(g.vectors / power, g.vectors.t());
-    const at::Tensor seen = at::matmul(at::matmul(t0_inverse, metric), t0_inverse);
-    const Descending u = eigen_descending(seen, name);
-    basis = at::matmul(t0, u.vectors) * s.deviation.unsqueeze(1);
-    inverse = at::matmul(u.vectors.t(), t0_inverse) / s.deviation;
-    const at::Tensor spread = at::matmul(at::matmul(basis.t(), s.covariance), basis).diagonal();
-    out.lambda = (spread.clamp_min(0.0) * u.values.clamp_min(0.0)).sqrt();
-  }
+  const at::Tensor basis = at::linalg_solve_triangular(factor.t(), e.vectors * root, /*upper=*/true);
+  const at::Tensor inverse = at::matmul((e.vectors / root).t(), factor.t());
   out.condition = (at::linalg_matrix_norm(basis, 2) * at::linalg_matrix_norm(inverse, 2)).item<double>();
   out.basis = basis / s.deviation.unsqueeze(1);
   out.inverse = inverse * s.deviation;

@@ -90,8 +90,8 @@ void note_rotating_mean(const Statistics& s, const FitOptions& o, const std::vec
 }
 
 // Warns of statistics that lack the moments for these methods.
-void note_missing_metrics(const FitOptions& o, FitResult& result) {
-  if (!result.far() && o.metric == MetricSource::kAuto) {
+void note_missing_metrics(FitResult& result) {
+  if (!result.far) {
     result.warnings.push_back(
         "the statistics hold no metrics of query-key pairs outside the windows: Q^T Q and W_O^T W_O take their place, "
         "and layers are weighed by them; collect again with sequences longer than both windows");
@@ -152,7 +152,7 @@ void describe(const MetricModel& model, const Statistics& s, FitResult& result) 
 void fit_balanced(const Statistics& s, const FitOptions& o, FitResult& result) {
   const MetricModel model = fit_metric(s, o, result.warnings);
   note_rotating_mean(s, o, model.key_moments, result.warnings);
-  note_missing_metrics(o, result);
+  note_missing_metrics(result);
   note_layers_without_bits(s, model, result.warnings);
   for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
     result.layers.emplace_back().transform = {static_cast<std::int64_t>(layer), s.head_dim, s.kv_heads,

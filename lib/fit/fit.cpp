@@ -101,7 +101,7 @@ using Costs = std::array<SideCosts, 2>;
 void search_clips(const Statistics& s, const FitOptions& o, const std::vector<LayerRows>& rows, const Costs& costs,
                   const RowCode& code, FitResult& result) {
   const Timeline::Phase searching(o.timeline, phase::kClips);
-  if (!result.far() && !fitted_method(o.method).metric_aware() && o.metric == MetricSource::kAuto) {
+  if (!result.far && !fitted_method(o.method).metric_aware()) {
     result.warnings.push_back(
         "the statistics hold no metrics of query-key pairs outside the windows: Q^T Q and W_O^T W_O weigh errors in "
         "the clip search, and all layers count alike for the one clip; collect again with sequences longer than both "
@@ -198,14 +198,13 @@ FitResult numbered(FitResult result, const Statistics& s) {
 FitResult fit(const Statistics& given, const FitOptions& o) {
   const MethodRow& method = fitted_method(o.method);
   const Timeline::Phase fitting(o.timeline, phase::kTransforms);
-  check_moments(given);
   check_options(given, o);
   const bool latent = given.rope_dim > 0;
   const Statistics summed = latent ? summed_statistics(given, o) : Statistics();
   const Statistics& s = latent ? summed : given;
   const RowCode code = uniform_code(static_cast<int>(s.head_dim), static_cast<int>(o.quant_group));
   FitResult result;
-  result.metric = used_metric(s, o.metric);
+  result.far = has_far_pairs(s);
   if (!method.data_free()) note_rank(s, result.warnings);
   if (!method.data_free()) note_distance(s, o, result.warnings);
   if (method.metric_aware()) {
@@ -220,7 +219,7 @@ FitResult fit(const Statistics& given, const FitOptions& o) {
   result.held_out_rows = rows.front().held_out.tokens();
   const bool held_out = result.held_out_rows > 0;
   const auto costs_of = [&](const Statistics& from) {
-    return Costs{side_costs(from, Side::kKey, o.metric), side_costs(from, Side::kValue, o.metric)};
+    return Costs{side_costs(from, Side::kKey), side_costs(from, Side::kValue)};
   };
   const Costs costs = held_out ? costs_of(s) : Costs();  // no search without rows
   choose_clips(s, o, rows, costs, code, result);

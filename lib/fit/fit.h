@@ -16,8 +16,9 @@ std::int64_t default_context(const Statistics& statistics);
 // The number of times that on_step will be called.
 std::int64_t fit_steps(const Statistics& statistics, const FitOptions& options);
 
-// UsageError for options that contradict each other or the geometry; InputError for statistics that cannot be used;
-// NumericalError naming the tensor for NaN, infinity or a failed decomposition; InterruptedError.
+// statistics: as check_statistics() accepts them. UsageError for options that contradict each other or the geometry;
+// InputError for statistics that lack what the options need; NumericalError naming the tensor for a failed
+// decomposition; InterruptedError.
 FitResult fit(const Statistics& statistics, const FitOptions& options);
 
 }  // namespace oscar

@@ -40,11 +40,8 @@ struct FitOptions {
   Encoder encoder = Encoder::kMinMax;
   c10::Device device = c10::kCPU;  // device of the eigensolver; the search runs on the CPU
   Center center = Center::kNone;
-  // The metric that weighs errors: in balanced and waterfill, and in the clip search.
-  MetricSource metric = MetricSource::kAuto;
   // For the methods balanced and waterfill.
   double damping = 1e-3;                             // damping of the diagonals
-  double exponent = 1.0;                             // 0: orthogonal, 1: fully balanced
   std::vector<Widths> key_profiles, value_profiles;  // waterfill: [L] widths chosen elsewhere (measured allocation)
   std::string allocate = "analytic";                 // waterfill: the source of the widths; only recorded
   double bits = kUsualBits;                          // waterfill: budget in bits per element, parameters included

@@ -50,10 +50,9 @@ struct LayerFit {
 struct FitResult {
   std::vector<LayerFit> layers;
   float global_key_clip = 0.0f, global_value_clip = 0.0f;
-  MetricSource metric = MetricSource::kMoments;                  // the metric of errors; never kAuto
-  bool far() const { return metric != MetricSource::kMoments; }  // true if errors of layers have a common unit
-  std::int64_t fit_rows = 0, held_out_rows = 0;                  // tokens in each half
-  std::vector<std::string> warnings;                             // degenerate cases, and how they were handled
+  bool far = false;  // errors are of pairs outside the windows, and those of layers have a common unit
+  std::int64_t fit_rows = 0, held_out_rows = 0;  // tokens in each half
+  std::vector<std::string> warnings;             // degenerate cases, and how they were handled
 };
 
 }  // namespace oscar

@@ -46,41 +46,6 @@ Json spectrum_json(const SideSpectrum& side, const SideTransform& transform) {
   return json;
 }
 
-Json options_json(const Statistics& s, const FitOptions& o, MetricSource metric) {
-  Json json;
-  json["method"] = o.method;
-  json["scope"] = o.scope == Scope::kHead ? "head" : "layer";
-  json["value_target"] = value_target_name(o.value_target);
-  switch (o.clip) {
-    case ClipMode::kSearch:
-      json["clip"] = {{"mode", "search"}, {"metric", metric_name(metric)}};
-      if (o.one_clip) json["clip"]["one_for_all_layers"] = true;
-      break;
-    case ClipMode::kFixed:
-      json["clip"] = {{"mode", "fixed"}, {"key", json_float(o.key_clip)}, {"value", json_float(o.value_clip)}};
-      break;
-    case ClipMode::kNone:
-      json["clip"] = {{"mode", "none"}};
-      break;
-  }
-  constexpr const char* kCenters[] = {"none", "key", "mean", "rope", "auto"};
-  json["center"] = kCenters[static_cast<std::size_t>(o.center)];
-  const MethodRow& method = fitted_method(o.method);
-  if (method.metric_aware()) json["metric"] = metric_name(metric);
-  if (method.metric_aware()) {
-    json["damping"] = o.damping;
-    json["exponent"] = o.exponent;
-    json["context"] = o.context;
-    if (method.allocates_bits) {
-      json["bits"] = o.bits;
-      json["allocate"] = o.allocate;
-    }
-  }
-  json["group"] = o.quant_group > 0 ? o.quant_group : s.head_dim;
-  json["max_rows"] = o.max_rows;
-  return json;
-}
-
 Json report_json(const FitResult& result) {
   Json json;
   json["rows"] = {{"fit", result.fit_rows}, {"held_out", result.held_out_rows}};
@@ -95,8 +60,8 @@ Json report_json(const FitResult& result) {
                            {"value", spectrum_json(layer.value_spectrum, layer.transform.value)}};
     }
     if (result.held_out_rows > 0) {
-      entry["k_logit_error"] = prediction_json(layer.key, result.far());
-      entry["v_output_error"] = prediction_json(layer.value, result.far());
+      entry["k_logit_error"] = prediction_json(layer.key, result.far);
+      entry["v_output_error"] = prediction_json(layer.value, result.far);
     }
     layers.push_back(std::move(entry));
   }
@@ -107,7 +72,41 @@ Json report_json(const FitResult& result) {
 
 }  // namespace
 
-Json fit_options_json(const Statistics& s, const FitOptions& o) { return options_json(s, o, used_metric(s, o.metric)); }
+Json fit_options_json(const Statistics& s, const FitOptions& o) {
+  const char* metric = has_far_pairs(s) ? "far_pairs" : "moments";
+  Json json;
+  json["method"] = o.method;
+  json["scope"] = o.scope == Scope::kHead ? "head" : "layer";
+  json["value_target"] = value_target_name(o.value_target);
+  switch (o.clip) {
+    case ClipMode::kSearch:
+      json["clip"] = {{"mode", "search"}, {"metric", metric}};
+      if (o.one_clip) json["clip"]["one_for_all_layers"] = true;
+      break;
+    case ClipMode::kFixed:
+      json["clip"] = {{"mode", "fixed"}, {"key", json_float(o.key_clip)}, {"value", json_float(o.value_clip)}};
+      break;
+    case ClipMode::kNone:
+      json["clip"] = {{"mode", "none"}};
+      break;
+  }
+  constexpr const char* kCenters[] = {"none", "key", "mean", "rope", "auto"};
+  json["center"] = kCenters[static_cast<std::size_t>(o.center)];
+  const MethodRow& method = fitted_method(o.method);
+  if (method.metric_aware()) {
+    json["metric"] = metric;
+    json["damping"] = o.damping;
+    json["exponent"] = 1.0;  // earlier versions could balance less
+    json["context"] = o.context;
+    if (method.allocates_bits) {
+      json["bits"] = o.bits;
+      json["allocate"] = o.allocate;
+    }
+  }
+  json["group"] = o.quant_group > 0 ? o.quant_group : s.head_dim;
+  json["max_rows"] = o.max_rows;
+  return json;
+}
 
 Bundle bundle_from_fit(const Statistics& s, const FitOptions& o, const FitResult& result, const CacheWindows& windows,
                        const FitSource& source) {
@@ -143,7 +142,7 @@ Bundle bundle_from_fit(const Statistics& s, const FitOptions& o, const FitResult
                        {"statistics", {{"file", source.statistics_name}, {"sha256", source.statistics_sha256}}},
                        {"tokens", s.tokens},
                        {"longest_distance", longest_distance(s)},
-                       {"options", options_json(s, o, result.metric)},
+                       {"options", fit_options_json(s, o)},
                        {"collection", std::move(collection)}};
   bundle.fit_report = report_json(result);
   return bundle;

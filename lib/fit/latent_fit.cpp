@@ -25,12 +25,11 @@ Statistics summed_statistics(const Statistics& s, const FitOptions& o) {
   for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
     LayerMoments& m = out.layers[layer];
     const auto moments = [&](Side side) {
-      return side_moments(
-          s, layer, side,
-          {.value_target = ValueTarget::kOutput, .source = o.metric, .centered = o.center != Center::kNone});
+      return side_moments(s, layer, side,
+                          {.value_target = ValueTarget::kOutput, .centered = o.center != Center::kNone});
     };
     const SideMoments key = moments(Side::kKey), value = moments(Side::kValue);
-    if (key.source == MetricSource::kFarPairs) {
+    if (has_far_pairs(s)) {
       m.far_pre_q_gram = m.far_q_gram = m.far_q_gram + m.far_v_weight;
       if (!fitted_method(o.method).metric_aware()) m.q_gram = m.far_q_gram;  // the target of method oscar
       continue;

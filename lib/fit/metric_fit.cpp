@@ -76,7 +76,7 @@ Head fit_head(at::Tensor covariance, const at::Tensor& metric, const FitOptions&
     warning = name + formatted(": rounding left its covariance indefinite; below %.2g of a channel is noise", noise);
   }
   for (double damping = o.damping; damping <= kMostDamping * 1.001; damping *= 10.0) {
-    const Balanced b = balance(damped(covariance, damping, tokens), damped(metric, damping, tokens), o.exponent, name);
+    const Balanced b = balance(damped(covariance, damping, tokens), damped(metric, damping, tokens), name);
     if (b.condition <= kMostCondition) {
       Head head = spread_blocks(b, block);
       head.warning = warning;

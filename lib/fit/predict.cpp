@@ -32,13 +32,13 @@ double SideCosts::cost(std::size_t layer, const ErrorSum& sum, std::int64_t toke
   return sum.error / static_cast<double>(std::max<std::int64_t>(tokens, 1)) / residual[layer];
 }
 
-SideCosts side_costs(const Statistics& statistics, Side side, MetricSource source) {
+SideCosts side_costs(const Statistics& statistics, Side side) {
   SideCosts costs;
-  costs.far = used_metric(statistics, source) != MetricSource::kMoments;
+  costs.far = has_far_pairs(statistics);
   costs.metric.resize(statistics.layers.size());
   costs.residual.resize(statistics.layers.size());
   for_each_layer(statistics.layers.size(), [&](std::size_t layer) {
-    at::Tensor metric = side_metric(statistics, layer, side, {ValueTarget::kOutput, source, false, false, {}}).clone();
+    at::Tensor metric = side_metric(statistics, layer, side, {ValueTarget::kOutput, false, false, {}}).clone();
     for (std::int64_t head = 0; head < statistics.kv_heads; ++head) {
       if (!(metric[head].diagonal().sum().item<double>() > 0.0)) {
         metric[head].copy_(at::eye(statistics.head_dim, at::kDouble));

@@ -21,7 +21,7 @@ struct SideCosts {
   // Cost of one layer per token: comparable between layers if `far`, else relative to the layer's own signal.
   double cost(std::size_t layer, const ErrorSum& sum, std::int64_t tokens) const;
 };
-SideCosts side_costs(const Statistics& statistics, Side side, MetricSource source);
+SideCosts side_costs(const Statistics& statistics, Side side);
 
 // A HeadProblem of KV head `head` without its transform and its metric. The output metric is W_O^T W_O, or the identity
 // if the statistics have none (all zero).

@@ -47,21 +47,6 @@ at::Tensor plain_metric(const Statistics& s, std::size_t layer, Side side, Value
 
 }  // namespace
 
-const char* metric_name(MetricSource source) {
-  constexpr const char* kNames[] = {"auto", "far_pairs", "moments"};
-  return kNames[static_cast<std::size_t>(source)];
-}
-
-MetricSource used_metric(const Statistics& s, MetricSource source) {
-  if (source == MetricSource::kFarPairs && !has_far_pairs(s)) {
-    throw InputError(
-        "the statistics hold no metrics of query-key pairs outside the windows; collect them again with sequences "
-        "longer than both windows");
-  }
-  if (source != MetricSource::kAuto) return source;
-  return has_far_pairs(s) ? MetricSource::kFarPairs : MetricSource::kMoments;
-}
-
 bool has_far_pairs(const Statistics& s) { return std::all_of(s.layers.begin(), s.layers.end(), layer_has_far_pairs); }
 
 at::Tensor side_metric(const Statistics& s, std::size_t layer, Side side, const MomentChoice& choice) {
@@ -69,7 +54,7 @@ at::Tensor side_metric(const Statistics& s, std::size_t layer, Side side, const 
   const bool key = side == Side::kKey, turned = key && choice.served.count > 0;
   if (turned && !has_pre_rope(s)) throw InputError(kNoPreRope);
   at::Tensor metric;
-  if (used_metric(s, choice.source) == MetricSource::kMoments) {
+  if (!has_far_pairs(s)) {
     const double tokens = static_cast<double>(std::max<std::int64_t>(s.tokens, 1));
     metric = turned ? m.pre_q_gram / tokens : plain_metric(s, layer, side, choice.value_target);
   } else {
@@ -91,7 +76,6 @@ SideMoments side_moments(const Statistics& s, std::size_t layer, Side side, cons
   // About the mean: if positions are averaged, about the mean of rows before RoPE; the spread of that mean is added
   // later.
   const at::Tensor covariance = without_rounding(second - out.mean.unsqueeze(2) * out.mean.unsqueeze(1), second);
-  out.source = used_metric(s, choice.source);
   out.metric = side_metric(s, layer, side, choice);
   out.rotated = key && choice.rotated;
   if (!turned) {

@@ -54,35 +54,25 @@ class PositionAverage {
 
 // The input of an error-weighted transform: how the rows of a side vary, and the cost of an error in them.
 
-// The metric of errors. kFarPairs: the metrics of pairs outside the windows (how an error moves the layer's output once
-// the token is quantized). kMoments: the plain metrics (keys Q^T Q, values W_O^T W_O or the chosen value target).
-enum class MetricSource { kAuto, kFarPairs, kMoments };  // kAuto: kFarPairs if the statistics have it
-
-const char* metric_name(MetricSource source);  // "auto", "far_pairs", "moments"
-
-// The metric that a choice selects, never kAuto. InputError for a requested but absent metric.
-MetricSource used_metric(const Statistics& statistics, MetricSource source);
-
 // One side of one layer, [Hkv, d, d] FP64.
 struct SideMoments {
   at::Tensor mean;        // [Hkv, d]: of the rows; rotated: of the keys before RoPE
   at::Tensor covariance;  // about the mean, or about zero if not centered
   // E |error in the layer's output|^2 = tr(error covariance x metric), in the units of residual_power().
   at::Tensor metric;
-  MetricSource source = MetricSource::kMoments;  // of the metric
-  bool rotated = false;                          // keys: about the mean of keys before RoPE
+  bool rotated = false;  // keys: about the mean of keys before RoPE
 };
 
 struct MomentChoice {
   ValueTarget value_target = ValueTarget::kExact;
-  MetricSource source = MetricSource::kAuto;
   bool centered = false;  // the covariance is about the mean
   bool rotated = false;   // keys: about the mean of keys before RoPE, at each key's position; requires `served`
   // Keys: rows and metric with RoPE applied for these positions; count 0: as they were collected.
   Positions served;
 };
 
-// InputError for a requested but absent metric. For keys the metric is per token of the layer. Pairs outside the
+// The metric of errors is that of pairs outside the windows (how an error moves the layer's output once the token is
+// quantized) if the statistics have it. For keys it is per token of the layer. Pairs outside the
 // windows: Q = mean over their queries of sum_j w_ij q^T q / d; plain: Q^T Q / T. For values, pairs outside the
 // windows: mean of sum_heads (sum_j p_ij^2) W_O^T W_O; plain: W_O^T W_O or the value target.
 SideMoments side_moments(const Statistics& statistics, std::size_t layer, Side side, const MomentChoice& choice);

@@ -31,8 +31,4 @@ at::Tensor scope_moments(const at::Tensor& heads, Scope scope);
 std::vector<std::string> target_names(std::int64_t layer, Side side, ValueTarget value_target, Scope scope,
                                       std::int64_t kv_heads);
 
-// NumericalError naming the tensor if anything that the fit reads is NaN or infinite; InputError for a missing tensor
-// or a wrong shape.
-void check_moments(const Statistics& statistics);
-
 }  // namespace oscar

@@ -7,6 +7,8 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <optional>
+#include <span>
+#include <type_traits>
 
 #include "model/weights.h"
 
@@ -34,8 +36,11 @@ LayerWeights take_loaded(LoadedLayer loaded, at::Device device) {
   const c10::Stream current = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
   loaded.ready.block(current);
   // Allocated on the loading stream: their memory must not be reused before this stream has finished with them.
-  for (at::Tensor LayerWeights::*const member : kLayerTensors) {
-    if ((loaded.weights.*member).defined()) (loaded.weights.*member).record_stream(current);
+  static_assert(std::is_standard_layout_v<LayerWeights> && sizeof(LayerWeights) % sizeof(at::Tensor) == 0,
+                "LayerWeights holds only tensors");
+  auto* tensors = reinterpret_cast<at::Tensor*>(&loaded.weights);
+  for (at::Tensor& tensor : std::span(tensors, sizeof(LayerWeights) / sizeof(at::Tensor))) {
+    if (tensor.defined()) tensor.record_stream(current);
   }
   return std::move(loaded.weights);
 }

@@ -118,8 +118,7 @@ std::string shard_name(const Statistics& s) {
   return "shard " + std::to_string(number_of(s, "index")) + " of " + std::to_string(number_of(s, "of"));
 }
 
-Statistics merge_shards(std::vector<Statistics> shards, std::vector<std::string> names,
-                        std::vector<LayerMoments> layers) {
+Statistics merge_shards(std::vector<Statistics> shards, std::vector<std::string> names) {
   for (std::size_t i = 0; i < shards.size(); ++i) {
     if (is_shard(shards[i])) continue;
     const auto shard = std::find_if(shards.begin(), shards.end(), is_shard);
@@ -137,7 +136,7 @@ Statistics merge_shards(std::vector<Statistics> shards, std::vector<std::string>
   }
   if (collected.empty()) refuse(names[0], "and all other shards hold no tokens: collect them again");
   // Some shards may lack pairs outside the windows: sequences of one run may be that short, too.
-  Statistics whole = merge_statistics(collected, {.same_prompts = true, .missing_far_pairs = true}, std::move(layers));
+  Statistics whole = merge_statistics(collected, {.same_prompts = true, .missing_far_pairs = true});
   const Json part = whole_part(shards, whole.tokens);
   require_totals(shards[0], part, names[0]);
   whole.metadata["parts"] = Json::array({part});

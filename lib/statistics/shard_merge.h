@@ -20,10 +20,8 @@ std::string shard_name(const Statistics& statistics);
 // The statistics of the full run from all of its shards, in any order; names: their files, for messages. They equal the
 // statistics of one run up to the order of FP64 sums, except energy_gram (statistics.h), with the same rows. In place
 // of the shards' parts they hold the part of the full run, which lists the shards. InputError for an incomplete set, a
-// repeated shard, or mixed runs: other prompts, number of shards, options, versions or models. layers: as in
-// merge_statistics().
-Statistics merge_shards(std::vector<Statistics> shards, std::vector<std::string> names,
-                        std::vector<LayerMoments> layers = {});
+// repeated shard, or mixed runs: other prompts, number of shards, options, versions or models.
+Statistics merge_shards(std::vector<Statistics> shards, std::vector<std::string> names);
 
 // Merges the sums of one layer from several parts.
 

@@ -101,9 +101,7 @@ struct MergeOptions {
 
 // Sum of parts of the same model. InputError naming the difference otherwise, or for a difference that `options` does
 // not allow. Everything equals one run over all prompts up to FP64 rounding, except energy_gram, whose weights were
-// normalized within each part. Row samples merge into the sample of all tokens. layers: the layers of the result if
-// merge_layer() has already made them; the parts' layers are then ignored.
-Statistics merge_statistics(const std::vector<Statistics>& parts, const MergeOptions& options = {},
-                            std::vector<LayerMoments> layers = {});
+// normalized within each part. Row samples merge into the sample of all tokens.
+Statistics merge_statistics(const std::vector<Statistics>& parts, const MergeOptions& options = {});
 
 }  // namespace oscar

@@ -147,8 +147,7 @@ std::vector<LayerMoments> merge_layers(const std::vector<Statistics>& parts) {
 
 }  // namespace
 
-Statistics merge_statistics(const std::vector<Statistics>& parts, const MergeOptions& options,
-                            std::vector<LayerMoments> layers) {
+Statistics merge_statistics(const std::vector<Statistics>& parts, const MergeOptions& options) {
   if (parts.empty()) throw UsageError("merge needs at least one statistics file");
   for (const Statistics& part : parts) require_same_model(parts[0], part);
 
@@ -165,7 +164,7 @@ Statistics merge_statistics(const std::vector<Statistics>& parts, const MergeOpt
   for (const Statistics& part : parts) energies.push_back(part.embedding_energy);
   out.embedding_energy = sum_if_all(energies);
 
-  if (layers.empty()) layers = merge_layers(parts);
+  std::vector<LayerMoments> layers = merge_layers(parts);
   const std::size_t kept = layers[0].row_priority.size();
   const std::int64_t requested = kept > 0 ? requested_of_all(parts) : 0;
   if (!out.metadata.is_object()) out.metadata = Json::object();

@@ -63,7 +63,7 @@ void ProbedMethod::finish_cache() {
 }
 
 // Six numbers of the cache check. Then for each layer two sums, the number of heads, and each head's sums.
-at::Tensor ProbedMethod::state() const {
+std::vector<double> ProbedMethod::state() const {
   constexpr std::size_t kNumbers = sizeof(HeadErrorSums) / sizeof(double);
   std::vector<double> all{static_cast<double>(check.rows),
                           static_cast<double>(check.differing),
@@ -78,15 +78,13 @@ at::Tensor ProbedMethod::state() const {
       all.insert(all.end(), numbers.begin(), numbers.end());
     }
   }
-  return at::tensor(all, at::kDouble);
+  return all;
 }
 
-void ProbedMethod::restore(const at::Tensor& state, std::int64_t kv_heads, const std::string& where) {
+void ProbedMethod::restore(const std::vector<double>& state, std::int64_t kv_heads, const std::string& where) {
   constexpr std::size_t kNumbers = sizeof(HeadErrorSums) / sizeof(double);
   constexpr double kMostCount = 1e15;  // exact in both FP64 and int64
-  if (state.scalar_type() != at::kDouble || state.dim() != 1) damaged_run(where, "sums of a method have another form");
-  const at::Tensor flat = state.contiguous();
-  const double *at = flat.const_data_ptr<double>(), *end = at + flat.numel();
+  const double *at = state.data(), *end = at + state.size();
   const auto take = [&] {
     if (at == end) damaged_run(where, "sums of a method are too few");
     if (!std::isfinite(*at)) damaged_run(where, "a sum of a method is NaN or infinite");

@@ -32,10 +32,10 @@ struct ProbedMethod {
   std::vector<LayerError> layers() const;
   void finish_cache();  // takes the result and frees the pages
 
-  // All of the above as FP64 numbers, to continue later. restore: InputError naming `where` if the numbers do not fit
+  // All of the above as numbers, to continue later. restore: InputError naming `where` if the numbers do not fit
   // layers with kv_heads heads.
-  at::Tensor state() const;
-  void restore(const at::Tensor& state, std::int64_t kv_heads, const std::string& where);
+  std::vector<double> state() const;
+  void restore(const std::vector<double>& state, std::int64_t kv_heads, const std::string& where);
 };
 
 // Returns the baseline's output unchanged.

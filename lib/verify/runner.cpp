@@ -161,24 +161,20 @@ class Runner {
   WorkRecord sums() const {
     WorkRecord record;
     for (std::size_t m = 0; m < probed_.size(); ++m) record["probe" + std::to_string(m)] = probed_[m].state();
-    record["null"] = at::tensor(
-        {result_.null_kl, static_cast<double>(result_.null_tokens), static_cast<double>(result_.tokens)}, at::kDouble);
+    record["null"] = {result_.null_kl, static_cast<double>(result_.null_tokens), static_cast<double>(result_.tokens)};
     return record;
   }
 
   // tokens: number scored before these sums were saved.
   void restore_sums(const WorkRecord& record, const std::string& where, std::int64_t tokens) {
-    const at::Tensor& numbers = record_tensor(record, where, "null", at::kDouble, {3});
-    const double* null = numbers.const_data_ptr<double>();
+    const std::vector<double>& null = record_list(record, where, "null", 3);
     const auto null_tokens = is_first() ? layout_.tokens.front() : 0;
     require_score(null[0], 0.0, where);
     if (null[1] != static_cast<double>(null_tokens) || null[2] != static_cast<double>(tokens)) {
       damaged_run(where, "the sums are not those of " + std::to_string(tokens) + " scored tokens");
     }
     for (std::size_t m = 0; m < probed_.size(); ++m) {
-      const auto found = record.find("probe" + std::to_string(m));
-      if (found == record.end()) damaged_run(where, "tensor 'probe" + std::to_string(m) + "' is missing");
-      probed_[m].restore(found->second, decoder_.config().kv_heads, where);
+      probed_[m].restore(record_list(record, where, "probe" + std::to_string(m)), decoder_.config().kv_heads, where);
     }
     result_.null_kl = null[0];
     result_.null_tokens = null_tokens;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "base/formatted.h"
 #include "base/progress.h"
 #include "verify/forward.h"
 
@@ -59,17 +60,18 @@ struct TaskState {
     std::int64_t count = 0;
     for (const auto& prompt : base) count += std::ssize(prompt);
     const std::string where = work->file(name).string();
-    const auto solved_prompts = record_tensor(*record, where, "prompts", at::kLong, {1}).item<std::int64_t>();
-    const at::Tensor& found = record_tensor(*record, where, "found", at::kByte, {count * std::ssize(all())});
-    if (solved_prompts < 0 || solved_prompts > std::ssize(own_prompts())) {
+    const double solved_prompts = record_list(*record, where, "prompts", 1).front();
+    const std::vector<double>& found =
+        record_list(*record, where, "found", static_cast<std::size_t>(count) * all().size());
+    if (!(solved_prompts >= 0 && solved_prompts <= static_cast<double>(own_prompts().size()))) {
       damaged_run(where,
-                  std::to_string(solved_prompts) + " prompts are no part of " + std::to_string(set.prompts.size()));
+                  formatted("%g", solved_prompts) + " prompts are no part of " + std::to_string(set.prompts.size()));
     }
-    if (found.numel() > 0 && found.max().item<std::int64_t>() > 1) {
+    if (std::any_of(found.begin(), found.end(), [](double answer) { return answer != 0.0 && answer != 1.0; })) {
       damaged_run(where, "an answer is neither found nor not found");
     }
     done = static_cast<std::size_t>(solved_prompts);
-    add(found.const_data_ptr<std::uint8_t>());
+    add(std::vector<std::uint8_t>(found.begin(), found.end()).data());
   }
 
   // Reads one byte of all() per answer: 1 if it was found.
@@ -108,9 +110,7 @@ struct TaskState {
     ++done;
     if (work == nullptr) return;
     const std::vector<std::uint8_t> bytes = flat();
-    at::Tensor found = at::empty({std::ssize(bytes)}, at::kByte);
-    std::copy(bytes.begin(), bytes.end(), found.mutable_data_ptr<std::uint8_t>());
-    work->save(name, {{"found", found}, {"prompts", at::tensor({static_cast<std::int64_t>(done)}, at::kLong)}});
+    work->save(name, {{"found", {bytes.begin(), bytes.end()}}, {"prompts", {static_cast<double>(done)}}});
   }
 };
 

@@ -1,9 +1,7 @@
 #include "verify/verify_work.h"
 
-#include <ATen/ATen.h>
-
-#include <array>
 #include <cstring>
+#include <span>
 
 #include "checkpoint/run_tensors.h"
 
@@ -11,11 +9,6 @@ namespace oscar {
 namespace {
 
 constexpr const char* kSuffix = ".safetensors";
-constexpr std::array<std::pair<at::ScalarType, DType>, 5> kTypes{{{at::kDouble, DType::kF64},
-                                                                  {at::kFloat, DType::kF32},
-                                                                  {at::kBFloat16, DType::kBF16},
-                                                                  {at::kLong, DType::kI64},
-                                                                  {at::kByte, DType::kU8}}};
 
 bool all_digits(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
@@ -34,16 +27,6 @@ bool is_run_file(const std::string& name) {
   return length > 5 && length != std::string_view::npos && all_digits(rest.substr(length + 1));
 }
 
-at::Tensor tensor_of(const TensorView& view, const std::string& where) {
-  for (const auto& [type, stored] : kTypes) {
-    if (stored != view.dtype) continue;
-    at::Tensor t = at::empty(view.shape, at::TensorOptions(type));
-    if (!view.data.empty()) std::memcpy(t.mutable_data_ptr(), view.data.data(), view.data.size());
-    return t;
-  }
-  damaged_run(where, "tensor '" + view.name + "' is " + view.type_text());
-}
-
 SafetensorsFile open_own(const fs::path& path, const RunDirectory& run) {
   SafetensorsFile file = open_run_tensors(path);
   const auto owner = file.metadata().find("run");
@@ -53,9 +36,17 @@ SafetensorsFile open_own(const fs::path& path, const RunDirectory& run) {
 
 }  // namespace
 
-WorkRecord work_record(const SafetensorsFile& file) {
+WorkRecord work_record(const SafetensorsFile& file, const std::string& list) {
   WorkRecord record;
-  for (const TensorView& view : file.tensors()) record[view.name] = tensor_of(view, file.path().string());
+  for (const TensorView& view : file.tensors()) {
+    if (!list.empty() && view.name != list) continue;
+    if (view.dtype != DType::kF64 || view.shape.size() != 1) {
+      damaged_run(file.path().string(), "tensor '" + view.name + "' is no list of FP64 numbers");
+    }
+    std::vector<double>& numbers = record[view.name];
+    numbers.resize(view.data.size() / sizeof(double));
+    if (!numbers.empty()) std::memcpy(numbers.data(), view.data.data(), view.data.size());
+  }
   return record;
 }
 
@@ -71,44 +62,29 @@ fs::path VerifyWork::file(const std::string& name) const { return run_.file(name
 std::optional<WorkRecord> VerifyWork::load(const std::string& name) const {
   const fs::path path = file(name);
   if (!fs::exists(path)) return std::nullopt;
-  const SafetensorsFile file = open_own(path, run_);
-  return work_record(file);
+  return work_record(open_own(path, run_));
 }
 
-WorkRecord VerifyWork::load_tensors(const std::string& name, const std::vector<std::string>& tensors) const {
-  const SafetensorsFile file = open_own(this->file(name), run_);
-  WorkRecord record;
-  for (const std::string& tensor : tensors) {
-    const TensorView* view = file.find(tensor);
-    if (view != nullptr) record[tensor] = tensor_of(*view, file.path().string());
-  }
-  return record;
+WorkRecord VerifyWork::load_list(const std::string& name, const std::string& list) const {
+  return work_record(open_own(file(name), run_), list);
 }
 
 void VerifyWork::save(const std::string& name, const WorkRecord& record) const {
-  std::vector<at::Tensor> kept;
   std::vector<TensorView> views;
-  for (const auto& [key, tensor] : record) {
-    kept.push_back(tensor.to(at::kCPU).contiguous());
-    const at::Tensor& t = kept.back();
-    DType dtype = DType::kF32;
-    for (const auto& [type, stored] : kTypes) {
-      if (type == t.scalar_type()) dtype = stored;
-    }
-    views.push_back({key, dtype, t.sizes().vec(), {static_cast<const std::byte*>(t.const_data_ptr()), t.nbytes()}});
+  for (const auto& [key, numbers] : record) {
+    views.push_back({key, DType::kF64, {std::ssize(numbers)}, std::as_bytes(std::span(numbers))});
   }
   save_run_tensors(file(name), views, {{"run", run_.run_id()}});
 }
 
-const at::Tensor& record_tensor(const WorkRecord& record, const std::string& where, const std::string& name,
-                                at::ScalarType type, at::IntArrayRef shape) {
+const std::vector<double>& record_list(const WorkRecord& record, const std::string& where, const std::string& name,
+                                       std::optional<std::size_t> size) {
   const auto found = record.find(name);
   if (found == record.end()) damaged_run(where, "tensor '" + name + "' is missing");
-  const at::Tensor& t = found->second;
-  if (t.scalar_type() != type || t.sizes() != shape) {
+  if (size && found->second.size() != *size) {
     damaged_run(where, "tensor '" + name + "' is not of the form that the run has");
   }
-  return t;
+  return found->second;
 }
 
 }  // namespace oscar

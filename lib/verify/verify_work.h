@@ -1,9 +1,7 @@
-// The state of a measurement on disk: records of named tensors, each written atomically. Record names:
+// The state of a measurement on disk: records of named lists of numbers, each written atomically. Record names:
 //   group-00003         scores of all rows on the sequences of a finished group, and the sums so far
 //   task-niah-2048-prefill   answers found so far
 #pragma once
-
-#include <ATen/core/Tensor.h>
 
 #include <map>
 #include <optional>
@@ -15,7 +13,7 @@
 
 namespace oscar {
 
-using WorkRecord = std::map<std::string, at::Tensor>;  // FP64, FP32, BF16, int64 or uint8, on the CPU
+using WorkRecord = std::map<std::string, std::vector<double>>;
 
 class VerifyWork {
  public:
@@ -25,11 +23,10 @@ class VerifyWork {
   const fs::path& path() const { return run_.path(); }
   int threads() const { return run_.threads(); }
 
-  std::optional<WorkRecord> load(const std::string& name) const;                                    // nullopt if absent
-  WorkRecord load_tensors(const std::string& name, const std::vector<std::string>& tensors) const;  // only the named
-                                                                                                    // tensors, if they
-                                                                                                    // exist
-  fs::path file(const std::string& name) const;                                                     // path of a record
+  std::optional<WorkRecord> load(const std::string& name) const;  // nullopt if absent
+  // Only one list of a record, if it exists.
+  WorkRecord load_list(const std::string& name, const std::string& list) const;
+  fs::path file(const std::string& name) const;  // path of a record
   void save(const std::string& name, const WorkRecord& record) const;
   void remove() { run_.remove(); }
 
@@ -37,10 +34,12 @@ class VerifyWork {
   RunDirectory run_;
 };
 
-WorkRecord work_record(const SafetensorsFile& file);  // InputError for an unsupported number type
+// InputError for other types than FP64. list: empty, or the only one that is read.
+WorkRecord work_record(const SafetensorsFile& file, const std::string& list = {});
 
-// The tensor with that name. InputError naming `where` if it is missing or has the wrong type or shape.
-const at::Tensor& record_tensor(const WorkRecord& record, const std::string& where, const std::string& name,
-                                at::ScalarType type, at::IntArrayRef shape);
+// The list with that name. InputError naming `where` if it is missing, or has another length than `size` (nullopt:
+// any).
+const std::vector<double>& record_list(const WorkRecord& record, const std::string& where, const std::string& name,
+                                       std::optional<std::size_t> size = {});
 
 }  // namespace oscar

@@ -60,7 +60,7 @@ TEST(MetricFit, RandomRows) {
   for (const char* method : {"balanced", "waterfill"}) {
     const FitResult result = fit(s, metric_fit_options(method));
     expect_sound(result, layers);
-    EXPECT_EQ(result.metric, MetricSource::kMoments);
+    EXPECT_FALSE(result.far);
     EXPECT_THAT(result.warnings, Contains(HasSubstr("no metrics of query-key pairs outside the windows")));
     double share = 0.0;
     for (const LayerFit& layer : result.layers) {
@@ -214,26 +214,6 @@ TEST(MetricFit, WhatSampledRowsShowIsReported) {
   }
 }
 
-TEST(MetricFit, EveryExponentIsSound) {
-  at::manual_seed(15);
-  const std::vector<MadeRows> layers = {random_made_rows(1000, 4, 2, 64)};
-  const Statistics s = made_statistics(layers);
-  for (const char* method : {"balanced", "waterfill"}) {
-    for (const double exponent : {0.0, 0.3, 0.7, 1.0}) {
-      FitOptions o = metric_fit_options(method);
-      o.exponent = exponent;
-      const FitResult result = fit(s, o);
-      expect_sound(result, layers);
-      if (exponent > 0.0 || std::string(method) == "waterfill") continue;
-      // Orthogonal, but for one scale: forward forward^T is a multiple of the identity.
-      const at::Tensor gram = at::matmul(result.layers[0].transform.key.forward[0].to(at::kDouble),
-                                         result.layers[0].transform.key.forward[0].to(at::kDouble).t());
-      const double scale = gram.diagonal().mean().item<double>();
-      EXPECT_LT(largest(gram / scale - at::eye(64, at::kDouble)), 1e-5);
-    }
-  }
-}
-
 TEST(MetricFit, OutlierChannelsChangeNothing) {
   at::manual_seed(7);
   std::vector<MadeRows> plain = {random_made_rows(2000, 4, 2, 64)};
@@ -316,9 +296,6 @@ TEST(MetricFit, RefusesContradictions) {
   o = metric_fit_options("waterfill");
   o.bits = 9.0;
   EXPECT_THROW(fit(s, o), UsageError);
-  o = metric_fit_options("balanced");
-  o.metric = MetricSource::kFarPairs;
-  EXPECT_THROW(fit(s, o), InputError);
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ TEST(TransformCheck, BalancedBasesAreSound) {
   for (const Side side : {Side::kKey, Side::kValue}) {
     HeadProblem p = problem_of(side);
     const at::Tensor sizes = at::pow(2.0, at::arange(kDim).to(at::kDouble) / 4.0);
-    const Balanced b = balance(at::diag(sizes.square()), at::diag(1.0 / sizes), 1.0, "head");
+    const Balanced b = balance(at::diag(sizes.square()), at::diag(1.0 / sizes), "head");
     p.k = p.k * sizes.to(at::kFloat);
     p.v = p.v * sizes.to(at::kFloat);
     p.mean = at::ones({kDim});

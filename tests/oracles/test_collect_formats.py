@@ -85,8 +85,6 @@ def test_schema_refuses(change, files, folder):
 
 def test_result_follows_its_schema(files):
     assert errors("collect.schema.json", files["a"]) == []
-    assert [layer["layer"] for layer in files["a"]["layers"]] == [0, 1, 2, 3]
-    assert all(0 < layer["q"]["top8"] < 1 and layer["q"]["trace"] > 0 for layer in files["a"]["layers"])
     damaged = copy.deepcopy(files["a"])
     damaged["plan"].pop("unused")
     assert errors("collect.schema.json", damaged) != []
@@ -99,7 +97,7 @@ def test_verbose_says_where_the_time_went(files, folder):
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert errors("collect.schema.json", result) == []
-    phases = ["starting", "prompts", "range", "weights", "forward", "moments", "outside pairs", "spool", "synchronizing", "spectra", "other ranks",
+    phases = ["starting", "prompts", "range", "weights", "forward", "moments", "outside pairs", "spool", "synchronizing", "other ranks",
               "saving", "other"]
     assert [row["phase"] for row in result["timeline"]] == phases
     entered = {row["phase"] for row in result["timeline"] if row["seconds"] > 0}

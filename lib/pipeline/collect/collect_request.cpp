@@ -1,7 +1,6 @@
 #include "pipeline/collect/collect_request.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include "base/errors.h"
 #include "base/log.h"
@@ -20,15 +19,8 @@ FarPairs parse_far_pairs(const std::string& text) {
     pairs.enabled = false;
     return pairs;
   }
-  const std::size_t comma = text.find(',');
-  const auto read = [](const std::string& part, std::int64_t& value) {
-    const auto end = std::from_chars(part.data(), part.data() + part.size(), value);
-    return end.ec == std::errc() && end.ptr == part.data() + part.size() && value >= 0 && value <= (1 << 30);
-  };
-  if (comma == std::string::npos || !read(text.substr(0, comma), pairs.sink) ||
-      !read(text.substr(comma + 1), pairs.recent) || pairs.recent < 1) {
-    throw UsageError("--far-pairs is '" + text + "', expected SINK,RECENT such as 64,256, or none");
-  }
+  const CacheWindows windows = parse_windows(text, "--far-pairs");
+  pairs.sink = windows.sink, pairs.recent = windows.recent;
   return pairs;
 }
 

@@ -29,8 +29,8 @@ std::pair<std::string, std::string> split_pair(const std::string& text, const ch
 // --clip K,V: ratios of keys and values from 0 (off) to 1.
 std::pair<float, float> parse_clip_pair(const std::string& text);
 
-// --windows SINK,RECENT: tokens. The sink may be 0; the recent window is at least 1, because it contains the current
-// token.
-CacheWindows parse_windows(const std::string& text);
+// --windows SINK,RECENT, and options like it: tokens. The sink may be 0; the recent window is at least 1, because it
+// contains the current token.
+CacheWindows parse_windows(const std::string& text, const char* option = "--windows");
 
 }  // namespace oscar

@@ -43,13 +43,13 @@ std::pair<float, float> parse_clip_pair(const std::string& text) {
   return pair;
 }
 
-CacheWindows parse_windows(const std::string& text) {
+CacheWindows parse_windows(const std::string& text, const char* option) {
   CacheWindows windows;
-  std::tie(windows.sink, windows.recent) = parse_pair<std::int64_t>(text, "--windows");
+  std::tie(windows.sink, windows.recent) = parse_pair<std::int64_t>(text, option);
   constexpr std::int64_t kMost = std::int64_t{1} << 30;
   if (windows.sink < 0 || windows.recent < 1 || windows.sink > kMost || windows.recent > kMost) {
-    throw UsageError("--windows " + text + ": the sink is a number from 0, the recent window one from 1 (the current " +
-                     "token is in it)");
+    throw UsageError(std::string(option) + " " + text +
+                     ": the sink is a number from 0, the recent window one from 1 (the current " + "token is in it)");
   }
   return windows;
 }

@@ -149,7 +149,7 @@ void ModelRun::log_other_ways(const CurvePlan& curves, const CacheWindows& windo
   if (!curves.chosen) return;
   const RunTime time = fit_time(checkpoint_, run_.plan, arguments_.options, shape(curves, windows, measurements));
   log_info(curve_choice_text(curves) + "; the run takes about " + duration_text(time.seconds()));
-  for (const PhaseSeconds& way : time.other_ways) log_info("  " + way.name + ": about " + duration_text(way.seconds));
+  for (const RunTime::Part& way : time.other_ways) log_info("  " + way.name + ": about " + duration_text(way.seconds));
 }
 
 // An interrupted run may have collected them already.
