@@ -237,7 +237,7 @@ def known_options():
 def test_every_option_that_is_named_exists(page):
     others = {"--kv-cache-dtype", "--page-size", "--output-on-failure", "--build", "--install", "--prefix", "--strip", "--no-deps",
               "--nproc-per-node", "--no-python", "--nnodes", "--max-restarts", "--rdzv-backend", "--rdzv-endpoint", "--language-model-only",
-              "--swa-full-tokens-ratio"}
+              "--swa-full-tokens-ratio", "--speculative-algorithm"}
     # of SGLang, CTest, CMake, pip, torchrun and vLLM
     named = set(LONG_OPTION.findall(re.sub(r"\]\([^)]*\)|<[^>]*>|\|[-:|]+\|", "", text_of(page))))
     assert named <= known_options() | others, sorted(named - known_options() - others)
