@@ -272,6 +272,7 @@ TEST(ModelConfig, LatentAttentionHasOneHeadOfTheLatent) {
   };
   says(R"({"qk_rope_head_dim": 15})", "'qk_rope_head_dim' is 15, expected an even number");
   says(R"({"kv_lora_rank": 0})", "'kv_lora_rank' is 0");
+  says(R"({"kv_lora_rank": 31})", "'kv_lora_rank' is 31, expected an even number");
   says(R"({"scoring_func": "softmax"})", "'scoring_func' is 'softmax', but only sigmoid is supported");
   says(R"({"moe_layer_freq": 2})", "'moe_layer_freq' is 2");
   says(R"({"model_type": "deepseek_v32"})", "does not belong to the architecture");

@@ -4,6 +4,7 @@
 // - DeepSeek-V3 and R1, and Kimi K2 with another model_type, by corrected sigmoid scores from the best groups;
 // - GLM-4.7-Flash like V3; mlp_layer_types may list its layers with experts.
 #include <cmath>
+#include <utility>
 
 #include "base/errors.h"
 #include "base/foreign_text.h"
@@ -32,8 +33,9 @@ void read_latent(const Json& config, const std::string& where, const LatentDefau
   const bool one = config.contains("q_lora_rank") && config["q_lora_rank"].is_null();
   l.query_rank = one ? 0 : size_or("q_lora_rank", defaults.query_rank);
   out->rope.interleaved = json_bool(config, "rope_interleave", where, true);
-  if (l.rope_dim % 2 != 0) {
-    throw InputError(where + ": 'qk_rope_head_dim' is " + std::to_string(l.rope_dim) + ", expected an even number");
+  for (const auto& [key, size] : {std::pair{"kv_lora_rank", out->head_dim}, {"qk_rope_head_dim", l.rope_dim}}) {
+    if (size % 2 == 0) continue;
+    throw InputError(where + ": '" + key + "' is " + std::to_string(size) + ", expected an even number");
   }
   out->attention_scale = std::pow(out->rope.temperature, 2) / std::sqrt(static_cast<double>(l.query_dim()));
   if (!(out->attention_scale > 0.0 && out->attention_scale < 1e6)) {
