@@ -91,7 +91,7 @@ DAMAGES = [
     ("deepseek-v3", drop("model.layers.1.self_attn.kv_b_proj.weight"), ["1.self_attn.kv_b_proj.weight is missing", "[312, 64]"]),
     ("deepseek-v3", drop("model.layers.0.self_attn.kv_a_layernorm.weight"), ["kv_a_layernorm.weight is missing", "[64]"]),
     ("deepseek-v3", put("model.layers.2.self_attn.kv_a_proj_with_mqa.weight", shorter), ["kv_a_proj_with_mqa.weight", "[84, 119]", "[84, 120]"]),
-    ("deepseek-v3", say(kv_lora_rank=65), ["kv_a_proj_with_mqa", "[84, 120]", "[85, 120]"]),
+    ("deepseek-v3", say(kv_lora_rank=66), ["kv_a_proj_with_mqa", "[84, 120]", "[86, 120]"]),
     ("deepseek-v3", say(qk_rope_head_dim=19), ["'qk_rope_head_dim' is 19", "even number"]),
     ("deepseek-v3", say(v_head_dim=29), ["kv_b_proj.weight", "[312, 64]", "[318, 64]"]),
     ("deepseek-v3", say(n_routed_experts=12), ["mlp.gate.weight", "[8, 120]", "[12, 120]"]),
