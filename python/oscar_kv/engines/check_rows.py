@@ -74,6 +74,10 @@ class ModelRows:
         kind = torch.int64 if dtype == "I64" else torch.bfloat16
         return torch.frombuffer(bytearray(self._file.bytes_of(name)), dtype=kind).reshape(entry.shape)
 
+    def _check_finite(self, layer: int, *rows: torch.Tensor) -> None:
+        if not all(bool(torch.isfinite(x).all()) for x in rows):
+            raise InputError(f"{self._file.path}: rows of layer {layer} hold NaN or infinity")
+
     def rows(self, code: LayerCode, group: int, count: int) -> CheckRows:
         """`count` tokens of a layer; the rows come again where there are fewer."""
         name, d, n = f"layers.{code.layer.layer}", code.layer.head_dim, len(self._positions)
@@ -90,8 +94,7 @@ class ModelRows:
                 f"{self._file.path}: layer {code.layer.layer} has {list(query.shape)} queries for "
                 f"{list(key.shape)} keys and {list(value.shape)} values, which are no rows of this model"
             )
-        if not all(bool(torch.isfinite(x).all()) for x in (query, key, value)):
-            raise InputError(f"{self._file.path}: rows of layer {code.layer.layer} hold NaN or infinity")
+        self._check_finite(code.layer.layer, query, key, value)
         query = query.unflatten(1, (key.shape[1], -1))[:, heads, :group].flatten(1, 2).float().to(code.device)
         again, places = torch.arange(count) % n, self._positions.to(code.device)
         key, value = (x[again, heads].to(code.device) for x in (key, value))
@@ -108,8 +111,7 @@ class ModelRows:
                 f"{self._file.path}: layer {layer} has {list(query.shape)} queries for {list(key.shape)} latents, "
                 f"which are no rows of this model"
             )
-        if not all(bool(torch.isfinite(x).all()) for x in (query, key)):
-            raise InputError(f"{self._file.path}: rows of layer {layer} hold NaN or infinity")
+        self._check_finite(layer, query, key)
         return key[torch.arange(count) % n, 0], query[:, :heads]
 
 

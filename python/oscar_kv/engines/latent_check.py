@@ -117,4 +117,4 @@ def checked(serving: Any) -> str:
         for path, error in errors_of(serving.bundle, kv, serving.slots, TOKENS, held):
             most = max(most, error)
             refuse_large(serving, f"layer {index}", path, error)
-    return told(len(serving.caches()), "made" if held is None else "the model's", begin, most)
+    return told(len(serving.caches()), held, begin, most)

@@ -24,7 +24,7 @@ from ..files.errors import InputError
 from ..format.manifest import Side
 from ..format.page_layout import PAGE_TOKENS
 from ..ops import operators
-from .check_rows import CheckRows, made_rows, model_rows
+from .check_rows import CheckRows, ModelRows, made_rows, model_rows
 
 VARIABLE = "OSCAR_KV_SELF_CHECK"  # of the environment; "off": no check
 TOKENS = 700  # of the sequence: both windows, and six pages with codes
@@ -61,8 +61,9 @@ def refuse_large(serving: Any, layer: str, path: str, error: float) -> None:
         )
 
 
-def told(layers: int, rows: str, begin: float, most: float) -> str:
-    """What passed. begin: by time.perf_counter()."""
+def told(layers: int, held: ModelRows | None, begin: float, most: float) -> str:
+    """What passed. held: the model's rows; None: made ones. begin: by time.perf_counter()."""
+    rows = "made" if held is None else "the model's"
     return (
         f"self-check of {layers} layers on {rows} rows passed in {time.perf_counter() - begin:.1f} s, largest "
         f"difference {most:.4f} (limit {LIMIT:g})"
@@ -85,8 +86,7 @@ def checked(serving: Any) -> str:
     for (index, kv, path, _), error in zip(found, errors):
         layer = kv.code.layer
         refuse_large(serving, f"layer {index} ({_code(layer.key)} keys, {_code(layer.value)} values)", path, error)
-    rows = "made" if held is None else "the model's"
-    return told(len({i for i, *_ in found}), rows, begin, max(errors, default=0.0))
+    return told(len({i for i, *_ in found}), held, begin, max(errors, default=0.0))
 
 
 @torch.no_grad()
