@@ -42,6 +42,9 @@ def engine_of(model, cache, slots, tokens):
         options.update(kv_cache_dtype="oscar", attention_backend="OSCAR", additional_config={"oscar_bundle": cache})
     elif cache != "bf16":
         options["kv_cache_dtype"] = cache
+        if cache.startswith("turboquant"):  # as in ../real/serve.py
+            throughput.keep_flash_attention_3()
+            options["enforce_eager"] = True
     from vllm import LLM
     return LLM(**options)
 
