@@ -491,7 +491,7 @@ def test_refusals():
     with pytest.raises(RuntimeError, match=r"query is Float \[5, 2, 4, 128\], expected BFloat16"):
         decode(cuda, query)
     cuda.device_lengths = cuda.device_lengths.long()
-    with pytest.raises(RuntimeError, match=r"lengths is Long \[5\], expected Int \[5\]"):
+    with pytest.raises(RuntimeError, match=r"lengths is torch.int64, expected torch.int32"):
         decode(cuda, query.bfloat16())
 
 
@@ -565,7 +565,7 @@ def test_generate(model, layout):
             assert (x - y).norm() <= 5e-2 * x.norm(), (name, row)
 
 
-def model_with(layout, graphs, name="tiny-llama", hook=None):
+def model_with(layout, graphs, name="tiny-llama", hook=None, **options):
     transformers = pytest.importorskip("transformers")
     import oscar_kv
     from oscar_kv.hf.attach import geometry
@@ -574,12 +574,14 @@ def model_with(layout, graphs, name="tiny-llama", hook=None):
     key, value = LAYOUTS[layout]
     if hook is not None:
         model.model.layers[1].register_forward_pre_hook(hook)
-    return oscar_kv.attach(model, random_bundle(layers, kv_heads, d, key, value, sink=16, recent=48), graphs=graphs)
+    return oscar_kv.attach(model, random_bundle(layers, kv_heads, d, key, value, sink=16, recent=48), graphs=graphs, **options)
 
 
 @pytest.mark.parametrize("layout", ["uniform", "4211"])
 def test_recorded_steps_in_generate(layout, monkeypatch):
-    """Tokens with CUDA graphs are those without: greedy, sampled, a padded batch, a cache that outgrows its pages, two turns."""
+    """Tokens with CUDA graphs are those without: greedy, sampled, a padded batch, a cache that outgrows its pages, two turns. With tables of one
+    width, which choose one division of the work, logits are the same bits. With others, rounding may change a code of a token that leaves the
+    window, and with it the logits of all later steps."""
     pytest.importorskip("transformers")
     import oscar_kv
     from oscar_kv.hf import graphs as recorded
@@ -590,10 +592,17 @@ def test_recorded_steps_in_generate(layout, monkeypatch):
     made, counted = {}, []
     record = recorded.Steps._record
     monkeypatch.setattr(recorded.Steps, "_record", lambda self, *given: (counted.append(1), record(self, *given))[1])
+    common = dict(pad_token_id=0, eos_token_id=None)
     for graphs in (False, True):
-        model, common = model_with(layout, graphs), dict(pad_token_id=0, eos_token_id=None)
+        model = model_with(layout, graphs, max_tokens=512)
         one = model.generate(ids[:1], do_sample=False, max_new_tokens=300, output_logits=True, return_dict_in_generate=True, **common)
-        made[graphs, "one"], made[graphs, "logits"] = one.sequences, torch.stack(one.logits).float()
+        made[graphs, "logits"] = torch.stack(one.logits).float()
+        oscar_kv.detach(model)
+    assert torch.equal(made[False, "logits"], made[True, "logits"])
+    counted.clear()
+    for graphs in (False, True):
+        model = model_with(layout, graphs)
+        made[graphs, "one"] = model.generate(ids[:1], do_sample=False, max_new_tokens=300, **common)
         made[graphs, "padded"] = model.generate(ids, attention_mask=mask, do_sample=False, max_new_tokens=40, **common)
         torch.manual_seed(7)
         made[graphs, "sampled"] = model.generate(ids[:2], do_sample=True, top_k=20, max_new_tokens=40, **common)
@@ -607,8 +616,6 @@ def test_recorded_steps_in_generate(layout, monkeypatch):
     for name in ("one", "padded", "sampled", "turns"):
         a, b = made[False, name], made[True, name]
         assert torch.equal(a, b), (name, (a != b).float().mean())
-    # Graphs keep wider tables, which may choose another kernel or number of blocks: a BF16 step or two of logits up to 16.
-    assert (made[False, "logits"] - made[True, "logits"]).abs().max() <= 2 ** -3
 
 
 def test_a_model_that_cannot_be_captured_generates_as_before(monkeypatch):

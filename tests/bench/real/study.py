@@ -27,7 +27,7 @@ BITS = "2.25,4,3,1.5"
 SERVED = {"vllm": "bf16,fp8,turboquant_4bit_nc,turboquant_3bit_nc", "sglang": "bf16,fp8"}
 SCRIPTS = {"vllm": "serve.py", "sglang": "serve_sglang.py"}
 # Of the first budget's bundle: prefix caching, speculation, a cache that holds a fraction of 40 long requests, and two GPUs. KL and answers only.
-VARIANTS = {"prefix": {"PREFIX": "1"}, "ngram": {"NGRAM": "1"}, "preempt": {"MEMORY": "4e8"}, "two": {"GPUS": "2"}}
+VARIANTS = {"prefix": {"PREFIX": "1"}, "ngram": {"NGRAM": "1"}, "preempt": {"MEMORY": os.environ.get("MEMORY", "4e8")}, "two": {"GPUS": "2"}}
 PREDICTED = 40  # texts of served.py, whose last 64 of 2,112 tokens are scored
 
 
