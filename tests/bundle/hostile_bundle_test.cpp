@@ -138,7 +138,7 @@ TEST_F(HostileBundle, MissingKeysAreNamed) {
 }
 
 TEST_F(HostileBundle, VersionsHaveTheirOwnErrors) {
-  EXPECT_THAT(after([](Json& json) { json["format_version"] = 5; }), HasSubstr("newer than the 4"));
+  EXPECT_THAT(after([](Json& json) { json["format_version"] = 6; }), HasSubstr("newer than the 5"));
   EXPECT_THAT(after([](Json& json) { json["format_version"] = 0; }), HasSubstr("does not exist"));
   EXPECT_THAT(after([](Json& json) { json["format_version"] = "1"; }), HasSubstr("expected an integer"));
   EXPECT_THAT(after([](Json& json) { json["format"] = "zip"; }), HasSubstr("'format' is 'zip'"));
