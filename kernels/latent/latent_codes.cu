@@ -199,14 +199,16 @@ __global__ void __launch_bounds__(32 * kWarps) past_kernel(const __grid_constant
   out_pe[lane] = word_at(window, latent_window_byte(slot, kLatentChannels + 2 * lane));
 }
 
-bool is_latent(const SideLayout& side) {
-  return side.head_dim == kLatentChannels && side.params == ParamKind::kScaleByte;
+bool is_latent(const NewestSide& side) {
+  const SideLayout& layout = side.layout;
+  const bool ends = layout.planes > 1 && layout.plane[0].sigma == 0 && layout.plane[layout.planes - 1].sigma == 3;
+  return layout.head_dim == kLatentChannels && layout.params == ParamKind::kScaleByte && (ends || !side.refined);
 }
 
 }  // namespace
 
 cudaError_t latent_codes(const LatentCodesParams& p, cudaStream_t stream) {
-  if (!is_latent(p.side.layout) || p.row_stride % 2 != 0 || p.pe_stride % 2 != 0 || p.side.page_bytes % 4 != 0) {
+  if (!is_latent(p.side) || p.row_stride % 2 != 0 || p.pe_stride % 2 != 0 || p.side.page_bytes % 4 != 0) {
     return cudaErrorInvalidValue;
   }
   if (p.run_count == 0) return cudaSuccess;
