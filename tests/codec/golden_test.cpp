@@ -80,7 +80,7 @@ TEST(OSCAR_SUITE, AreReproducedBitForBit) {
       ++rows;
     }
   }
-  EXPECT_EQ(rows, 165u);
+  EXPECT_EQ(rows, 191u);
 }
 
 }  // namespace
