@@ -62,7 +62,9 @@ struct SideDamage {
 };
 
 // "4-2-1-0", or "2 bits" of a side without blocks.
-std::string widths_of(const SideTransform& side) { return side.blocks() ? widths_text(side.widths) : "2 bits"; }
+std::string widths_of(const SideTransform& side) {
+  return side.blocks() ? widths_text(side.widths, side.refined) : "2 bits";
+}
 
 std::string worst_line(const FitResult& result) {
   const bool shares = !result.layers.front().key_spectrum.lambda.empty();

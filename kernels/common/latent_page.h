@@ -9,6 +9,9 @@
 // A window page holds 64 tokens in BF16: two halves of 32 tokens, each with 512 latent and 64 RoPE channels in operand
 // order, 36864 bytes.
 //
+// Refined codes: the last plane has, of the first 128 channels, what their own codes lose. Readers add both, and the
+// last 128 channels of a stored token are 0. Windows have all channels.
+//
 // Operand order: blocks of 16 tokens x 16 channels of 512 bytes each; those of the same channels follow each other.
 // Inside a block, lane 4 g + t (g = 0..7, t = 0..3) has 16 bytes: four registers of channels 2 t and 2 t + 1 (low, high
 // half). Registers 0 to 3 are token g, token g + 8, and the same tokens with channels + 8.

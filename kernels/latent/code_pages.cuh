@@ -58,7 +58,7 @@ struct BandSlot {
   static constexpr int kBytes = kPlane + kParams + kRopeBandBytes;
 };
 
-// A band's queries, FP16, and what the sums of their products become.
+// A band's queries, FP16, and what the sums of their products become. The band that refines the first has its queries.
 template <int W>
 struct BandQuery {
   std::uint32_t operand[kSteps][4];
@@ -68,10 +68,11 @@ struct BandQuery {
     const float sigma = a.p.sigma[band];
     uint4 q[kSteps];
     float most[2] = {0.0f, 0.0f}, sum[2] = {0.0f, 0.0f};
+    const int first_channel = a.p.refined && band == kBands - 1 ? 0 : band * kBandChannels;
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
-      q[k] = query_operand(a.p.q_latent, a.p.q_latent_stride, sequence, first_head, a.p.heads,
-                           band * kBandChannels + 16 * k, lane);
+      q[k] = query_operand(a.p.q_latent, a.p.q_latent_stride, sequence, first_head, a.p.heads, first_channel + 16 * k,
+                           lane);
       const std::uint32_t x[4] = {q[k].x, q[k].y, q[k].z, q[k].w};
 #pragma unroll
       for (int i = 0; i < 4; ++i) {

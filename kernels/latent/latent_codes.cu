@@ -30,10 +30,10 @@ constexpr bool word_place_agrees(int width) {
 static_assert(word_place_agrees(1) && word_place_agrees(2) && word_place_agrees(4));
 
 // Codes of the row x [512] of shared memory, which is clipped in place. All lanes of a warp call it.
-__device__ __forceinline__ void code_token(const QuantizePagesParams& side, int position, int slot, float* x,
-                                           std::uint8_t* codes, std::uint8_t* page) {
+__device__ __forceinline__ void code_token(const QuantizePagesParams& side, bool refined, int position, int slot,
+                                           float* x, std::uint8_t* codes, std::uint8_t* page) {
   const int lane = threadIdx.x % 32;
-  encode<kLatentChannels / 32>(side, 0, position, slot, x, codes, page);
+  encode<kLatentChannels / 32>(side, 0, position, slot, x, codes, page, refined);
   __syncwarp();
   for (int b = 0; b < side.layout.planes; ++b) {
     const PlaneLayout plane = side.layout.plane[b];
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(32 * kWarps) codes_kernel(const __grid_constan
     word_at(page + rope_offset, operand_byte(kPageTokens, slot, 2 * lane)) = pair_of(pe, lane);
     for (int i = lane; i < kPairs; i += 32) set_pair(s.x[warp], i, pair_of(row, i));
     __syncwarp();
-    code_token(side, position, slot, s.x[warp], s.codes[warp], page);
+    code_token(side, p.side.refined, position, slot, s.x[warp], s.codes[warp], page);
     __syncwarp();
   }
 }
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(32 * kWarps) newest_kernel(const __grid_consta
     set_pair(s.x[warp], i, word_at(window, latent_window_byte(place % kPageTokens, 2 * i)));
   }
   __syncwarp();
-  code_token(side, position, slot, s.x[warp], s.codes[warp], page);
+  code_token(side, from.refined, position, slot, s.x[warp], s.codes[warp], page);
 }
 
 struct Past {
@@ -132,8 +132,9 @@ struct Past {
   LatentPage layout;
 };
 
-// Codes of a token as BF16 channels.
-__device__ __forceinline__ void read_token(const Past& a, int slot, const std::uint8_t* page, std::uint16_t* to) {
+// Codes of a token as BF16 channels. first: what the first block decodes to, before another refines it.
+__device__ __forceinline__ void read_token(const Past& a, int slot, const std::uint8_t* page, float* first,
+                                           std::uint16_t* to) {
   const LatentPastParams& p = a.p;
   const LatentPage& layout = a.layout;
   const int lane = threadIdx.x % 32;
@@ -145,6 +146,10 @@ __device__ __forceinline__ void read_token(const Past& a, int slot, const std::u
     const PlaneLayout plane = layout.codes.plane[index];
     const int byte = static_cast<std::int8_t>(page[layout.codes.param_byte(slot, index)]), fields = 16 / plane.width;
     ++index;
+    if (p.refined && b == 3) {
+      for (int i = lane; i < kBand; i += 32) to[3 * kBand + i] = 0;
+      __syncwarp();
+    }
     if (lane >= 4 * plane.width) continue;
     const float scale = blocks::scale_value(byte, p.sigma[b]);
     const std::uint32_t word =
@@ -152,8 +157,13 @@ __device__ __forceinline__ void read_token(const Past& a, int slot, const std::u
     for (int f = 0; f < 2 * fields; ++f) {
       const int channel = 8 * (lane / 4 * fields + f % fields) + 2 * (lane % 4) + f / fields;
       const int code = static_cast<int>(word >> (plane.width * f)) & ((1 << plane.width) - 1);
-      const float value = (static_cast<float>(2 * code + 1 - (1 << plane.width)) * 0.5f) * scale;
-      to[b * kBand + channel] = __bfloat16_as_ushort(__float2bfloat16_rn(value));
+      float value = (static_cast<float>(2 * code + 1 - (1 << plane.width)) * 0.5f) * scale;
+      if (p.refined && b == 0) {
+        first[channel] = value;
+        continue;
+      }
+      if (p.refined && b == 3) value = first[channel] + value;
+      to[(p.refined && b == 3 ? 0 : b * kBand) + channel] = __bfloat16_as_ushort(__float2bfloat16_rn(value));
     }
   }
 }
@@ -161,6 +171,7 @@ __device__ __forceinline__ void read_token(const Past& a, int slot, const std::u
 __global__ void __launch_bounds__(32 * kWarps) past_kernel(const __grid_constant__ Past a) {
   const LatentPastParams& p = a.p;
   __shared__ __align__(16) std::uint16_t rows[kWarps][kLatentChannels];
+  __shared__ float first[kWarps][kBand];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = static_cast<int>(blockIdx.x) * kWarps + warp;
   if (row >= p.rows) return;
   const int request = p.sequence[row], position = p.starts[request] + row - p.firsts[request];
@@ -170,7 +181,7 @@ __global__ void __launch_bounds__(32 * kWarps) past_kernel(const __grid_constant
     const int body = position - p.sink, slot = body % kPageTokens;
     const std::int64_t id = p.page_table[request * p.table_stride + body / kPageTokens];
     const std::uint8_t* page = p.pages + id * p.page_stride;
-    read_token(a, slot, page, rows[warp]);
+    read_token(a, slot, page, first[warp], rows[warp]);
     out_pe[lane] = word_at(page, a.layout.rope_byte(slot, 2 * lane));
     __syncwarp();
     for (int i = lane; i < kLatentChannels / 8; i += 32) {
@@ -188,14 +199,16 @@ __global__ void __launch_bounds__(32 * kWarps) past_kernel(const __grid_constant
   out_pe[lane] = word_at(window, latent_window_byte(slot, kLatentChannels + 2 * lane));
 }
 
-bool is_latent(const SideLayout& side) {
-  return side.head_dim == kLatentChannels && side.params == ParamKind::kScaleByte;
+bool is_latent(const NewestSide& side) {
+  const SideLayout& layout = side.layout;
+  const bool ends = layout.planes > 1 && layout.plane[0].sigma == 0 && layout.plane[layout.planes - 1].sigma == 3;
+  return layout.head_dim == kLatentChannels && layout.params == ParamKind::kScaleByte && (ends || !side.refined);
 }
 
 }  // namespace
 
 cudaError_t latent_codes(const LatentCodesParams& p, cudaStream_t stream) {
-  if (!is_latent(p.side.layout) || p.row_stride % 2 != 0 || p.pe_stride % 2 != 0 || p.side.page_bytes % 4 != 0) {
+  if (!is_latent(p.side) || p.row_stride % 2 != 0 || p.pe_stride % 2 != 0 || p.side.page_bytes % 4 != 0) {
     return cudaErrorInvalidValue;
   }
   if (p.run_count == 0) return cudaSuccess;
@@ -209,7 +222,8 @@ cudaError_t newest_latents(const NewestTokensParams& p, cudaStream_t stream) {
 }
 
 cudaError_t latent_past(const LatentPastParams& p, cudaStream_t stream) {
-  if (p.ring_pages < 1 || p.out_stride % 8 != 0 || p.page_stride % 4 != 0) return cudaErrorInvalidValue;
+  const bool coarse = p.refined && (p.widths[0] == 0 || p.widths[3] == 0);
+  if (p.ring_pages < 1 || p.out_stride % 8 != 0 || p.page_stride % 4 != 0 || coarse) return cudaErrorInvalidValue;
   if (p.rows == 0) return cudaSuccess;
   return launch_kernel<past_kernel>(grid_of(blocks_of(p.rows, kWarps)), 32 * kWarps, stream,
                                     Past{p, latent_page(p.widths)});

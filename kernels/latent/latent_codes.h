@@ -46,6 +46,7 @@ struct LatentPastParams {
   std::int64_t out_stride;           // elements, a multiple of 8
   std::int64_t page_stride, table_stride;
   std::uint8_t widths[4];
+  bool refined;  // the codes; then the first and the last width are not 0
   std::int32_t rows, sink, sink_pages, ring_pages;
 };
 cudaError_t latent_past(const LatentPastParams& params, cudaStream_t stream);

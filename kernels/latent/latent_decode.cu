@@ -68,6 +68,7 @@ bool is_served(const LatentDecodeParams& p) {
   for (const std::uint8_t w : p.widths) {
     if (w > 4 || w == 3) return false;
   }
+  if (p.refined && (p.widths[0] == 0 || p.widths[3] == 0)) return false;
   const auto even = [](const std::int64_t(&stride)[2]) { return stride[0] % 2 == 0 && stride[1] % 2 == 0; };
   return p.heads > 0 && p.ring_pages > 0 && p.sink >= 0 && p.recent >= 1 && p.recent <= 64 * p.ring_pages &&
          p.sink <= 64 * p.sink_pages && p.page_stride % 16 == 0 && p.page_stride >= latent_page(p.widths).bytes() &&

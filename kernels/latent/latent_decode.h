@@ -2,8 +2,9 @@
 // each sequence attends to its sink and recent tokens (BF16) and to the quantized tokens between them. Key and value of
 // a token are one latent vector c of 512 channels in the cache basis; keys have 64 more channels k_pe after RoPE:
 //   logit_h = scale (q_latent_h . c + q_pe_h . k_pe),  out_h = sum_t p_t c_t.
-// Page layouts: kernels/common/latent_page.h. CPU reference (the specification): tests/kernels/latent_reference.h. Raw
-// pointers, no LibTorch.
+// Of refined codes (latent_page.h) the last plane is multiplied by the first 128 channels of the query and added to
+// those of the output. Page layouts: kernels/common/latent_page.h. CPU reference (the specification):
+// tests/kernels/latent_reference.h. Raw pointers, no LibTorch.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -37,6 +38,7 @@ struct LatentDecodeParams {
   std::int32_t sink_pages, ring_pages;  // ring_pages * 64 >= recent; token p is in ring slot p % (64 ring_pages)
   float scale;
   bool out_float;
+  bool refined = false;  // of the codes; the first and the last band then have bits
   // The launch begins while the previous kernel still runs, which may write queries and windows, but no tables, lengths
   // or pages (latent_rows() for a step). Hopper and newer.
   bool early = false;
@@ -50,10 +52,11 @@ inline constexpr int kLatentMostSplits = 256;  // of pages and of windows, each
 // launch chooses. Reads no other fields, but with splits of its own those of the windows.
 std::size_t latent_decode_workspace_bytes(const LatentDecodeParams& params);
 
-// cudaErrorInvalidValue for widths other than 0, 1, 2 and 4, no heads, a page_stride that is too small, and too many
-// splits. Slots of a window page without a token are read and weighted with 0; they must hold finite numbers, so zero
-// the memory of windows once. Allocates nothing, does not synchronize; may be captured into a graph. The division into
-// parts depends on the batch, the heads and max_pages; with equal ones, equal inputs give equal bits.
+// cudaErrorInvalidValue for widths other than 0, 1, 2 and 4, refined codes without these bits, no heads, a page_stride
+// that is too small, and too many splits. Slots of a window page without a token are read and weighted with 0; they
+// must hold finite numbers, so zero the memory of windows once. Allocates nothing, does not synchronize; may be
+// captured into a graph. The division into parts depends on the batch, the heads and max_pages; with equal ones, equal
+// inputs give equal bits.
 cudaError_t latent_decode(const LatentDecodeParams& params, cudaStream_t stream);
 
 }  // namespace oscar::kernels

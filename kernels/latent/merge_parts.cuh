@@ -25,12 +25,20 @@ __global__ void __launch_bounds__(32 * kMergeWarps) merge_parts_kernel(const __g
   for (int apart = 16; apart > 0; apart /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, apart);
 
   const int channel = static_cast<int>(blockIdx.y) * 128 + 4 * lane;
+  const bool first = a.p.refined && blockIdx.y == 0, last = a.p.refined && blockIdx.y == kBands - 1;
   float4 x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   for (int i = warp; i < splits; i += kMergeWarps) {
     if (logs[i].x == kNone) continue;  // such parts have no sums
+    const bool coded = i >= a.window_splits;
+    if (last && coded) continue;  // this band's sums are of the first channels
     const float weight = exp2f(logs[i].x - most);
     const std::int64_t part = static_cast<std::int64_t>(row) * a.splits() + i;
-    const float4 y = *reinterpret_cast<const float4*>(a.part_sums + part * kLatentChannels + channel);
+    const float* sums_of = a.part_sums + part * kLatentChannels + channel;
+    float4 y = *reinterpret_cast<const float4*>(sums_of);
+    if (first && coded) {
+      const float4 more = *reinterpret_cast<const float4*>(sums_of + (kBands - 1) * kBandChannels);
+      y.x += more.x, y.y += more.y, y.z += more.z, y.w += more.w;
+    }
     x.x += weight * y.x, x.y += weight * y.y, x.z += weight * y.z, x.w += weight * y.w;
   }
   sums[warp][lane] = x;

@@ -65,9 +65,10 @@ __device__ inline void encode_uniform(const QuantizePagesParams& p, const float*
   }
 }
 
+// refined: the last block of x becomes what the first loses.
 template <int P>
-__device__ inline void encode_blocks(const QuantizePagesParams& p, int head, const float* x, int slot,
-                                     std::uint8_t* codes, std::uint8_t* page) {
+__device__ inline void encode_blocks(const QuantizePagesParams& p, int head, float* x, int slot, std::uint8_t* codes,
+                                     std::uint8_t* page, bool refined) {
   constexpr int kPart = (P + 3) / 4;
   const int lane = threadIdx.x % 32;
   for (int b = 0; b < p.layout.planes; ++b) {
@@ -84,13 +85,20 @@ __device__ inline void encode_blocks(const QuantizePagesParams& p, int head, con
       if (lane + 32 * j < n) codes[plane.first_channel + lane + 32 * j] = static_cast<std::uint8_t>(c[j]);
     }
     if (lane == 0) page[p.layout.param_byte(slot, b)] = static_cast<std::uint8_t>(e);
+    if (!refined || b > 0) continue;
+    const float scale = blocks::scale_value(e, p.sigma[head * 4]);
+#pragma unroll
+    for (int j = 0; j < kPart; ++j) {
+      const float decoded = (static_cast<float>(2 * c[j] + 1 - (1 << plane.width)) * 0.5f) * scale;
+      if (lane + 32 * j < n) x[3 * n + lane + 32 * j] = part[j] - decoded;
+    }
   }
 }
 
 // A warp encodes one token; its clipped row returns to shared memory because groups divide it differently.
 template <int P>
 __device__ inline void encode(const QuantizePagesParams& p, int head, int position, int slot, float* x,
-                              std::uint8_t* codes, std::uint8_t* page) {
+                              std::uint8_t* codes, std::uint8_t* page, bool refined = false) {
   const int lane = threadIdx.x % 32, d = p.layout.head_dim;
   float value[P];
 #pragma unroll
@@ -112,7 +120,7 @@ __device__ inline void encode(const QuantizePagesParams& p, int head, int positi
     case ParamKind::kBFloat16Pair:
       return encode_uniform<uniform::BFloat16, P>(p, x, slot, codes, page);
     case ParamKind::kScaleByte:
-      return encode_blocks<P>(p, head, x, slot, codes, page);
+      return encode_blocks<P>(p, head, x, slot, codes, page, refined);
   }
 }
 

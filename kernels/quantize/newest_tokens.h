@@ -23,6 +23,7 @@ struct alignas(kNewestSideBytes) NewestSide {
   std::int32_t* bad;
   std::int32_t page_bytes;
   bool value_side;
+  bool refined = false;  // of latents: latent_page.h
 };
 
 static_assert(sizeof(NewestSide) == kNewestSideBytes);

@@ -16,9 +16,9 @@
 
 namespace oscar {
 
-// 2: group bit widths; 3: means of keys before RoPE; 4: latent attention. A bundle is written in the lowest version
-// that can hold it.
-inline constexpr std::int64_t kBundleFormatVersion = 4;
+// 2: group bit widths; 3: means of keys before RoPE; 4: latent attention; 5: refined codes of it. A bundle is written
+// in the lowest version that can hold it.
+inline constexpr std::int64_t kBundleFormatVersion = 5;
 inline constexpr const char* kManifestName = "oscar_bundle.json";
 inline constexpr const char* kRotationsName = "rotations.safetensors";
 inline constexpr const char* kCardName = "README.md";

@@ -145,6 +145,10 @@ std::vector<std::string> check_bundle(const Bundle& bundle) {
     }
     check_side(layer, true, faults);
     check_side(layer, false, faults);
+    if (layer.key.refined != layer.value.refined || (layer.key.refined && !bundle.latent())) {
+      faults.push_back("layer " + std::to_string(layer.layer) +
+                       " has refined codes, which are for rows of latent attention");
+    }
   }
   return faults;
 }

@@ -10,7 +10,7 @@ namespace oscar {
 namespace {
 
 std::size_t profile_index(const Widths& widths) {
-  const std::vector<Widths>& all = falling_profiles();
+  const std::vector<Widths>& all = latent_profiles();
   return static_cast<std::size_t>(std::find(all.begin(), all.end(), widths) - all.begin());
 }
 
@@ -24,7 +24,7 @@ std::vector<ProfilePoint> candidates(const SideCurve& curve, int head_dim) {
   std::vector<MeasuredKl> measured;
   for (const CurvePoint& point : curve.points) measured.push_back({profile_index(point.widths), point.kl, point.error});
   const std::vector<double> kl = estimated_kl(curve.analytic, measured, head_dim);
-  for (std::size_t i = 0; i < kl.size(); ++i) out.push_back({falling_profiles()[i], kl[i]});
+  for (std::size_t i = 0; i < kl.size(); ++i) out.push_back({latent_profiles()[i], kl[i]});
   return out;
 }
 
@@ -73,9 +73,7 @@ CurveAllocation allocate_analytic(const Curves& c, double bits) {
   std::vector<std::vector<ProfilePoint>> analytic;
   for (const SideCurve& curve : c.curves) {
     std::vector<ProfilePoint>& place = analytic.emplace_back();
-    for (std::size_t i = 0; i < falling_profiles().size(); ++i) {
-      place.push_back({falling_profiles()[i], curve.analytic.at(i)});
-    }
+    for (std::size_t i = 0; i < curve.analytic.size(); ++i) place.push_back({latent_profiles()[i], curve.analytic[i]});
   }
   return as_chosen(c, estimates, allocate_profiles(analytic, static_cast<int>(c.head_dim), bits));
 }

@@ -45,14 +45,14 @@ std::vector<double> estimated_kl(const std::vector<double>& analytic, const std:
   std::vector<Ratio> ratios;
   for (const MeasuredKl& m : measured) {
     const double kl = std::max(m.kl, kLeastKl);
-    ratios.push_back({m.profile, profile_bits(falling_profiles()[m.profile], head_dim), std::log(kl),
+    ratios.push_back({m.profile, profile_bits(latent_profiles()[m.profile], head_dim), std::log(kl),
                       std::log(kl) - log_closed(m.profile), std::min(m.error / kl, 1.0)});
   }
   std::vector<double> estimate;
   for (std::size_t i = 0; i < analytic.size(); ++i) {
     const auto own = std::find_if(ratios.begin(), ratios.end(), [&](const Ratio& r) { return r.profile == i; });
     const bool known = own != ratios.end();
-    const double bits = profile_bits(falling_profiles()[i], head_dim);
+    const double bits = profile_bits(latent_profiles()[i], head_dim);
     const std::optional<double> near = ratio_near(ratios, bits, known ? std::optional(i) : std::nullopt, options);
     const double shape = log_closed(i) + near.value_or(0.0);
     if (!known) {

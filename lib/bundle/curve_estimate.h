@@ -17,7 +17,7 @@
 namespace oscar {
 
 struct MeasuredKl {
-  std::size_t profile = 0;  // index into falling_profiles()
+  std::size_t profile = 0;  // index into latent_profiles(), which begin with falling_profiles()
   double kl = 0.0;          // nats
   double error = 0.0;       // standard error; 0: the point is taken as exact
 };
@@ -27,8 +27,8 @@ struct EstimateOptions {
   double reach = 0.6;   // distance in bits over which the factor is about constant
 };
 
-// analytic: [35] analytic costs in any unit, not negative. Needs at least one measured profile. Returns [35] in
-// nats, finite, not negative.
+// analytic: costs of the first profiles of latent_profiles() in any unit, not negative. Needs at least one measured
+// profile. Returns as many in nats, finite, not negative.
 std::vector<double> estimated_kl(const std::vector<double>& analytic, const std::vector<MeasuredKl>& measured,
                                  int head_dim, const EstimateOptions& options = {});
 

@@ -38,22 +38,26 @@ double kl_value(const Json& value, const std::string& where) {
   return kl;
 }
 
-Widths read_profile(const Json& json, const std::string& where) {
+using Profiles = std::vector<Widths>;
+
+// known: the profiles that the file may have.
+Widths read_profile(const Json& json, const Profiles& known, const std::string& where) {
   Widths widths{};
-  const bool four = json.is_array() && json.size() == kBands;
+  widths.refined = json.is_array() && json.size() == kBands + 1 && json[kBands] == "refined";
+  const bool four = json.is_array() && (json.size() == kBands || widths.refined);
   for (std::size_t b = 0; four && b < kBands; ++b) {
     const std::int64_t width = json[b].is_number_integer() ? json[b].get<std::int64_t>() : -1;
     widths[b] =
         width >= 0 && width <= 4 ? static_cast<std::uint8_t>(width) : std::uint8_t{3};  // not a width: refused below
   }
-  const std::vector<Widths>& known = falling_profiles();
   if (!four || std::find(known.begin(), known.end(), widths) == known.end()) {
-    throw InputError(where + ": 'widths' is " + shown(json) + ", expected four of 0, 1, 2, 4 that do not rise");
+    throw InputError(where + ": 'widths' is " + shown(json) + ", expected four of 0, 1, 2, 4 that do not rise" +
+                     (known.size() > falling_profiles().size() ? ", or 4-a-b-c with \"refined\"" : ""));
   }
   return widths;
 }
 
-std::vector<double> read_analytic(const Json& json, const std::string& where) {
+std::vector<double> read_analytic(const Json& json, const Profiles& known, const std::string& where) {
   std::vector<double> errors;
   for (const Json& value : json) {
     const double error = value.is_number() ? value.get<double>() : -1.0;
@@ -62,14 +66,14 @@ std::vector<double> read_analytic(const Json& json, const std::string& where) {
     }
     errors.push_back(error);
   }
-  if (errors.size() != falling_profiles().size()) {
+  if (errors.size() != known.size()) {
     throw InputError(where + ": 'analytic' has " + std::to_string(errors.size()) +
-                     " numbers, expected one for each of " + std::to_string(falling_profiles().size()) + " profiles");
+                     " numbers, expected one for each of " + std::to_string(known.size()) + " profiles");
   }
   return errors;
 }
 
-SideCurve read_curve(const Json& json, const std::string& where, std::int64_t sequences) {
+SideCurve read_curve(const Json& json, const Profiles& known, const std::string& where, std::int64_t sequences) {
   SideCurve curve;
   curve.layer = json_int_within(json, "layer", where, 0, kMostLayers);
   const std::string side = json_string(json, "side", where);
@@ -79,7 +83,7 @@ SideCurve read_curve(const Json& json, const std::string& where, std::int64_t se
   curve.side = side == "value" ? Side::kValue : Side::kKey;
   const std::string here = where + ", layer " + std::to_string(curve.layer) + " " + side;
   for (const Json& entry : json_array(json, "points", here)) {
-    const Widths widths = read_profile(json_array(entry, "widths", here), here);
+    const Widths widths = read_profile(json_array(entry, "widths", here), known, here);
     std::vector<double> kl;
     for (const Json& value : json_array(entry, "sequences", here)) kl.push_back(kl_value(value, here));
     if (static_cast<std::int64_t>(kl.size()) != sequences) {
@@ -92,14 +96,15 @@ SideCurve read_curve(const Json& json, const std::string& where, std::int64_t se
     curve.points.push_back(curve_point(widths, std::move(kl)));
   }
   if (curve.points.empty()) throw InputError(here + ": has no points");
-  if (json.contains("analytic")) curve.analytic = read_analytic(json_array(json, "analytic", here), here);
+  if (json.contains("analytic")) curve.analytic = read_analytic(json_array(json, "analytic", here), known, here);
   return curve;
 }
 
 // [[4, 2, 1, 0], ...], one per layer.
-std::vector<Widths> read_profiles(const Json& json, const char* key, const std::string& where, std::size_t layers) {
-  std::vector<Widths> profiles;
-  for (const Json& entry : json_array(json, key, where)) profiles.push_back(read_profile(entry, where));
+Profiles read_profiles(const Json& json, const char* key, const Profiles& known, const std::string& where,
+                       std::size_t layers) {
+  Profiles profiles;
+  for (const Json& entry : json_array(json, key, where)) profiles.push_back(read_profile(entry, known, where));
   if (profiles.size() != layers) {
     throw InputError(where + ": has widths of " + std::to_string(profiles.size()) + " layers, expected " +
                      std::to_string(layers));
@@ -107,7 +112,7 @@ std::vector<Widths> read_profiles(const Json& json, const char* key, const std::
   return profiles;
 }
 
-EndToEndPoint read_end_to_end(const Json& json, const std::string& where, const Curves& c) {
+EndToEndPoint read_end_to_end(const Json& json, const Profiles& known, const std::string& where, const Curves& c) {
   EndToEndPoint point;
   json_number(json, "bits", where);
   point.bits = json.at("bits").get<double>();
@@ -116,8 +121,8 @@ EndToEndPoint read_end_to_end(const Json& json, const std::string& where, const 
     throw InputError(where + ": 'from' is " + quote_name(point.from) + ", expected 'analytic' or 'measured'");
   }
   const auto layers = static_cast<std::size_t>(c.layers());
-  point.key = read_profiles(json, "key", where, layers);
-  point.value = read_profiles(json, "value", where, layers);
+  point.key = read_profiles(json, "key", known, where, layers);
+  point.value = read_profiles(json, "value", known, where, layers);
   if (c.latent && point.key != point.value) {
     throw InputError(where + ": the widths of keys and values differ, and the curves are of latent attention");
   }
@@ -159,7 +164,7 @@ CurvePoint curve_point(const Widths& widths, std::vector<double> sequences) {
 
 Json curves_to_json(const Curves& c) {
   Json json = {{"format", "oscar-curves"},
-               {"format_version", kCurvesFormatVersion},
+               {"format_version", c.curves.front().analytic.size() > falling_profiles().size() ? 3 : 2},
                {"tool_version", c.tool_version},
                {"model_fingerprint", c.model_fingerprint},
                {"statistics_sha256", c.statistics_sha256},
@@ -192,7 +197,7 @@ Curves curves_from_json(const Json& json, const std::string& where) {
     throw InputError(where + ": 'format' is " + quote_name(format) + ", expected 'oscar-curves'");
   }
   const std::int64_t version = json_int(json, "format_version", where);
-  if (version != kCurvesFormatVersion) {
+  if (version != 2 && version != kCurvesFormatVersion) {
     throw InputError(where + ": format_version " + std::to_string(version) +
                      " is not known to this program, which reads " + std::to_string(kCurvesFormatVersion) +
                      "; update the toolchain or measure the curves again");
@@ -216,8 +221,10 @@ Curves curves_from_json(const Json& json, const std::string& where) {
   const Json& curves = json_array(json, "curves", where);
   c.latent =
       std::none_of(curves.begin(), curves.end(), [](const Json& e) { return json_member(e, "side") == "value"; });
+  if (version > 2 && !c.latent) throw InputError(where + ": format_version 3 is for curves of latent attention");
+  const Profiles& known = version > 2 ? latent_profiles() : falling_profiles();
   for (const Json& entry : curves) {
-    SideCurve curve = read_curve(entry, where, c.sequences);
+    SideCurve curve = read_curve(entry, known, where, c.sequences);
     const std::size_t place = c.curves.size();
     if (curve.layer != static_cast<std::int64_t>(place / c.sides()) ||
         curve.side != (place % c.sides() == 0 ? Side::kKey : Side::kValue)) {
@@ -229,7 +236,7 @@ Curves curves_from_json(const Json& json, const std::string& where) {
     throw InputError(where + ": 'curves' lacks the curve of a side");
   if (json.contains("end_to_end")) {
     for (const Json& entry : json_array(json, "end_to_end", where))
-      c.end_to_end.push_back(read_end_to_end(entry, where + ", end_to_end", c));
+      c.end_to_end.push_back(read_end_to_end(entry, known, where + ", end_to_end", c));
   }
   return c;
 }

@@ -16,7 +16,7 @@
 namespace oscar {
 
 inline constexpr const char* kCurvesName = "curves.json";
-inline constexpr std::int64_t kCurvesFormatVersion = 2;
+inline constexpr std::int64_t kCurvesFormatVersion = 3;  // 2: without refined profiles
 
 struct CurvePoint {
   Widths widths{};
@@ -29,8 +29,8 @@ struct SideCurve {
   std::int64_t layer = 0;
   Side side = Side::kKey;
   std::vector<CurvePoint> points;  // ascending bits
-  // [35] analytic cost of each of falling_profiles(), in a unit that all sides share; empty in files of earlier
-  // versions.
+  // Analytic cost of each of falling_profiles() or latent_profiles(), in a unit that all sides share; empty in files of
+  // earlier versions.
   std::vector<double> analytic;
 };
 

@@ -30,6 +30,7 @@ Json side_to_json(const SideTransform& side) {
   for (const float rho : side.clip) clip.push_back(json_float(rho));
   json["clip"] = std::move(clip);
   if (side.blocks()) json["widths"] = side.widths;
+  if (side.refined) json["refined"] = true;
   return json;
 }
 
@@ -87,8 +88,13 @@ void read_side(const Json& json, const std::string& where, LayerTransform& layer
   manifest.tensors[tensor_name(layer.layer, key, "eigenvalues")] = {heads, d};
   if (!orthogonal) manifest.tensors[tensor_name(layer.layer, key, "inverse_or_query")] = {heads, d, d};
   if (centered) manifest.tensors[tensor_name(layer.layer, key, "mean")] = {layer.kv_heads, d};
-  if (!json.contains("widths")) return;
-  side.widths = read_widths(json_array(json, "widths", where), where);
+  side.refined = json_bool(json, "refined", where, false);
+  if (json.contains("widths")) side.widths = read_widths(json_array(json, "widths", where), where);
+  if (side.refined &&
+      (!manifest.bundle.latent() || !side.blocks() || side.widths.front() == 0 || side.widths.back() == 0)) {
+    throw InputError(where + ": 'refined' is for latent attention whose first and last block have bits");
+  }
+  if (!side.blocks()) return;
   if (d % 32 != 0 || d > kMaxHeadDim) {
     throw InputError(where + ": has block widths, which need a head_dim that 32 divides, up to " +
                      std::to_string(kMaxHeadDim) + "; found " + std::to_string(d));
@@ -244,7 +250,9 @@ Json manifest_to_json(const Bundle& bundle, const std::map<std::string, BundleFi
   const std::string layout = layout_of(bundle);
   const bool rotated = std::any_of(bundle.layers.begin(), bundle.layers.end(),
                                    [](const LayerTransform& layer) { return layer.key.rotated_mean; });
-  json["format_version"] = bundle.latent() ? 4 : rotated ? 3 : layout == "blocks" ? 2 : 1;
+  const bool refined = std::any_of(bundle.layers.begin(), bundle.layers.end(),
+                                   [](const LayerTransform& layer) { return layer.key.refined; });
+  json["format_version"] = refined ? 5 : bundle.latent() ? 4 : rotated ? 3 : layout == "blocks" ? 2 : 1;
   json["method"] = bundle.method;
   json["scope"] = bundle.scope;
   Json model;

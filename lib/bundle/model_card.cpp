@@ -50,16 +50,16 @@ std::string prompt_set_text(const Json& part) {
 // "groups of 0, 1, 2, 4 bits" or "2 bits, one scale for 64 channels".
 std::string code_text(const Bundle& bundle) {
   std::set<int> widths;
-  bool uniform = false;
+  bool uniform = false, refined = false;
   for (const LayerTransform& layer : bundle.layers) {
     for (const SideTransform* side : {&layer.key, &layer.value}) {
       widths.insert(side->widths.begin(), side->widths.end());
-      uniform = uniform || !side->blocks();
+      uniform = uniform || !side->blocks(), refined = refined || side->refined;
     }
   }
   std::string text;
   for (const int width : widths) text += (text.empty() ? "groups of " : ", ") + std::to_string(width);
-  if (!text.empty()) text += " bits";
+  if (!text.empty()) text += refined ? " bits, refined" : " bits";
   if (!uniform) return text;
   const std::string scales = bundle.quant_group > 0 ? std::to_string(bundle.quant_group) + " channels" : "each head";
   return text + (text.empty() ? "" : "; ") + "2 bits, one scale for " + scales;

@@ -18,6 +18,7 @@ RowPages::RowPages(const PageLayout& page, Side side, std::vector<RowCodec> code
       runs_(scale_runs(layout_)) {
   for (const RowCodec& codec : codecs_) encode_ = row_encoder(codec);  // one layout, so one encoder
   const SideLayout& layout = layout_;
+  refined_ = !codecs_.empty() && codecs_.front().code.refined;
   for (const RowCodec& codec : codecs_) sigma_.insert(sigma_.end(), codec.sigma.begin(), codec.sigma.end());
   for (int b = 0; b < layout.planes; ++b) {
     const PlaneLayout& plane = layout.plane[b];
@@ -136,9 +137,10 @@ void RowPages::dots(const std::uint8_t* page, int head, int count, const float* 
     std::fill_n(dots, count, 0.0f);
     for (std::size_t g = 0; g < runs_.size(); ++g) {
       const auto [channel, channels, plane] = runs_[g];
-      row_dots(q + channel, x.levels + channel, count, channels, d, part);
+      const int target = target_of(g);
+      row_dots(q + target, x.levels + channel, count, channels, d, part);
       float sum = 0.0f;
-      for (int i = 0; i < channels; ++i) sum += q[channel + i];
+      for (int i = 0; i < channels; ++i) sum += q[target + i];
       const float *s = x.scale + g * kPageTokens, *z = x.zero + g * kPageTokens;
       for (int t = 0; t < count; ++t) dots[t] += s[t] * (part[t] - z[t] * sum);
     }
@@ -158,7 +160,7 @@ void RowPages::add(const std::uint8_t* page, int head, int count, const float* w
       for (int t = 0; t < count; ++t) scaled[t] = weights[t] * s[t];
       float& zeros = sums[d + static_cast<int>(g)];
       for (int t = 0; t < count; ++t) zeros += scaled[t] * z[t];
-      add_rows(scaled, x.levels + channel, count, channels, d, sums + channel);
+      add_rows(scaled, x.levels + channel, count, channels, d, sums + target_of(g));
     }
   }
 }
@@ -167,8 +169,9 @@ void RowPages::finish(float* sums, int queries) const {
   for (int h = 0; h < queries; ++h, sums += sum_width()) {
     for (std::size_t g = 0; g < runs_.size(); ++g) {
       const auto [channel, channels, plane] = runs_[g];
+      const int target = target_of(g);
       const float zeros = sums[layout_.head_dim + static_cast<int>(g)];
-      for (int i = channel; i < channel + channels; ++i) sums[i] -= zeros;
+      for (int i = target; i < target + channels; ++i) sums[i] -= zeros;
     }
   }
 }
@@ -196,10 +199,15 @@ void RowPages::read_back(const std::uint8_t* page, int head, int count, float* r
   std::fill_n(rows, count * d, 0.0f);  // channels of width 0
   for (std::size_t g = 0; g < runs_.size(); ++g) {
     const auto [channel, channels, plane] = runs_[g];
+    const int target = target_of(g);
     for (int t = 0; t < count; ++t) {
       const float s = x.scale[g * kPageTokens + static_cast<std::size_t>(t)],
                   z = x.zero[g * kPageTokens + static_cast<std::size_t>(t)];
-      for (int i = channel; i < channel + channels; ++i) rows[t * d + i] = (x.levels[t * d + i] - z) * s;
+      for (int i = 0; i < channels; ++i) {
+        float& to = rows[t * d + target + i];
+        const float value = (x.levels[t * d + channel + i] - z) * s;
+        to = target == channel ? value : to + value;
+      }
     }
   }
 }

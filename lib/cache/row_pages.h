@@ -54,6 +54,9 @@ class RowPages : public CachePages {
   RowEncoder encode_ = nullptr;   // for the layout; null without codecs
   std::vector<float> sigma_;      // [Hkv, 4]
   std::vector<ScaleRun> runs_;
+  // The first channel that a run adds to: its own, or 0 for the run that refines the first block.
+  int target_of(std::size_t run) const { return refined_ && run + 1 == runs_.size() ? 0 : runs_[run].first_channel; }
+  bool refined_ = false;
   // Per plane: position of each code in units of its width, [tokens, channels].
   std::vector<std::vector<std::uint16_t>> places_;
 };

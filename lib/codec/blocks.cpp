@@ -62,6 +62,10 @@ OSCAR_INLINE Best search(const float* x, int n, int width, float largest, Encode
   return best;
 }
 
+OSCAR_INLINE float level(std::uint8_t code, int width) {
+  return static_cast<float>(2 * code + 1 - (1 << width)) * 0.5f;
+}
+
 // Writes the codes of a block with w > 0 and returns its scale byte. If the squares of a block leave the range of
 // floats (all zero, or magnitudes beyond 2^+-40), it takes the smallest or the largest scale byte.
 OSCAR_INLINE std::int8_t encode_band(const float* x, int n, int width, float sigma, Side side, Encoder encoder,
@@ -100,8 +104,13 @@ OSCAR_VECTOR_CLONES std::int64_t encode_all(const RowCodec& codec, const float* 
         std::memset(q, 0, static_cast<std::size_t>(channels));
         continue;
       }
-      *out++ = static_cast<std::uint8_t>(encode_band(
-          row + b * channels, channels, width, codec.sigma[static_cast<std::size_t>(b)], codec.side, codec.encoder, q));
+      const float sigma = codec.sigma[static_cast<std::size_t>(b)];
+      float* x = row + b * channels;
+      const std::int8_t e = encode_band(x, channels, width, sigma, codec.side, codec.encoder, q);
+      *out++ = static_cast<std::uint8_t>(e);
+      if (!codec.code.refined || b > 0) continue;
+      const float s = scale_value(e, sigma);  // what the block loses takes the place of the last one
+      for (int i = 0; i < channels; ++i) row[(kBands - 1) * channels + i] = x[i] - level(q[i], width) * s;
     }
   }
   return -1;
@@ -142,9 +151,11 @@ void decode_rows(const RowCodec& codec, const std::uint8_t* codes, const std::ui
       float* x = rows + r * stride + b * channels;
       const float s =
           width == 0 ? 0.0f : scale_value(static_cast<std::int8_t>(*p++), codec.sigma[static_cast<std::size_t>(b)]);
-      for (int i = 0; i < channels; ++i) {
-        x[i] = width == 0 ? 0.0f : (static_cast<float>(2 * q[i] + 1 - (1 << width)) * 0.5f) * s;
+      if (codec.code.refined && b == kBands - 1) {
+        for (int i = 0; i < channels; ++i) rows[r * stride + i] += level(q[i], width) * s, x[i] = 0.0f;
+        continue;
       }
+      for (int i = 0; i < channels; ++i) x[i] = width == 0 ? 0.0f : level(q[i], width) * s;
     }
   }
 }

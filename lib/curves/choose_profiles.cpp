@@ -12,13 +12,13 @@ constexpr std::array<double, kAnchors> kAnchorBits = {0.8, 1.6, 2.6};
 
 std::vector<double> bits_of_profiles(int head_dim) {
   std::vector<double> bits;
-  for (const Widths& widths : falling_profiles()) bits.push_back(profile_bits(widths, head_dim));
+  for (const Widths& widths : latent_profiles()) bits.push_back(profile_bits(widths, head_dim));
   return bits;
 }
 
 // Lower convex hull of (bits, error), by ascending bits.
 std::vector<std::size_t> lower_hull(const std::vector<double>& bits, const std::vector<double>& error) {
-  std::vector<std::size_t> order(bits.size()), hull;
+  std::vector<std::size_t> order(error.size()), hull;
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
     return bits[a] < bits[b] || (bits[a] == bits[b] && error[a] < error[b]);
@@ -78,7 +78,7 @@ std::vector<std::vector<std::size_t>> next_profiles(const std::vector<SideKnowle
   for (const SideKnowledge& side : sides) {
     const std::vector<double> kl = estimated_kl(side.predicted, side.measured, head_dim);
     std::vector<ProfilePoint>& place = places.emplace_back();
-    for (std::size_t i = 0; i < kl.size(); ++i) place.push_back({falling_profiles()[i], kl[i]});
+    for (std::size_t i = 0; i < kl.size(); ++i) place.push_back({latent_profiles()[i], kl[i]});
   }
   std::vector<std::vector<int>> votes(sides.size(), std::vector<int>(bits.size(), 0));
   for (const double budget : options.budgets) {

@@ -10,9 +10,9 @@
 
 namespace oscar {
 
-// One side of one layer, over the profiles of falling_profiles().
+// One side of one layer, over the profiles of latent_profiles(), which begin with falling_profiles().
 struct SideKnowledge {
-  std::vector<double> predicted;     // [35] analytic costs, in any unit
+  std::vector<double> predicted;     // analytic costs of the first profiles, in any unit
   std::vector<MeasuredKl> measured;  // in the order of the passes
 
   bool knows(std::size_t profile) const;
@@ -28,7 +28,7 @@ struct ChoiceOptions {
   double negligible = 0.02;
 };
 
-// For each side, indices into falling_profiles() to measure next, ascending. Sides without a measurement get three
+// For each side, indices into latent_profiles() to measure next, ascending. Sides without a measurement get three
 // anchors on the lower hull of the prediction: the nearest to 0.8, 1.6 and 2.6 bits. Other sides get the unmeasured
 // profiles that exact allocations over estimated_kl() select for the budgets. Excluded are profiles for which the best
 // measured profile of no more bits is nearly as good (`negligible`). So a profile below all measured ones, such as

@@ -211,7 +211,7 @@ class CurveRun {
       return *found;
     }
     std::vector<Widths> profiles;
-    for (const std::size_t i : wanted) profiles.push_back(falling_profiles()[i]);
+    for (const std::size_t i : wanted) profiles.push_back(latent_profiles()[i]);
     const std::int64_t number = bundle_.layers.at(static_cast<std::size_t>(curve.layer)).layer;
     PassResult result =
         passes().measure(methods_, decoder_.config().kv_place(number), curve.side, profiles, request_.one);
@@ -223,7 +223,7 @@ class CurveRun {
     require_complete(result, wanted.size());
     SideCurve& curve = curves_.curves[place];
     for (std::size_t p = 0; p < wanted.size(); ++p) {
-      curve.points.push_back(curve_point(falling_profiles()[wanted[p]], result.kl[p]));
+      curve.points.push_back(curve_point(latent_profiles()[wanted[p]], result.kl[p]));
       sides_[place].measured.push_back({wanted[p], curve.points.back().kl, curve.points.back().error});
     }
     for (const double kl : result.rounding) rounding_ += kl, ++rounded_;

@@ -13,15 +13,22 @@ namespace oscar {
 
 // One side of one sequence in the cache basis: plain rows, and rows of each width.
 struct WidthRows {
-  at::Tensor plain;                 // [Hkv, T, d] FP32
-  std::array<at::Tensor, 3> coded;  // the same, for widths 1, 2, 4
+  at::Tensor plain;               // [Hkv, T, d] FP32
+  std::vector<at::Tensor> coded;  // the same, for each of WidthMethods
   CacheWindows windows;
 
   // Index of a width: 0 (nothing), or 1, 2, 3 (`coded` + 1).
   static std::int64_t variant(std::uint8_t width) { return width == 4 ? 3 : width; }
+  // The same for a block of a profile.
+  static std::int64_t variant(const Widths& widths, std::size_t block) {
+    if (widths.refined && block == 0) return 3 + variant(widths.back());
+    return widths.refined && block + 1 == kBands ? 0 : variant(widths[block]);
+  }
   WidthRows of_tokens(std::int64_t first, std::int64_t count) const {
     const auto part = [&](const at::Tensor& x) { return x.narrow(1, first, count).contiguous(); };
-    return {part(plain), {part(coded[0]), part(coded[1]), part(coded[2])}, windows};
+    WidthRows out{part(plain), {}, windows};
+    for (const at::Tensor& each : coded) out.coded.push_back(part(each));
+    return out;
   }
 };
 
@@ -35,7 +42,7 @@ WidthRows width_rows(const WidthMethods& methods, std::int64_t layer, Side side,
   WidthRows out;
   for (std::size_t i = 0; i < methods.size(); ++i) {
     CachedRows cached = decoded_rows(methods[i], layer, side, rows);
-    out.coded[i] = cached.coded;
+    out.coded.push_back(cached.coded);
     out.windows = cached.windows;
     if (i == 0) out.plain = cached.plain;
   }
@@ -47,7 +54,7 @@ at::Tensor profile_rows(const WidthRows& rows, const Widths& widths) {
   at::Tensor out = at::zeros_like(rows.plain);
   const std::int64_t n = rows.plain.size(2) / kBands;
   for (std::int64_t b = 0; b < kBands; ++b) {
-    const std::int64_t variant = WidthRows::variant(widths[static_cast<std::size_t>(b)]);
+    const std::int64_t variant = WidthRows::variant(widths, static_cast<std::size_t>(b));
     if (variant == 0) continue;
     out.narrow(2, b * n, n).copy_(rows.coded[static_cast<std::size_t>(variant - 1)].narrow(2, b * n, n));
   }
@@ -110,12 +117,16 @@ at::Tensor ExactCacheAttention::attend(const AttentionInput& input) {
 
 WidthMethods make_width_methods(const Bundle& bundle, const ModelConfig& model, const CacheWindows& windows) {
   WidthMethods methods;
-  for (std::size_t i = 0; i < methods.size(); ++i) {
-    Bundle wide = bundle;
-    Widths widths{};
-    widths.fill(kCodedWidths[i]);
-    for (LayerTransform& layer : wide.layers) set_block_widths(layer, widths, widths);
-    methods[i] = make_method(wide.method, model, &wide, windows);
+  for (const bool refined : {false, true}) {
+    for (const std::uint8_t width : kCodedWidths) {
+      if (refined && !bundle.latent()) break;
+      Bundle wide = bundle;
+      const std::uint8_t first = refined ? std::uint8_t{4} : width;
+      for (LayerTransform& layer : wide.layers) {
+        set_block_widths(layer, {first, width, width, width, refined}, {first, width, width, width, refined});
+      }
+      methods.push_back(make_method(wide.method, model, &wide, windows));
+    }
   }
   return methods;
 }

@@ -29,7 +29,8 @@ class ExactCacheAttention : public Attention {
 
 // One cache per width, in which every block has that width. Profiles are assembled from their rows, since blocks are
 // coded independently.
-using WidthMethods = std::array<KvMethod, 3>;  // 1, 2 and 4 bits
+// 1, 2 and 4 bits; with latents also blocks of 4 bits that 1, 2 and 4 bits refine.
+using WidthMethods = std::vector<KvMethod>;
 WidthMethods make_width_methods(const Bundle& bundle, const ModelConfig& model, const CacheWindows& windows);
 
 struct WidthRows;  // one side of a sequence, coded with each width

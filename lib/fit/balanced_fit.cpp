@@ -22,7 +22,8 @@ struct MetricModel {
   std::vector<SideMoments> key_moments;  // [layer]
 };
 
-SideSpectrum spectrum(const MetricSide& side, std::int64_t head_dim) {
+// profiles: whose errors are predicted.
+SideSpectrum spectrum(const MetricSide& side, std::int64_t head_dim, const std::vector<Widths>& profiles) {
   SideSpectrum out;
   const at::Tensor mean = side.lambda.mean(0);
   const std::int64_t parts = head_dim % kBands == 0 ? kBands : 1, n = head_dim / parts;
@@ -32,8 +33,8 @@ SideSpectrum spectrum(const MetricSide& side, std::int64_t head_dim) {
   for (const double condition : side.conditions) out.condition = std::max(out.condition, condition);
   if (side.transform.blocks()) {
     const auto& w = side.transform.widths;
-    out.error = predicted_error(side.energy, {w[0], w[1], w[2], w[3]});
-    for (const Widths& widths : falling_profiles()) out.profile_errors.push_back(predicted_error(side.energy, widths));
+    out.error = predicted_error(side.energy, {w[0], w[1], w[2], w[3], side.transform.refined});
+    for (const Widths& widths : profiles) out.profile_errors.push_back(predicted_error(side.energy, widths));
   } else {
     double mean_square = 0.0;  // one block of d channels at 2 bits
     for (std::int64_t h = 0; h < side.lambda.size(0); ++h) {
@@ -48,6 +49,10 @@ SideSpectrum spectrum(const MetricSide& side, std::int64_t head_dim) {
 
 void set_widths(MetricSide& side, const Widths& widths) {
   set_block_widths(side.transform, widths, side.lambda.size(0));
+}
+
+const std::vector<Widths>& profiles_of(const Statistics& s) {
+  return s.rope_dim > 0 ? latent_profiles() : falling_profiles();
 }
 
 MetricModel fit_metric(const Statistics& s, const FitOptions& o, std::vector<std::string>& warnings) {
@@ -68,7 +73,7 @@ MetricModel fit_metric(const Statistics& s, const FitOptions& o, std::vector<std
     std::vector<SideEnergy> key, value;
     for (const MetricSide& side : model.key) key.push_back(side.energy);
     for (std::size_t i = 0; i < model.value.size() && !latent; ++i) value.push_back(model.value[i].energy);
-    const Allocation allocation = waterfill(key, value, static_cast<int>(s.head_dim), o.bits);
+    const Allocation allocation = waterfill(key, value, static_cast<int>(s.head_dim), o.bits, profiles_of(s));
     for (std::size_t layer = 0; layer < s.layers.size(); ++layer) {
       set_widths(model.key[layer], allocation.key[layer]);
       set_widths(model.value[layer], (latent ? allocation.key : allocation.value)[layer]);
@@ -135,8 +140,8 @@ void describe(const MetricModel& model, const Statistics& s, FitResult& result) 
   double total = 0.0;
   for (std::size_t layer = 0; layer < result.layers.size(); ++layer) {
     LayerFit& out = result.layers[layer];
-    out.key_spectrum = spectrum(model.key[layer], s.head_dim);
-    out.value_spectrum = spectrum(model.value[layer], s.head_dim);
+    out.key_spectrum = spectrum(model.key[layer], s.head_dim, profiles_of(s));
+    out.value_spectrum = spectrum(model.value[layer], s.head_dim, profiles_of(s));
     if (s.rope_dim > 0) out.value_spectrum.error = 0.0;  // latent attention: part of the keys'
     total += out.key_spectrum.error + out.value_spectrum.error;
   }

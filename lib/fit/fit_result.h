@@ -31,13 +31,14 @@ struct CapturedEnergy {
 
 // Predictions for an error-weighted side (methods balanced and waterfill).
 struct SideSpectrum {
-  std::vector<double> lambda;          // [4] mean of each block over heads; [1] for head sizes without blocks
-  double gain = 1.0;                   // AM/GM of lambda^2 over the channels
-  double condition = 1.0;              // largest over the heads
-  double error = 0.0;                  // predicted error in units of residual_power()
-  std::vector<double> profile_errors;  // blocks: predicted errors of each of falling_profiles(); else empty
-  double share = 0.0;                  // share in the sum of errors over layers and sides
-  TransformCheck check;                // sampled rows through the transform without quantization: the worst head
+  std::vector<double> lambda;  // [4] mean of each block over heads; [1] for head sizes without blocks
+  double gain = 1.0;           // AM/GM of lambda^2 over the channels
+  double condition = 1.0;      // largest over the heads
+  double error = 0.0;          // predicted error in units of residual_power()
+  std::vector<double>
+      profile_errors;    // blocks: predicted errors of falling_profiles() or latent_profiles(); else empty
+  double share = 0.0;    // share in the sum of errors over layers and sides
+  TransformCheck check;  // sampled rows through the transform without quantization: the worst head
 };
 
 struct LayerFit {

@@ -43,6 +43,7 @@ Json spectrum_json(const SideSpectrum& side, const SideTransform& transform) {
                {"error", rounded(side.error)},
                {"share", rounded(side.share)}};
   if (transform.blocks()) json["widths"] = transform.widths;
+  if (transform.refined) json["refined"] = true;
   return json;
 }
 

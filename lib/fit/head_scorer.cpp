@@ -18,7 +18,7 @@ double weighted_energy(const at::Tensor& rows, const at::Tensor& metric) {
 // Rows in the transformed space, and their reconstruction after quantization.
 class TransformedRows {
  public:
-  explicit TransformedRows(const HeadProblem& p) : codec_{p.code, p.side, p.encoder} {
+  explicit TransformedRows(const HeadProblem& p) : codec_{p.code, p.side, p.encoder, 0.0f, p.sigma} {
     const at::Tensor& original = p.side == Side::kKey ? p.k : p.v;
     exact_ = at::matmul(p.mean.defined() ? original - p.mean : original, p.forward).contiguous();
     rounded_ = exact_.to(at::kBFloat16).to(at::kFloat);
@@ -92,6 +92,10 @@ void use_transform(HeadProblem& problem, Side side, const SideTransform& transfo
   problem.forward = of_head(transform.forward, head);
   problem.back = transform.orthogonal() ? at::Tensor() : of_head(transform.back(side), head);
   problem.mean = transform.mean.defined() ? transform.mean[head] : at::Tensor();
+  problem.sigma.fill(1.0f);
+  if (transform.sigma.defined()) {
+    std::copy_n(transform.sigma[head].contiguous().const_data_ptr<float>(), kBands, problem.sigma.begin());
+  }
   if (!transform.rotated_mean) return;
   if (!problem.rope_phases.defined()) {
     throw InputError("the sampled rows of the statistics have no positions, which centering before RoPE needs");

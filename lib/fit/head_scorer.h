@@ -29,9 +29,10 @@ struct HeadProblem {
   at::Tensor rope_phases;    // [N, d]: for rotated means
   RowCode code;
   Encoder encoder = Encoder::kMinMax;
+  std::array<float, kBands> sigma{1.0f, 1.0f, 1.0f, 1.0f};  // RowCodec::sigma
 };
 
-// Sets side, forward, back and mean: head `head`'s part of a layer's transform.
+// Sets side, forward, back, mean and sigma: head `head`'s part of a layer's transform.
 void use_transform(HeadProblem& problem, Side side, const SideTransform& transform, std::int64_t head);
 
 class HeadScorer {

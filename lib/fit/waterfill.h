@@ -29,6 +29,10 @@ struct Allocation {
 // Share of a block's energy that remains after w bits (the search encoder on Gaussian rows): 1, .3634, .1188, .0115.
 double band_distortion(int width);
 
+// The same of a block of `first` bits that another with `second` bits refines: about .30, .15 or .018 of the block's
+// own.
+double refined_distortion(int first, int second);
+
 // Variance of key errors, whose scale is unbiased, relative to the variance of the block: .571, .133, .0116 for 1, 2, 4
 // bits. A block without bits has the same error for all keys and adds nothing.
 double unbiased_distortion(int width);
@@ -40,12 +44,13 @@ double logit_noise(const HeadEnergy& head, const Widths& widths);
 // share of the thousands of keys with low attention. Bounded at s^2 = 200.
 double logit_noise_factor(double variance);
 
-// The falling widths of least predicted error within the budget: exact, by allocate_profiles(). No side has a minimum:
-// blocks that hardly matter get nothing. UsageError as require_budget().
+// The profiles of least predicted error within the budget: exact, by allocate_profiles(). No side has a minimum: blocks
+// that hardly matter get nothing. profiles: falling_profiles(), or those of latents. UsageError as require_budget().
 Allocation waterfill(const std::vector<SideEnergy>& key, const std::vector<SideEnergy>& value, int head_dim,
-                     double bits);
+                     double bits, const std::vector<Widths>& profiles = falling_profiles());
 
 // Predicted error of a side with these widths: summed over its heads, sum of E_b D(w_b) times logit_noise_factor().
+// Refined widths have refined_distortion() in the first block, and the last one counts as without bits.
 double predicted_error(const SideEnergy& energy, const Widths& widths);
 
 }  // namespace oscar

@@ -35,6 +35,9 @@ void validate_bands(const RowCode& code) {
       throw InputError("block width " + std::to_string(w) + " is not one of 0, 1, 2, 4");
     }
   }
+  if (code.refined && (code.widths.front() == 0 || code.widths.back() == 0)) {
+    throw InputError("the last block cannot refine the first if one of them has no bits");
+  }
 }
 
 int band_code_bytes(const RowCode& code) {
@@ -79,8 +82,9 @@ RowCode uniform_code(int head_dim, int quant_group, ParamType params) {
   return code;
 }
 
-RowCode band_code(int head_dim, const std::array<std::uint8_t, kBands>& widths) {
-  RowCode code{.layout = Layout::kBlocks, .head_dim = head_dim, .quant_group = head_dim, .widths = widths};
+RowCode band_code(int head_dim, const std::array<std::uint8_t, kBands>& widths, bool refined) {
+  RowCode code{
+      .layout = Layout::kBlocks, .head_dim = head_dim, .quant_group = head_dim, .widths = widths, .refined = refined};
   validate(code);
   return code;
 }

@@ -4,6 +4,8 @@
 // Layout `uniform`, groups of G channels: 2-bit codes q, scale s and zero point z as 16-bit floats; xhat = (q - z) s.
 // Layout `blocks`: four blocks of d/4 channels, each with a width w of 0, 1, 2 or 4 bits, and one scale byte e if w >
 // 0. Level l = (2q + 1 - 2^w)/2, xhat = l s with s = sigma 2^(e/32), sigma calibrated; a block of width 0 decodes to 0.
+// Refined (latent attention): the last block codes what the first loses, x - xhat. Readers add it there, and the last
+// block's own channels decode to 0.
 #pragma once
 
 #include <array>
@@ -27,6 +29,7 @@ struct RowCode {
   int quant_group = 128;                                // uniform: G, divides d
   ParamType params = ParamType::kFloat16;               // uniform: type of s and z
   std::array<std::uint8_t, kBands> widths{2, 2, 2, 2};  // blocks: bits of each block of d/4 channels
+  bool refined = false;                                 // blocks: the last one codes what the first loses
 
   int quant_groups() const { return head_dim / quant_group; }
   int band_channels() const { return head_dim / kBands; }
@@ -38,9 +41,9 @@ struct RowCode {
 };
 
 RowCode uniform_code(int head_dim, int quant_group = 0, ParamType params = ParamType::kFloat16);  // 0: one group
-RowCode band_code(int head_dim, const std::array<std::uint8_t, kBands>& widths);
+RowCode band_code(int head_dim, const std::array<std::uint8_t, kBands>& widths, bool refined = false);
 
-// InputError if the layout does not support d, G or a width.
+// InputError if the layout does not support d, G or a width, and for a refined code whose first or last width is 0.
 void validate(const RowCode& code);
 
 std::string to_string(Layout layout);            // "uniform", "blocks"

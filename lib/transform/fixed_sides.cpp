@@ -25,6 +25,7 @@ namespace {
 // deviations, 4 bits hold .06 to 15, 2 bits .05 to 12 and 1 bit .03 to 8. Powers of two leave the codes of all other
 // rows unchanged.
 float scale_origin(std::uint8_t width) { return width == 4 ? 0.125f : (width == 2 ? 0.5f : 1.0f); }
+// What a block loses is about as large as its own origin: its deviation is .60, .34 and .10 for 1, 2 and 4 bits.
 
 }  // namespace
 
@@ -36,10 +37,11 @@ SideTransform as_value_side(const SideTransform& key) {
 }
 
 void set_block_widths(SideTransform& side, const Widths& widths, std::int64_t kv_heads) {
-  side.widths.assign(widths.begin(), widths.end());
+  side.widths.assign(widths.begin(), widths.end()), side.refined = widths.refined;
   at::Tensor sigma = at::empty({kv_heads, kBands}, at::kFloat);
   for (std::int64_t b = 0; b < kBands; ++b)
     sigma.select(1, b).fill_(scale_origin(side.widths[static_cast<std::size_t>(b)]));
+  if (widths.refined) sigma.select(1, kBands - 1).mul_(scale_origin(widths.front()));
   side.sigma = sigma;
 }
 

@@ -15,6 +15,15 @@ constexpr std::size_t kUnit = 8;  // bits: the cost of a row is a multiple of it
 constexpr std::array<std::uint8_t, 4> kWidths = {0, 1, 2, 4};
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
+std::vector<Widths> with_refined(std::vector<Widths> profiles) {
+  for (std::size_t i = 0, falling = profiles.size(); i < falling; ++i) {
+    const Widths w = profiles[i];  // 4-a-b-0
+    if (w[0] != 4 || w[3] != 0) continue;
+    for (const std::uint8_t c : {1, 2, 4}) profiles.push_back({4, w[1], w[2], c, true});
+  }
+  return profiles;
+}
+
 std::vector<Widths> all_falling() {
   std::vector<Widths> profiles;
   for (const std::uint8_t a : kWidths) {
@@ -43,19 +52,29 @@ void require_places(const std::vector<std::vector<ProfilePoint>>& places, int he
 
 }  // namespace
 
-std::string widths_text(std::span<const std::uint8_t> widths) {
+void to_json(Json& json, const Widths& widths) {
+  json = static_cast<const std::array<std::uint8_t, kBands>&>(widths);
+  if (widths.refined) json.push_back("refined");
+}
+
+std::string widths_text(std::span<const std::uint8_t> widths, bool refined) {
   std::string text;
   for (const std::uint8_t width : widths) {
     if (!text.empty()) text += '-';
     text += std::to_string(width);
   }
-  return text;
+  return refined ? text + " refined" : text;
 }
 
 std::string bits_text(double bits) { return formatted("%.4g", bits); }
 
 const std::vector<Widths>& falling_profiles() {
   static const std::vector<Widths> profiles = all_falling();
+  return profiles;
+}
+
+const std::vector<Widths>& latent_profiles() {
+  static const std::vector<Widths> profiles = with_refined(falling_profiles());
   return profiles;
 }
 

@@ -12,14 +12,23 @@
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "codec/codec.h"
 
 namespace oscar {
 
-using Widths = std::array<std::uint8_t, kBands>;  // bits of the blocks, strongest directions first
+// Bits of the blocks, strongest directions first.
+struct Widths : std::array<std::uint8_t, kBands> {
+  bool refined = false;  // RowCode::refined
+  bool operator==(const Widths&) const = default;
+  auto operator<=>(const Widths&) const = default;
+};
+// [4, 2, 1, 1], or [4, 2, 1, 2, "refined"].
+void to_json(Json& json, const Widths& widths);
 
-// "4-2-1-0"; empty without blocks.
-std::string widths_text(std::span<const std::uint8_t> widths);
+// "4-2-1-0", "4-2-1-2 refined"; empty without blocks.
+std::string widths_text(std::span<const std::uint8_t> widths, bool refined = false);
+inline std::string widths_text(const Widths& widths) { return widths_text(widths, widths.refined); }
 
 struct ProfilePoint {
   Widths widths{};
@@ -28,6 +37,8 @@ struct ProfilePoint {
 
 // The 35 profiles w0 >= w1 >= w2 >= w3 of widths 0, 1, 2, 4, in ascending order of their digits: 0-0-0-0 first.
 const std::vector<Widths>& falling_profiles();
+// These, and then for latent attention the refined ones: 4-a-b-c of a >= b and c > 0, in ascending order.
+const std::vector<Widths>& latent_profiles();
 
 // Bits per element of a row, scale bytes included: (sum over blocks with w > 0 of w d/4 + 8) / d.
 double profile_bits(const Widths& widths, int head_dim);

@@ -24,6 +24,7 @@ struct SideTransform {
   // Storage of the transformed rows. Empty: 2-bit codes (layout uniform). Else the widths of layout blocks, one set for
   // all heads, with the deviation of each head's blocks.
   std::vector<std::uint8_t> widths;  // empty or [4]
+  bool refined = false;              // latent attention, with `widths`: the last block codes what the first loses
   at::Tensor sigma;                  // undefined, or [Hkv, 4] F32 with `widths`
   bool orthogonal() const { return !query_side.defined() && !inverse.defined(); }
   // The counterpart of `forward` on this side: query_side for keys, inverse for values.
@@ -33,7 +34,7 @@ struct SideTransform {
   // group: of layout uniform; 0: one group per head.
   RowCode code(std::int64_t head_dim, std::int64_t group) const {
     if (!blocks()) return uniform_code(static_cast<int>(head_dim), static_cast<int>(group));
-    return band_code(static_cast<int>(head_dim), {widths.at(0), widths.at(1), widths.at(2), widths.at(3)});
+    return band_code(static_cast<int>(head_dim), {widths.at(0), widths.at(1), widths.at(2), widths.at(3)}, refined);
   }
 };
 

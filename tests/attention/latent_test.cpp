@@ -115,6 +115,8 @@ INSTANTIATE_TEST_SUITE_P(Codes, Latent,
                                            LatentCase{uniform_code(52), Basis::kSkewed},
                                            LatentCase{band_code(64, {4, 2, 1, 0}), Basis::kSkewed},
                                            LatentCase{band_code(512, {4, 4, 2, 1}), Basis::kSkewed},
+                                           LatentCase{band_code(512, {4, 2, 1, 2}, true), Basis::kSkewed},
+                                           LatentCase{band_code(64, {4, 0, 0, 4}, true), Basis::kLayer},
                                            LatentCase{uniform_code(64), Basis::kIdentity}));
 
 TEST(LatentAttention, TheExactCacheIsFullAttention) {

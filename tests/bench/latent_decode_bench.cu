@@ -34,6 +34,7 @@ __global__ void fill_halves(std::uint32_t* words, long long count) {
 void run(const Shape& s, const char* widths, int repeat, int page_splits, int window_splits) {
   LatentDecodeParams p{};
   for (int b = 0; b < 4; ++b) p.widths[b] = static_cast<std::uint8_t>(widths[b] - '0');
+  p.refined = widths[4] == 'r';
   const LatentPage page = latent_page(p.widths);
   p.batch = s.batch, p.heads = s.heads, p.sink = 64, p.recent = 256, p.sink_pages = 1, p.ring_pages = 5;
   p.page_stride = page.bytes(), p.scale = 0.05f, p.page_splits = page_splits, p.window_splits = window_splits;
@@ -97,7 +98,8 @@ int run_all(int count, char** arguments) {
         for (const int context : {8192, 32768, 100000}) shapes.push_back({batch, context, heads});
   }
   for (const Shape& s : shapes)
-    for (const char* widths : {"4211", "2222", "4422", "4444"}) run(s, widths, repeat, page_splits, window_splits);
+    for (const char* widths : {"4211", "2222", "4422", "4444", "4212r", "4444r"})
+      run(s, widths, repeat, page_splits, window_splits);
   return 0;
 }
 

@@ -7,12 +7,14 @@
 #include <limits>
 
 #include "bundle/bundle_files.h"
+#include "bundle/manifest.h"
 #include "bundle/model_card.h"
 #include "bundle_fixture.h"
 #include "checkpoint/safetensors.h"
 #include "registry/registry.h"
 #include "support/message_of.h"
 #include "support/temp_directory.h"
+#include "transform/fixed_sides.h"
 
 namespace oscar {
 namespace {
@@ -354,6 +356,38 @@ TEST(Bundle, LatentAttentionHasOnlyTheKeySideInItsFiles) {
     EXPECT_TRUE(at::allclose(at::matmul(at::matmul(x, layer.value.forward[0]), layer.value.inverse[0]), x, 1e-4, 1e-5));
     EXPECT_TRUE(layer.value.forward.equal(layer.key.forward));
   }
+}
+
+// An older reader refuses it, because it would read the last block as channels of its own.
+TEST(Bundle, RefinedCodesOfLatentAttentionHaveTheirOwnVersion) {
+  const TempDirectory temp;
+  Bundle bundle = latent_bundle(2, 32);
+  bundle.method = "waterfill", bundle.encoder = "search";
+  set_block_widths(bundle.layers[0], {4, 2, 1, 0}, {4, 2, 1, 0});
+  set_block_widths(bundle.layers[1], {4, 2, 1, 0}, {4, 2, 1, 0});
+  save_bundle(bundle, temp / "plain", false);
+  EXPECT_EQ(read_json(temp / "plain" / kManifestName)["format_version"], 4);
+  set_block_widths(bundle.layers[1], {4, 2, 1, 2, true}, {4, 2, 1, 2, true});
+  EXPECT_TRUE(bundle.layers[1].key.sigma[0].equal(at::tensor({0.125f, 0.5f, 1.0f, 0.0625f})));
+  save_bundle(bundle, temp / "b", false);
+  const Json json = read_json(temp / "b" / kManifestName);
+  EXPECT_EQ(json["format_version"], 5);
+  EXPECT_FALSE(json["layers"][0]["key"].contains("refined"));
+  EXPECT_EQ(json["layers"][1]["key"]["refined"], true);
+  const Bundle read = load_bundle(temp / "b");
+  EXPECT_EQ(read.layers[0].key.code(32, 0), band_code(32, {4, 2, 1, 0}));
+  EXPECT_EQ(read.layers[1].key.code(32, 0), band_code(32, {4, 2, 1, 2}, true));
+  EXPECT_EQ(read.layers[1].value.code(32, 0), read.layers[1].key.code(32, 0));
+  Json bad = json;
+  for (const char* widths : {"[0, 2, 1, 2]", "[4, 2, 1, 0]"}) {
+    bad["layers"][1]["key"]["widths"] = Json::parse(widths);
+    EXPECT_THROW(manifest_from_json(bad, "f"), InputError) << widths;
+  }
+  bad["layers"][1]["key"].erase("widths");
+  EXPECT_THROW(manifest_from_json(bad, "f"), InputError);
+  Bundle other = blocks_bundle();
+  other.layers[0].key.widths = {4, 2, 1, 2}, other.layers[0].key.refined = true;
+  EXPECT_THAT(check_bundle(other), ::testing::ElementsAre(HasSubstr("layer 0 has refined codes")));
 }
 
 TEST(CheckBundleModel, LatentAttentionBelongsToItsModels) {

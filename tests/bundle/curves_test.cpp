@@ -134,6 +134,36 @@ TEST(Curves, OfLatentAttention) {
   EXPECT_THROW(curves_from_json(mixed, "f"), InputError);
   apart["end_to_end"][0]["value"][0] = {1, 0, 0, 0};
   EXPECT_THROW(curves_from_json(apart, "f"), InputError);
+
+  // With refined profiles, which the estimates then offer, too.
+  EXPECT_EQ(json["format_version"], 2);
+  for (SideCurve& curve : c.curves) {
+    curve.analytic.assign(latent_profiles().size(), 1.0);
+    curve.analytic[latent_profiles().size() - 2] = 1e-6;  // 4-4-4-2 refined
+  }
+  c.curves[0].points.push_back(curve_point({4, 2, 1, 2, true}, {0.25, 0.5}));
+  c.end_to_end.clear();
+  EXPECT_EQ(allocate_estimates(c, 4.0).key, (std::vector<Widths>(2, {4, 4, 4, 2, true})));
+  c.end_to_end.push_back({3.5,
+                          "measured",
+                          {{4, 2, 1, 0}, {4, 4, 4, 2, true}},
+                          {{4, 2, 1, 0}, {4, 4, 4, 2, true}},
+                          0.375,
+                          0.125,
+                          {0.25, 0.5}});
+  const Json refined = curves_to_json(c);
+  EXPECT_EQ(refined["format_version"], 3);
+  EXPECT_EQ(refined["end_to_end"][0]["key"][1].dump(), R"([4,4,4,2,"refined"])");
+  EXPECT_EQ(dump_json(curves_to_json(curves_from_json(parse_json(dump_json(refined), "f"), "f"))), dump_json(refined));
+  for (const char* widths :
+       {"[2, 2, 1, 2, \"refined\"]", "[4, 1, 2, 2, \"refined\"]", "[4, 2, 1, 0, \"refined\"]", "[4, 2, 1, 2]"}) {
+    Json bad = refined;
+    bad["curves"][0]["points"][0]["widths"] = Json::parse(widths);
+    EXPECT_THROW(curves_from_json(bad, "f"), InputError) << widths;
+  }
+  Json old = refined;  // which a version without refined profiles wrote
+  old["format_version"] = 2;
+  EXPECT_THROW(curves_from_json(old, "f"), InputError);
 }
 
 TEST(Curves, ABundleCarriesPredictionAndHashesOfTheText) {

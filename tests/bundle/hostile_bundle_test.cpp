@@ -119,6 +119,9 @@ TEST_F(HostileBundle, LatentAttentionHasOneRowOfOneHead) {
   EXPECT_THAT(with(R"({"attention": "latent", "latent_dim": 16, "rope_dim": 0})"), HasSubstr("'rope_dim' is 0"));
   EXPECT_THAT(with(R"({"attention": "latent", "latent_dim": 16, "rope_dim": "4"})"), HasSubstr("'rope_dim'"));
   EXPECT_THAT(with(R"({"attention": "latent", "rope_dim": 4})"), HasSubstr("'latent_dim' is missing"));
+  EXPECT_THAT(after([](Json& json) { json["layers"][0]["key"]["refined"] = true; }),
+              HasSubstr("layer 0, key: 'refined' is for latent attention whose first and last block have bits"));
+  EXPECT_THAT(after([](Json& json) { json["layers"][0]["key"]["refined"] = 1; }), HasSubstr("'refined'"));
 }
 
 TEST_F(HostileBundle, MissingKeysAreNamed) {
@@ -135,7 +138,7 @@ TEST_F(HostileBundle, MissingKeysAreNamed) {
 }
 
 TEST_F(HostileBundle, VersionsHaveTheirOwnErrors) {
-  EXPECT_THAT(after([](Json& json) { json["format_version"] = 5; }), HasSubstr("newer than the 4"));
+  EXPECT_THAT(after([](Json& json) { json["format_version"] = 6; }), HasSubstr("newer than the 5"));
   EXPECT_THAT(after([](Json& json) { json["format_version"] = 0; }), HasSubstr("does not exist"));
   EXPECT_THAT(after([](Json& json) { json["format_version"] = "1"; }), HasSubstr("expected an integer"));
   EXPECT_THAT(after([](Json& json) { json["format"] = "zip"; }), HasSubstr("'format' is 'zip'"));

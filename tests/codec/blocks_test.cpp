@@ -62,6 +62,24 @@ TEST(Blocks, WidthZeroReadsZeroAndStoresNothing) {
   }
 }
 
+// Rows whose first block is on the levels of two codes, one 32 times as fine as the other.
+TEST(Blocks, ARefinedCodeReadsBothInTheFirstBlock) {
+  RowCodec codec{
+      .code = band_code(64, {4, 2, 0, 4}, true), .side = Side::kValue, .sigma = {1.0f, 1.0f, 1.0f, 1 / 32.0f}};
+  EXPECT_EQ(codec.code.param_bytes(), 3);
+  std::vector<float> row(64, 3.0f);
+  for (std::size_t i = 0; i < 16; ++i) {
+    row[i] = (static_cast<float>(i) - 7.5f) * 0.5f + (static_cast<float>(i * 7 % 16) - 7.5f) / 64.0f;
+  }
+  const std::vector<float> back = quantized(codec, row);
+  for (std::size_t i = 0; i < 16; ++i) EXPECT_EQ(back[i], row[i]) << i;
+  for (std::size_t i = 16; i < 32; ++i) EXPECT_GT(back[i], 0.0f);
+  for (std::size_t i = 32; i < 64; ++i) EXPECT_EQ(back[i], 0.0f);
+  codec.code.widths[3] = 0;
+  EXPECT_THROW(quantized(codec, row), InputError);
+  EXPECT_THROW(band_code(64, {0, 2, 0, 4}, true), InputError);
+}
+
 TEST(Blocks, RowsOnLevelsAreExact) {
   for (const std::uint8_t w : {1, 2, 4}) {
     std::vector<float> row(128);

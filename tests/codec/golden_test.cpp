@@ -34,7 +34,7 @@ RowCodec codec_of(const Json& c) {
   if (c["layout"] == "uniform") {
     codec.code = uniform_code(d, c["group"], c["params"] == "float16" ? ParamType::kFloat16 : ParamType::kBFloat16);
   } else {
-    codec.code = band_code(d, c["widths"].get<std::array<std::uint8_t, 4>>());
+    codec.code = band_code(d, c["widths"].get<std::array<std::uint8_t, 4>>(), c.contains("refined"));
     codec.sigma = c["sigma"].get<std::array<float, 4>>();
   }
   codec.side = c["side"] == "key" ? Side::kKey : Side::kValue;
@@ -80,7 +80,7 @@ TEST(OSCAR_SUITE, AreReproducedBitForBit) {
       ++rows;
     }
   }
-  EXPECT_EQ(rows, 165u);
+  EXPECT_EQ(rows, 191u);
 }
 
 }  // namespace

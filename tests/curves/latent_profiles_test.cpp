@@ -12,7 +12,7 @@ namespace {
 constexpr std::int64_t kLatentTokens = 70, kLatentRope = 16;
 
 Scenario latent_rows(const Widths& widths, Basis basis) {
-  Scenario s = make_scenario(128, 1, 3, basis, {4, 10, 1}, band_code(128, widths));
+  Scenario s = make_scenario(128, 1, 3, basis, {4, 10, 1}, band_code(128, widths, widths.refined));
   for (LayerCode& code : s.method.codes) code.key_sigma = code.value_sigma = {{1.0f, 1.0f, 0.5f, 0.5f}};
   for (LayerTransform& t : s.method.layers) t.value = as_value_side(t.key);
   s.method.rope_dim = s.model.latent.rope_dim = kLatentRope;
@@ -33,12 +33,16 @@ Call copies_of_one(const Scenario& s, std::int64_t copies) {
 
 TEST(LatentProfiles, AreWhatACacheOfTheseWidthsGives) {
   for (const Basis basis : {Basis::kIdentity, Basis::kLayer, Basis::kCentered, Basis::kSkewed}) {
-    const std::vector<Widths> profiles{{4, 2, 1, 0}, {2, 2, 0, 0}, {4, 4, 4, 4}};
-    const WidthMethods methods{latent_rows({1, 1, 1, 1}, basis).method, latent_rows({2, 2, 2, 2}, basis).method,
-                               latent_rows({4, 4, 4, 4}, basis).method};
+    const std::vector<Widths> profiles{{4, 2, 1, 0}, {4, 2, 1, 2, true}, {4, 4, 4, 4}, {4, 0, 0, 4, true}};
+    WidthMethods methods;
+    for (const bool refined : {false, true}) {
+      for (const std::uint8_t w : {1, 2, 4}) {
+        methods.push_back(latent_rows({refined ? std::uint8_t{4} : w, w, w, w, refined}, basis).method);
+      }
+    }
     ProfileAttention attention(methods, Side::kKey, profiles, true);
     const Scenario plain = latent_rows(profiles[0], basis);
-    Call call = copies_of_one(plain, 4);
+    Call call = copies_of_one(plain, 5);
     call.input.batch = &call.batch;
     const at::Tensor found = attention.attend(call.input);
     Call single = copies_of_one(plain, 1);

@@ -1,5 +1,6 @@
 #include "fit/waterfill.h"
 
+#include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -41,6 +42,45 @@ double error_of(const Allocation& a, const std::vector<SideEnergy>& key, const s
     error += predicted_error(key[l], a.key[l]) + predicted_error(value[l], a.value[l]);
   }
   return error;
+}
+
+// What a code loses is coded as measured on normal rows in blocks of 128.
+TEST(Waterfill, RefinedDistortionsAreThoseOfTheCodec) {
+  constexpr int kRows = 1000, kDim = 512;
+  at::manual_seed(7);
+  const at::Tensor rows = at::randn({kRows, kDim});
+  at::Tensor out = at::empty_like(rows);
+  for (const std::uint8_t w : {1, 2, 4}) {
+    const float sigma = w == 4 ? 1 / 64.0f : w == 2 ? 1 / 16.0f : 1 / 8.0f;
+    double loss[2] = {0.0, 0.0};
+    for (const bool refined : {false, true}) {
+      const RowCodec codec{.code = band_code(kDim, {4, 0, 0, w}, refined),
+                           .side = Side::kValue,
+                           .encoder = Encoder::kSearch,
+                           .sigma = {0.125f, 1.0f, 1.0f, refined ? sigma : 1.0f}};
+      quantize_rows(codec, rows.const_data_ptr<float>(), kRows, 0, out.mutable_data_ptr<float>(), 0);
+      loss[refined] = (rows - out).narrow(1, 0, kDim / 4).square().sum().item<double>();
+    }
+    EXPECT_NEAR(loss[1] / loss[0], refined_distortion(4, w) / band_distortion(4), 0.06 * loss[1] / loss[0]) << int{w};
+  }
+}
+
+// Refined where nearly all energy is in the first block, and plain where the last block has as much as the others.
+TEST(Waterfill, ChoosesRefinedCodesWhereTheyLoseLess) {
+  const auto chosen = [](const SideEnergy& side, double bits) {
+    return waterfill({side}, {}, 512, bits, latent_profiles()).key.front();
+  };
+  const SideEnergy uneven = blocks(1.0, 0.03, 0.005, 0.0004), even = blocks(1.0, 0.9, 0.8, 0.7);
+  EXPECT_EQ(chosen(uneven, 4.0625), (Widths{4, 4, 4, 4, true}));
+  EXPECT_TRUE(chosen(uneven, 2.25).refined);
+  for (const double bits : {1.0, 2.25, 4.0625}) {
+    EXPECT_FALSE(chosen(even, bits).refined) << bits;
+    EXPECT_EQ(chosen(even, bits), waterfill({even}, {}, 512, bits).key.front());
+    const double refined = predicted_error(uneven, chosen(uneven, bits));
+    EXPECT_LE(refined, predicted_error(uneven, waterfill({uneven}, {}, 512, bits).key.front()));
+  }
+  const HeadEnergy noisy{{1, 1, 1, 1}, {8, 4, 2, 1}};
+  EXPECT_NEAR(logit_noise(noisy, {4, 2, 1, 2, true}), 8 * 0.15 * 0.0115 + 4 * 0.133 + 2 * 0.571, 1e-12);
 }
 
 TEST(Waterfill, MeetsTheBudgetAndUsesIt) {

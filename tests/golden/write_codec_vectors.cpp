@@ -60,6 +60,7 @@ Json describe(const RowCodec& codec) {
   } else {
     j["widths"] = codec.code.widths;
     j["sigma"] = codec.sigma;
+    if (codec.code.refined) j["refined"] = true;
   }
   j["side"] = codec.side == Side::kKey ? "key" : "value";
   j["encoder"] = to_string(codec.encoder);
@@ -104,6 +105,9 @@ std::vector<RowCodec> codecs() {
   all.push_back({uniform_code(128), Side::kKey, Encoder::kMinMax, 0.96f});
   all.push_back({uniform_code(128, 32), Side::kValue, Encoder::kSearch, 0.0f});
   all.push_back({band_code(128, {4, 4, 2, 1}), Side::kKey, Encoder::kSearch, 0.98f, {2.0f, 1.5f, 1.0f, 0.6f}});
+  all.push_back(
+      {band_code(64, {4, 2, 1, 2}, true), Side::kValue, Encoder::kSearch, 0.0f, {0.125f, 0.5f, 1.0f, 0.0625f}});
+  all.push_back({band_code(64, {2, 0, 1, 4}, true), Side::kKey, Encoder::kMinMax, 0.95f, {0.5f, 1.0f, 1.0f, 0.1f}});
   return all;
 }
 

@@ -13,6 +13,8 @@ struct LatentCase {
   int heads = 16;
   std::vector<int> lengths;
   std::array<std::uint8_t, 4> widths{4, 2, 1, 1};
+  bool refined = false;
+  float refined_share = 0.1f;  // size of what refines the first band
   int sink = 64, recent = 256;
   int page_splits = 0, window_splits = 0;
   float spread = 1.0f;  // standard deviation of the logits, roughly
@@ -39,7 +41,7 @@ struct LatentCase {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal;
     LatentDecodeParams& p = params;
-    std::copy(widths.begin(), widths.end(), p.widths);
+    std::copy(widths.begin(), widths.end(), p.widths), p.refined = refined;
     const LatentPage page = latent_page(p.widths);
     p.page_stride = page.bytes() + spare_bytes;
     p.sink = sink, p.recent = recent, p.sink_pages = (sink + 63) / 64, p.ring_pages = (recent + 63) / 64 + slack_pages;
@@ -87,6 +89,7 @@ struct LatentCase {
     for (const int w : widths) {
       sigma.push_back((w == 4 ? 0.22f : w == 2 ? 0.9f : 2.0f) * (0.5f + static_cast<float>(random() % 100) / 100.0f));
     }
+    if (refined) sigma.back() *= refined_share;
     added.clear();
     for (int c = 0; c < kLatentChannels; ++c) added.push_back(normal(random));
     const int latent_row = padded_q ? kLatentRow : kLatentChannels, pe_row = padded_q ? kLatentRow : kRopeChannels;

@@ -77,6 +77,31 @@ TEST_F(LatentDecode, Widths) {
   }
 }
 
+TEST_F(LatentDecode, RefinedCodes) {
+  const std::array<std::uint8_t, 4> some[] = {{4, 4, 4, 4}, {4, 2, 1, 2}, {4, 0, 0, 1}, {1, 4, 0, 4}, {2, 2, 2, 1}};
+  for (const auto& widths : some) {
+    for (const int n : {320, 321, 400, 2500}) {
+      expect_close({.lengths = {n}, .widths = widths, .refined = true},
+                   ::testing::PrintToString(widths) + ", length " + std::to_string(n));
+    }
+  }
+  for (const int splits : {1, 7}) {
+    expect_close({.heads = 20,
+                  .lengths = {2700, 0, 350, 64},
+                  .widths = {4, 2, 1, 2},
+                  .refined = true,
+                  .page_splits = splits,
+                  .window_splits = splits,
+                  .spread = 8.0f,
+                  .after = true},
+                 std::to_string(splits) + " parts");
+  }
+  // A last band as large as the first, whose product with the wrong block of the query would show.
+  LatentCase large{.lengths = {1500}, .widths = {4, 4, 4, 4}, .refined = true};
+  large.refined_share = 1.0f;
+  expect_close(large, "large");
+}
+
 TEST_F(LatentDecode, Heads) {
   for (const int heads : {1, 5, 16, 20, 64, 128}) {
     expect_close({.heads = heads, .lengths = {700, 0, 1300}}, std::to_string(heads) + " heads");
@@ -124,6 +149,8 @@ TEST_F(LatentDecode, RefusesWhatItDoesNotServe) {
   c.build();
   LatentDecodeParams p = c.params;
   p.widths[2] = 3;
+  EXPECT_EQ(latent_decode(p, nullptr), cudaErrorInvalidValue);
+  p = c.params, p.refined = true, p.widths[3] = 0;
   EXPECT_EQ(latent_decode(p, nullptr), cudaErrorInvalidValue);
   p = c.params, p.page_stride = 16;
   EXPECT_EQ(latent_decode(p, nullptr), cudaErrorInvalidValue);

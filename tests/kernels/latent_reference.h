@@ -30,12 +30,13 @@ inline std::vector<double> latent_row(const LatentDecodeParams& p, int sequence,
     const LatentPage layout = latent_page(p.widths);
     for (int i = 0; i < layout.codes.planes; ++i) {
       const PlaneLayout& plane = layout.codes.plane[i];
+      const int first = p.refined && i + 1 == layout.codes.planes ? 0 : plane.first_channel;
       const double scale = static_cast<double>(p.sigma[plane.sigma]) *
                            std::exp2(static_cast<std::int8_t>(page[layout.codes.param_byte(slot, i)]) / 32.0);
       for (int c = 0; c < plane.channels; ++c) {
         const int bit = plane.key_bit(slot, c);
         const int code = page[plane.offset + bit / 8] >> (bit % 8) & ((1 << plane.width) - 1);
-        row[static_cast<std::size_t>(plane.first_channel + c)] = scale * (code + 0.5 - 0.5 * (1 << plane.width));
+        row[static_cast<std::size_t>(first + c)] += scale * (code + 0.5 - 0.5 * (1 << plane.width));
       }
     }
     for (int c = 0; c < kRopeChannels; ++c) {

@@ -75,7 +75,8 @@ def check(model, config, tensors, seen, statistics, tool, folder):
         tool("oscar-fit", statistics, "-o", bundle, "--method", method, "--windows", WINDOWS, "-q", *options)
         manifest = of_schema("bundle", json.loads((bundle / "oscar_bundle.json").read_text()))
         facts = {key: manifest["model"][key] for key in ("attention", "latent_dim", "rope_dim")}
-        assert facts == dict(attention="latent", latent_dim=rank, rope_dim=rope) and manifest["format_version"] == 4
+        assert facts == dict(attention="latent", latent_dim=rank, rope_dim=rope)
+        assert manifest["format_version"] == (5 if any("refined" in layer["key"] for layer in manifest["layers"]) else 4)
         assert all(layer["head_dim"] == rank and layer["kv_heads"] == 1 and "value" not in layer for layer in manifest["layers"])
         assert not any(".v." in name for name in load_file(bundle / "rotations.safetensors"))
         assert f"{rope} channels in BF16 beside" in (bundle / "README.md").read_text()
@@ -105,7 +106,7 @@ def fit_from_model(model, tool, folder):
         kl = [point["kl"] for point in curve["points"]]  # by ascending bits
         assert kl[0] > 1.2 * kl[-1] > 0
     assert all(point["key"] == point["value"] for point in curves["end_to_end"]) and curves["end_to_end"]
-    assert [layer["key"]["widths"] for layer in manifest["layers"]] in [point["key"] for point in curves["end_to_end"]]
+    assert [layer["key"]["widths"] + ["refined"] * ("refined" in layer["key"]) for layer in manifest["layers"]] in [point["key"] for point in curves["end_to_end"]]
     tool("oscar-fit", folder / "straight.statistics.safetensors", "-o", folder / "smaller", "--curves", bundle / "curves.json", "--method",
          "waterfill", "--bits", 1.5, "--windows", WINDOWS, "-q")  # another budget needs no pass
     narrow = json.loads((folder / "smaller" / "oscar_bundle.json").read_text())

@@ -197,6 +197,9 @@ def encode_blocks(case, row):
     codes, packed, params, decoded = [], b"", b"", []
     for i, width in enumerate(case["widths"]):
         x, sigma = list(row[i * n : (i + 1) * n]), F(case["sigma"][i])
+        refines = i == 3 and "refined" in case  # it codes what the first block loses
+        if refines:
+            x = [F(v - w) for v, w in zip(row[:n], decoded)]
         if width == 0:
             codes += [0] * n
             decoded += [F(0)] * n
@@ -207,12 +210,15 @@ def encode_blocks(case, row):
         codes += q
         params += struct.pack("b", e)
         packed += sum(c << width * j for j, c in enumerate(q)).to_bytes(n * width // 8, "little")
-        decoded += [F(F((2 * c + 1 - 2**width) / 2) * s) for c in q]
+        read = [F(F((2 * c + 1 - 2**width) / 2) * s) for c in q]
+        if refines:
+            decoded[:n], read = [F(v + w) for v, w in zip(decoded, read)], [F(0)] * n
+        decoded += read
     return codes, packed, params, decoded
 
 
 def name(case):
-    shape = f"g{case['group']}-{case['params']}" if case["layout"] == "uniform" else "-".join(map(str, case["widths"]))
+    shape = f"g{case['group']}-{case['params']}" if case["layout"] == "uniform" else "-".join(map(str, case["widths"])) + "-refined" * ("refined" in case)
     return f"{case['layout']}-d{case['head_dim']}-{shape}-{case['side']}-{case['encoder']}"
 
 

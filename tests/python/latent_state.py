@@ -15,9 +15,9 @@ def randn(*shape, seed):
 class LatentState:
     """batch sequences of at most 8 pages after the sink, whose pages and window pages are shuffled."""
 
-    def __init__(self, batch, widths=(4, 2, 1, 1), device="cpu", mean=True, search=True, pages=8, room=0):
+    def __init__(self, batch, widths=(4, 2, 1, 1), device="cpu", mean=True, search=True, pages=8, room=0, refined=False):
         self.batch, self.device, self.search = batch, device, search
-        self.code = RowCode("blocks", CHANNELS, widths=tuple(widths))
+        self.code = RowCode("blocks", CHANNELS, widths=tuple(widths), refined=refined)
         self.layout = LatentPages(self.code)
         order = torch.randperm(batch * pages, generator=torch.Generator().manual_seed(1))
         self.table = order.int().view(batch, pages).to(device)
@@ -30,7 +30,7 @@ class LatentState:
         self.windows = torch.zeros(batch * columns, WINDOW_ELEMENTS, dtype=torch.bfloat16, device=device)
         self.matrix = torch.linalg.qr(randn(CHANNELS, CHANNELS, seed=4))[0].contiguous().to(device)
         self.mean = randn(CHANNELS, seed=5).to(device) if mean else None
-        self.sigma = torch.tensor([[0.2, 0.9, 1.0, 1.1]], device=device)
+        self.sigma = torch.tensor([[0.2, 0.9, 1.0, 0.04 if refined else 1.1]], device=device)
         self.clip = torch.tensor([0.97], device=device)
         self.bad = torch.full((2,), operators.NO_FAULT, dtype=torch.int32, device=device)
 

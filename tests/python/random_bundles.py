@@ -38,10 +38,13 @@ def random_bundle(layers=1, kv_heads=2, d=128, key=None, value=None, sink=64, re
                   group=group, layers=held)
 
 
-def latent_bundle(layers=1, widths=(4, 2, 1, 1), rope=64, **options):
-    """A bundle for latent attention; widths: of all layers, or a list of one for each."""
+def latent_bundle(layers=1, widths=(4, 2, 1, 1), rope=64, refined=False, **options):
+    """A bundle for latent attention; widths: of all layers, or a list of one for each; refined: the last block refines the first."""
     bundle = random_bundle(layers, kv_heads=1, d=512, key=widths, value=widths, **options)
     for layer in bundle.layers:
+        if refined:
+            layer.key.refined = True
+            layer.key.sigma[:, 3] *= 0.1
         layer.value = as_value_side(layer.key)
     bundle.model |= {"attention": "latent", "latent_dim": 512, "rope_dim": rope}
     return bundle

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 from conftest import GOLDEN  # noqa: E402
 from interchange import pack_codes, unpack_codes  # noqa: E402
+from oscar_kv.format.codec import RowCode  # noqa: E402
 from latent_bundles import LATENT, make_latent  # noqa: E402
 from oscar_kv.format.bundle import check_geometry, load_bundle  # noqa: E402
 from oscar_kv.format.manifest import side_codec  # noqa: E402
@@ -180,6 +181,32 @@ def test_damaged_facts_of_latent_attention(facts, what, tmp_path):
         load_bundle(bad, latent=True)
 
 
+def refine(folder, change=lambda document: None):
+    """Layer 0 of a latent bundle with a last block that refines the first."""
+    document = json.loads((folder / MANIFEST).read_text())
+    document["format_version"] = 5
+    document["layers"][0]["key"].update(widths=[4, 2, 1, 2], refined=True)
+    change(document)
+    (folder / MANIFEST).write_text(json.dumps(document))
+    return folder
+
+
+def test_refined_codes_of_latent_attention(latent):
+    assert not load_bundle(latent, latent=True).layers[0].key.refined
+    bundle = load_bundle(refine(latent), latent=True)
+    first, second = bundle.layers[:2]
+    for side in (first.key, first.value):
+        assert side.code(32, 0) == RowCode("blocks", 32, widths=(4, 2, 1, 2), refined=True)
+    assert not second.key.refined
+
+
+@pytest.mark.parametrize("change", [lambda key: key.update(widths=[4, 2, 1, 0]), lambda key: key.update(widths=[0, 2, 1, 2]),
+                                    lambda key: key.pop("widths")])
+def test_refined_codes_that_no_reader_knows(change, latent):
+    with pytest.raises(InputError, match="'refined' is for latent attention whose first and last block have bits"):
+        load_bundle(refine(latent, lambda document: change(document["layers"][0]["key"])), latent=True)
+
+
 CASES = {
     "manifest missing": (lambda f: (f / MANIFEST).unlink(), "holds no oscar_bundle.json"),
     "manifest empty": (raw(MANIFEST, lambda d: b""), "not JSON"),
@@ -189,7 +216,7 @@ CASES = {
     "deep": (raw(MANIFEST, lambda d: b'{"a":' * 100000 + b"1" + b"}" * 100000), "nested deeper than 64 levels"),
     "not UTF-8": (raw(MANIFEST, lambda d: d.replace(b'"', b'"\xff', 1)), "not UTF-8"),
     "NaN in the manifest": (raw(MANIFEST, lambda d: d.replace(b"0.0", b"NaN", 1)), "NaN, which is no JSON"),
-    "newer": (put("format_version", 99), "newer than the 4"),
+    "newer": (put("format_version", 99), "newer than the 5"),
     "early latent": (put("model.latent", {"rank": 12, "rotated": 4}), "early bundle for latent attention"),
     "latent with values": (edit_manifest(lambda m: m["model"].update(LATENT)), "layer 0: has a value side, but"),
     "codebooks": (put("code", {"layout": "codebook", "group": 0, "encoder": "minmax"}), "holds learned codebooks"),
@@ -202,6 +229,7 @@ CASES = {
     "heads of text": (put("layers.0.kv_heads", "two"), "a whole number"),
     "flag for a number": (put("layers.0.kv_heads", True), "a whole number"),
     "clip of 7": (put("layers.0.key.clip", [7]), "a number from 0 to 1"),
+    "refined keys": (put("layers.0.key.refined", True), "'refined' is for latent attention"),
     "width of 3": (put("layers.0.key.widths", [3, 1, 1, 1]), "expected 0, 1, 2 or 4"),
     "three widths": (put("layers.0.key.widths", [2, 2, 2]), "3 entries"),
     "unknown layout": (put("code.layout", "spiral\x1b[2J"), r"spiral\\x1b"),

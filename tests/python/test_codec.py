@@ -16,14 +16,14 @@ CASES = json.loads((GOLDEN / "codec_vectors.json").read_text())["cases"]
 
 
 def name(case):
-    shape = f"g{case['group']}-{case['params']}" if case["layout"] == "uniform" else "-".join(map(str, case["widths"]))
+    shape = f"g{case['group']}-{case['params']}" if case["layout"] == "uniform" else "-".join(map(str, case["widths"])) + "-refined" * ("refined" in case)
     return f"{case['layout']}-d{case['head_dim']}-{shape}-{case['side']}-{case['encoder']}"
 
 
 def code_of(case):
     if case["layout"] == "uniform":
         return RowCode("uniform", case["head_dim"], group=case["group"], params=case["params"])
-    return RowCode("blocks", case["head_dim"], widths=tuple(case["widths"]))
+    return RowCode("blocks", case["head_dim"], widths=tuple(case["widths"]), refined="refined" in case)
 
 
 def codec_of(case, heads=1):
@@ -76,7 +76,9 @@ def test_rows_that_are_not_finite(value, what):
 
 
 @pytest.mark.parametrize("code,what", [(RowCode("uniform", 6, group=6), "multiple of 4"), (RowCode("uniform", 64, group=24), "does not divide"),
-                                       (RowCode("blocks", 48, widths=(2, 2, 2, 2)), "32 divides"), (RowCode("uniform", 2048, group=64), "4 to 1024")])
+                                       (RowCode("blocks", 48, widths=(2, 2, 2, 2)), "32 divides"), (RowCode("uniform", 2048, group=64), "4 to 1024"),
+                                       (RowCode("blocks", 64, widths=(0, 2, 1, 1), refined=True), "cannot refine the first"),
+                                       (RowCode("blocks", 64, widths=(4, 2, 1, 0), refined=True), "cannot refine the first")])
 def test_codes_that_no_layout_carries(code, what):
     with pytest.raises(InputError, match=what):
         validate(code)

@@ -21,6 +21,8 @@ from random_bundles import asked_bundle  # noqa: E402
 REASON = load.missing()
 pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 WIDTHS = [(4, 2, 1, 1), (2, 2, 2, 2), (4, 4, 4, 4), (1, 0, 4, 2), (0, 0, 0, 0)]
+REFINED = [(4, 2, 1, 2), (4, 4, 4, 4), (1, 0, 2, 4), (2, 0, 0, 1)]
+CODES = [(widths, False) for widths in WIDTHS] + [(widths, True) for widths in REFINED]
 SCALE = 0.05
 
 
@@ -63,10 +65,10 @@ def step(state, lengths, rows, rope, query, rope_query):
     return out
 
 
-@pytest.mark.parametrize("widths", WIDTHS)
+@pytest.mark.parametrize("widths, refined", CODES)
 @pytest.mark.parametrize("search", [True, False])
-def test_bytes_are_those_of_the_reference(widths, search):
-    cpu, cuda = states(3, widths, identity=True, search=search, room=48)
+def test_bytes_are_those_of_the_reference(widths, refined, search):
+    cpu, cuda = states(3, widths, identity=True, search=search, room=48, refined=refined)
     lengths = [0, 300, 70]
     for sequence, count in enumerate(lengths):
         if count:
@@ -84,18 +86,18 @@ def test_bytes_are_those_of_the_reference(widths, search):
     assert cuda.bad.tolist() == cpu.bad.tolist()
 
 
-@pytest.mark.parametrize("widths", [(4, 2, 1, 1), (4, 4, 4, 4)])
-def test_self_check_of_engines(widths):
+@pytest.mark.parametrize("widths, refined", [((4, 2, 1, 1), False), ((4, 4, 4, 4), False), ((4, 2, 1, 2), True), ((4, 4, 4, 4), True)])
+def test_self_check_of_engines(widths, refined):
     """What vLLM calls at its start, with kernels against the reference, on rows of 16 query heads."""
-    bundle = asked_bundle(latent=True, layers=1, widths=widths, centered=True)
+    bundle = asked_bundle(latent=True, layers=1, widths=widths, refined=refined, centered=True)
     kv = LatentKV(LatentCode(bundle, bundle.layers[0], device="cuda"), 8, 16)
     assert kv.code.without_kernels is None
     assert max(error for _, error in latent_check.errors_of(bundle, kv, 8, 300)) < 0.02
 
 
-@pytest.mark.parametrize("widths", WIDTHS)
-def test_past_is_that_of_the_reference(widths):
-    cpu, cuda = states(2, widths, identity=True)
+@pytest.mark.parametrize("widths, refined", CODES)
+def test_past_is_that_of_the_reference(widths, refined):
+    cpu, cuda = states(2, widths, identity=True, refined=refined)
     exact = []
     for state in (cpu, cuda):
         for sequence, count in ((0, 333), (1, 90)):
@@ -123,10 +125,10 @@ def test_rows_leave_the_basis_as_they_entered_it():
     assert (found[:, :512] - rows.float()).norm() < 5e-3 * rows.float().norm()
 
 
-@pytest.mark.parametrize("widths", WIDTHS)
+@pytest.mark.parametrize("widths, refined", CODES)
 @pytest.mark.parametrize("heads", [1, 16, 20, 128])
-def test_steps_are_those_of_the_reference(widths, heads):
-    cpu, cuda = states(3, widths)
+def test_steps_are_those_of_the_reference(widths, refined, heads):
+    cpu, cuda = states(3, widths, refined=refined)
     lengths = [400, 63, 170]
     for sequence, count in enumerate(lengths):
         new(cpu, sequence, 0, *tokens(count, count))
@@ -141,7 +143,7 @@ def test_steps_are_those_of_the_reference(widths, heads):
 
 def test_a_captured_step_follows_its_tables():
     """A graph of a step, replayed with other lengths and rows."""
-    _, cuda = states(2, (4, 2, 1, 1))
+    _, cuda = states(2, (4, 2, 1, 2), refined=True)
     for sequence in range(2):
         new(cuda, sequence, 0, *tokens(300, sequence))
     rows, rope = (x.cuda() for x in tokens(2, 9))

@@ -53,10 +53,11 @@ def test_matrices_are_in_the_order_of_the_kernels():
         assert int(flat[place]) == 512 * k + n
 
 
-@pytest.mark.parametrize("widths, mean, search", [((4, 2, 1, 1), True, True), ((2, 2, 0, 4), False, False)])
-def test_chunks_and_steps_are_plain_attention(widths, mean, search):
+@pytest.mark.parametrize("widths, mean, search, refined", [((4, 2, 1, 1), True, True, False), ((2, 2, 0, 4), False, False, False),
+                                                           ((4, 2, 1, 2), True, True, True)])
+def test_chunks_and_steps_are_plain_attention(widths, mean, search, refined):
     """Two requests: chunks of a prompt, then steps. Every step attends as a loop over its tokens does."""
-    state = LatentState(2, widths, mean=mean, search=search, room=32)
+    state = LatentState(2, widths, mean=mean, search=search, room=32, refined=refined)
     plain, lengths = [Plain(state), Plain(state)], [0, 0]
     for sequence, count in ((0, 50), (1, 300), (0, 61)):
         rows, rope = tokens(count, 10 * count + sequence)
@@ -82,9 +83,10 @@ def test_chunks_and_steps_are_plain_attention(widths, mean, search):
     assert state.bad.tolist() == [NO_FAULT, NO_FAULT]
 
 
-def test_past_rows_leave_the_cache_basis():
+@pytest.mark.parametrize("widths, refined", [((4, 4, 2, 0), False), ((4, 4, 4, 4), True)])
+def test_past_rows_leave_the_cache_basis(widths, refined):
     """A chunk's past: codes and windows, out of the cache's basis, where a later chunk begins."""
-    state = LatentState(2, (4, 4, 2, 0))
+    state = LatentState(2, widths, refined=refined)
     plain, stored = [Plain(state), Plain(state)], [333, 90]
     for sequence, count in enumerate(stored):
         rows, rope = tokens(count, count)

@@ -186,7 +186,7 @@ class Requests:
 @pytest.mark.parametrize("which", [0, 1])
 def test_prompts_and_steps_in_memory_of_vllm(serve, which):
     """Two layers whose pages differ. Prompts of one and of several passes, beside steps of other requests."""
-    bundle = latent_bundle(2, [(4, 2, 1, 1), (4, 4, 4, 2)], sink=SINK, recent=RECENT, centered=which == 0)
+    bundle = latent_bundle(2, [(4, 2, 1, 1), (4, 4, 4, 2)], sink=SINK, recent=RECENT, centered=which == 0, refined=which == 1)
     made = serve(bundle)
     layers = [attention(i, made) for i in range(2)]
     cells = [spec.state_content_bytes for spec in specs_of(layers, made).values()]
@@ -258,6 +258,14 @@ def test_what_is_refused(serve, monkeypatch):
             attention(0, made, **given)
     with pytest.raises(InputError, match="layout blocks for latents, not uniform"):
         LatentCode(latent_bundle(widths=None), latent_bundle(widths=None).layers[0])
+
+
+def test_the_self_check_of_refined_codes():
+    bundle = latent_bundle(widths=(4, 2, 1, 2), refined=True, sink=SINK, recent=RECENT)
+    kv = LatentKV(LatentCode(bundle, bundle.layers[0]), 5, HEADS)
+    assert all(error < 1e-3 for _, error in latent_check.errors_of(bundle, kv, 5, 300))
+    kv.code._own, kv.code._calls = dict(kv.code._own, code=[1, 512, 0, 0, 4, 2, 1, 2]), {}  # read as plain ones
+    assert min(error for _, error in latent_check.errors_of(bundle, kv, 5, 300)) > 0.02
 
 
 def test_the_self_check_finds_what_is_wrong(monkeypatch):

@@ -36,6 +36,21 @@ TEST(ProfileAllocation, ThirtyFiveFallingProfiles) {
   EXPECT_EQ(std::set<Widths>(profiles.begin(), profiles.end()).size(), 35u);
 }
 
+TEST(ProfileAllocation, LatentsHaveThirtyRefinedProfilesMore) {
+  const std::vector<Widths>& profiles = latent_profiles();
+  EXPECT_EQ(profiles.size(), 65u);
+  EXPECT_TRUE(std::equal(falling_profiles().begin(), falling_profiles().end(), profiles.begin()));
+  for (std::size_t i = 35; i < profiles.size(); ++i) {
+    const Widths& w = profiles[i];
+    EXPECT_TRUE(w.refined && w[0] == 4 && w[1] >= w[2] && w[3] > 0) << widths_text(w);
+  }
+  EXPECT_EQ(std::set<Widths>(profiles.begin(), profiles.end()).size(), 65u);
+  EXPECT_EQ(profiles[35], (Widths{4, 0, 0, 1, true}));
+  EXPECT_EQ(widths_text(profiles.back()), "4-4-4-4 refined");
+  EXPECT_EQ(Json(profiles.back()).dump(), R"([4,4,4,4,"refined"])");
+  EXPECT_EQ(profile_bits({4, 2, 1, 2, true}, 512), profile_bits({4, 2, 1, 2}, 512));
+}
+
 TEST(ProfileAllocation, BitsCountScales) {
   EXPECT_DOUBLE_EQ(profile_bits({0, 0, 0, 0}, 128), 0.0);
   EXPECT_DOUBLE_EQ(profile_bits({1, 0, 0, 0}, 128), (32.0 + 8.0) / 128.0);

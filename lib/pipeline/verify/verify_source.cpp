@@ -66,7 +66,7 @@ BundleFacts facts_of(const Bundle& bundle) {
 
 Widths widths_of(const SideTransform& side) {
   Widths widths{};
-  std::copy_n(side.widths.begin(), widths.size(), widths.begin());
+  std::copy_n(side.widths.begin(), widths.size(), widths.begin()), widths.refined = side.refined;
   return widths;
 }
 

@@ -1,5 +1,5 @@
 // The page layout described by the integers of RowCode.numbers(): [blocks, head_dim, group, bfloat16 parameters, widths
-// of the four groups].
+// of the four groups]; blocks: 2 for refined codes, which latent attention has.
 #pragma once
 
 #include <array>
@@ -14,6 +14,7 @@ struct Code {
   bool blocks = false, bfloat16_params = false;
   std::int32_t head_dim = 0, group = 0;
   std::array<std::uint8_t, 4> widths{};
+  bool refined = false;
 
   oscar::SideLayout side(std::int32_t offset) const {
     return blocks ? oscar::band_side(head_dim, widths.data(), offset)
@@ -25,7 +26,8 @@ inline oscar::kernels::QuantizeEncoder encoder_of(bool search) {
   return search ? oscar::kernels::QuantizeEncoder::kSearch : oscar::kernels::QuantizeEncoder::kMinMax;
 }
 
-inline Code code_of(const Arguments& arguments, const std::vector<std::int64_t>& numbers, const char* name) {
+inline Code code_of(const Arguments& arguments, const std::vector<std::int64_t>& numbers, const char* name,
+                    bool latent = false) {
   if (numbers.size() != 8) {
     arguments.refuse(std::string("the code of ") + name + " has " + std::to_string(numbers.size()) +
                      " numbers, expected the 8 of RowCode.numbers()");
@@ -34,7 +36,12 @@ inline Code code_of(const Arguments& arguments, const std::vector<std::int64_t>&
             numbers[3] != 0,
             arguments.int32(numbers[1], "head_dim"),
             arguments.int32(numbers[2], "group"),
-            {}};
+            {},
+            latent && numbers[0] == 2};
+  if (numbers[0] < 0 || numbers[0] > (latent ? 2 : 1)) {
+    arguments.refuse(std::string("the code of ") + name + " is of layout " + std::to_string(numbers[0]) +
+                     ", expected uniform (0) or blocks (1)");
+  }
   for (std::size_t b = 0; b < 4; ++b) {
     const std::int64_t width = numbers[4 + b];
     if (width != 0 && width != 1 && width != 2 && width != 4) {

@@ -19,10 +19,13 @@ constexpr std::int64_t kSideBytes = oscar::kernels::kNewestSideBytes;
 constexpr std::int64_t kRunNumbers = sizeof(oscar::kernels::NewRun) / sizeof(std::int32_t);
 
 Code latent_code(const Arguments& arguments, const std::vector<std::int64_t>& numbers) {
-  const Code code = code_of(arguments, numbers, "rows");
+  const Code code = code_of(arguments, numbers, "rows", true);
   if (!code.blocks || code.head_dim != kLatentChannels) {
     arguments.refuse("the code of rows is of " + std::to_string(code.head_dim) +
                      " channels or of another layout, expected blocks of 512 channels");
+  }
+  if (code.refined && (code.widths[0] == 0 || code.widths[3] == 0)) {
+    arguments.refuse("the code of rows refines a block without bits, or with a block without bits");
   }
   return code;
 }
@@ -72,7 +75,7 @@ NewestSide side_of(const Arguments& arguments, const Tensor& pool, const Tensor&
                    const Tensor& bad, const std::vector<std::int64_t>& numbers) {
   const Code code = latent_code(arguments, numbers);
   NewestSide side{};
-  side.layout = oscar::latent_page(code.widths.data()).codes, side.value_side = true;
+  side.layout = oscar::latent_page(code.widths.data()).codes, side.value_side = true, side.refined = code.refined;
   side.pages = pool_of(arguments, pool, code), side.page_bytes = arguments.int32(pool.size(1), "bytes of a page");
   side.clip = arguments.get<float>(clip, "clip", ScalarType::Float, {1});
   side.sigma = arguments.get<float>(sigma, "sigma", ScalarType::Float, {1, 4});
@@ -145,7 +148,7 @@ void latent_past(const Tensor& output, const Tensor& pool, const Tensor& table, 
   p.out = const_cast<std::uint16_t*>(rows_of(arguments, output, "output", kLatentRow, 8));
   p.out_stride = output.stride(0), p.rows = arguments.int32(sequence.size(0), "rows");
   if (output.size(0) < p.rows) arguments.refuse("output has fewer rows than sequence");
-  std::memcpy(p.widths, code.widths.data(), sizeof p.widths);
+  std::memcpy(p.widths, code.widths.data(), sizeof p.widths), p.refined = code.refined;
   oscar::kernels::LatentRowsParams r{};
   r.x = r.y = p.out, r.x_stride = r.y_stride = p.out_stride, r.rows = p.rows;
   r.after = arguments.get<float>(mean, "mean", ScalarType::Float, {kLatentChannels});
@@ -180,7 +183,7 @@ Tensor latent_decode(const Tensor& query, const Tensor& rope_query, const Tensor
   p.pages = pool_of(arguments, pool, code), p.page_stride = pool.size(1);
   p.window_pages = latent_windows(arguments, windows);
   p.sigma = arguments.get<float>(sigma, "sigma", ScalarType::Float, {1, 4});
-  std::memcpy(p.widths, code.widths.data(), sizeof p.widths);
+  std::memcpy(p.widths, code.widths.data(), sizeof p.widths), p.refined = code.refined;
   p.heads = arguments.int32(query.size(1), "heads");
   p.recent = arguments.int32(recent, "recent"), p.scale = static_cast<float>(scale);
   sequences.require_recent(arguments, p.recent);

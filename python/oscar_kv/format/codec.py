@@ -31,6 +31,7 @@ class RowCode:
     group: int = 0  # uniform: channels per scale and zero point; divides d
     widths: tuple[int, ...] = ()  # blocks: bits of each group of d/4 channels
     params: str = "float16"  # uniform: dtype of s and z, float16 | bfloat16
+    refined: bool = False  # blocks: the last one codes what the first loses, and its own channels decode to 0
 
     @property
     def block(self) -> int:
@@ -45,13 +46,14 @@ class RowCode:
     def numbers(self) -> list[int]:
         """The list of integers that operators take; code_of() is the inverse."""
         widths = list(self.widths) or [0] * 4
-        return [int(self.layout == "blocks"), self.head_dim, self.group, int(self.params == "bfloat16"), *widths]
+        layout = int(self.layout == "blocks") + self.refined
+        return [layout, self.head_dim, self.group, int(self.params == "bfloat16"), *widths]
 
 
 def code_of(numbers: Sequence[int]) -> RowCode:
     blocks, head_dim, group, bfloat16, *widths = numbers
     if blocks:
-        return RowCode("blocks", head_dim, widths=tuple(widths))
+        return RowCode("blocks", head_dim, widths=tuple(widths), refined=blocks == 2)
     return RowCode("uniform", head_dim, group=group, params="bfloat16" if bfloat16 else "float16")
 
 
@@ -73,6 +75,8 @@ def validate(code: RowCode) -> None:
             raise InputError(f"quantization group {code.group} does not divide head_dim {d}")
     elif d % 32:
         raise InputError(f"layout blocks needs a head_dim that 32 divides; found {d}")
+    if code.refined and not (code.widths and code.widths[0] and code.widths[-1]):
+        raise InputError("the last block cannot refine the first if one of them has no bits")
 
 
 class _Stored:
@@ -225,9 +229,13 @@ class RowCodec:
     # Layout blocks.
 
     def _encode_blocks(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        n, codes, params = self.code.block, [], []
+        n = self.code.block
+        codes: list[torch.Tensor] = []
+        params: list[torch.Tensor] = []
         for b, width in enumerate(self.code.widths):
             x = rows[..., b * n : (b + 1) * n]
+            if self.code.refined and b == 3:
+                x = rows[..., :n] - _block(codes[0], params[0], self.code.widths[0], self.sigma[:, 0])
             if width == 0:
                 codes.append(torch.zeros(x.shape, dtype=torch.uint8, device=x.device))
                 continue
@@ -283,6 +291,11 @@ def _scale_value(stored: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
     return sigma * GRID.to(stored.device)[steps % 32] * power
 
 
+def _block(codes: torch.Tensor, stored: torch.Tensor, width: int, sigma: torch.Tensor) -> torch.Tensor:
+    """What codes [..., H, n] of one block decode to, with their scale bytes [..., H]."""
+    return ((2 * codes.int() + 1 - (1 << width)).float() * 0.5) * _scale_value(stored, sigma).unsqueeze(-1)
+
+
 def decode_rows(code: RowCode, sigma: torch.Tensor, codes: torch.Tensor, params: torch.Tensor) -> torch.Tensor:
     """Decodes with only a reader's data, without the encoder: codes [..., H, d], params [..., H, param_bytes] uint8,
     sigma [H, 4] (layout blocks) -> [..., H, d] FP32."""
@@ -294,8 +307,7 @@ def decode_rows(code: RowCode, sigma: torch.Tensor, codes: torch.Tensor, params:
     for b, width in enumerate(code.widths):
         if width == 0:
             continue
-        scale = _scale_value(params[..., stored].contiguous(), sigma[:, b])
-        levels = (2 * codes[..., b * n : (b + 1) * n].int() + 1 - (1 << width)).float() * 0.5
-        out[..., b * n : (b + 1) * n] = levels * scale.unsqueeze(-1)
+        block = _block(codes[..., b * n : (b + 1) * n], params[..., stored].contiguous(), width, sigma[:, b])
+        out[..., (0 if code.refined and b == 3 else b) * n :][..., :n] += block
         stored += 1
     return out

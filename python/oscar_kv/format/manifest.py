@@ -20,7 +20,7 @@ NAME, ROTATIONS, CARD, HASHES = "oscar_bundle.json", "rotations.safetensors", "R
 CHECK, PROBE = "self_check.safetensors", "probe.json"  # for engines
 CHECKPOINTS = "checkpoints.json"  # that oscar-verify --add-checkpoint added
 DELETABLE = (HASHES, CHECK, PROBE)  # before a bundle is shared
-NEWEST_VERSION = 4
+NEWEST_VERSION = 5
 NUMBERS = ("code", "files", "format_version", "global_clip", "hadamard_block", "layers", "method", "scope", "windows")
 
 
@@ -35,6 +35,7 @@ class Side:
     rotated_mean: bool  # keys: the mean was taken before RoPE
     clip: list[float]  # [1 or Hkv]; 0: off
     widths: tuple[int, ...] | None  # None: layout uniform; otherwise bits of the four groups
+    refined: bool = False  # latent attention: codec.RowCode.refined
     forward: torch.Tensor = torch.empty(0)  # [heads, d, d] FP32
     inverse: torch.Tensor | None = None  # [heads, d, d] FP32; None when orthogonal
     mean: torch.Tensor | None = None  # [Hkv, d] FP32
@@ -44,7 +45,7 @@ class Side:
     def code(self, head_dim: int, group: int) -> RowCode:
         if self.widths is None:
             return RowCode("uniform", head_dim, group=group or head_dim)
-        return RowCode("blocks", head_dim, widths=self.widths)
+        return RowCode("blocks", head_dim, widths=self.widths, refined=self.refined)
 
     def back(self, key: bool) -> torch.Tensor:
         """The matrix that undoes `forward`: for queries (keys) or outputs (values). [heads, d, d]"""
@@ -125,7 +126,9 @@ def _widths(values: list[Any], where: FileName, d: int) -> tuple[int, ...]:
     return tuple(values)
 
 
-def _side(fields: Fields, key: bool, layer: int, d: int, kv_heads: int, tensors: dict[str, tuple[int, ...]]) -> Side:
+def _side(
+    fields: Fields, key: bool, layer: int, d: int, kv_heads: int, latent: bool, tensors: dict[str, tuple[int, ...]]
+) -> Side:
     where = fields.where
     heads = fields.integer("heads")
     if heads not in (1, kv_heads):
@@ -151,6 +154,9 @@ def _side(fields: Fields, key: bool, layer: int, d: int, kv_heads: int, tensors:
     if "widths" in fields.value:
         side.widths = _widths(fields.items("widths"), where, d)
         tensors[tensor_name(layer, key, "sigma")] = (kv_heads, 4)
+    side.refined = fields.flag("refined", False)
+    if side.refined and not (latent and side.widths and side.widths[0] and side.widths[-1]):
+        raise InputError(f"{where}: 'refined' is for latent attention whose first and last block have bits")
     return side
 
 
@@ -165,10 +171,10 @@ def _layers(fields: Fields, latent: bool, tensors: dict[str, tuple[int, ...]]) -
         if layers and layer <= layers[-1].layer:
             raise InputError(f"{here.where}: layers are not in ascending order")
         d, heads = here.integer("head_dim", 1, LARGEST_HEAD_DIM), here.integer("kv_heads", 1, MOST_HEADS)
-        key = _side(here.object("key"), True, layer, d, heads, tensors)
+        key = _side(here.object("key"), True, layer, d, heads, latent, tensors)
         if latent and "value" in here.value:
             raise InputError(f"{here.where}: has a value side, but with latent attention values are the keys")
-        value = as_value_side(key) if latent else _side(here.object("value"), False, layer, d, heads, tensors)
+        value = as_value_side(key) if latent else _side(here.object("value"), False, layer, d, heads, latent, tensors)
         layers.append(Layer(layer, d, heads, key, value))
     return layers
 
