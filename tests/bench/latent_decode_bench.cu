@@ -98,7 +98,7 @@ int run_all(int count, char** arguments) {
         for (const int context : {8192, 32768, 100000}) shapes.push_back({batch, context, heads});
   }
   for (const Shape& s : shapes)
-    for (const char* widths : {"4211", "2222", "4422", "4444", "4212r", "4444r"})
+    for (const char* widths : {"4211", "2222", "4444", "4422r", "4201r", "4444r"})
       run(s, widths, repeat, page_splits, window_splits);
   return 0;
 }
