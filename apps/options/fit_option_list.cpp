@@ -54,8 +54,8 @@ void add_code_options(CLI::App& app, FitArguments& a) {
       ->check(CLI::IsMember({"auto", "minmax", "search"}))
       ->capture_default_str();
   app.add_option("--bits", a.bits,
-                 "Bits per quantized element, parameters included: for waterfill any budget (default 2.25), else 2 + "
-                 "32/group (default: one group)")
+                 "Bits per quantized element, parameters included: for waterfill any budget (default 2.25, with latent "
+                 "attention 4), else 2 + 32/group (default: one group)")
       ->check(real_number(0.01, 100.0));
   add_target_options(app, a.target);
   app.add_option("--pareto", a.pareto,

@@ -80,6 +80,8 @@ def check(model, config, tensors, seen, statistics, tool, folder):
         assert all(layer["head_dim"] == rank and layer["kv_heads"] == 1 and "value" not in layer for layer in manifest["layers"])
         assert not any(".v." in name for name in load_file(bundle / "rotations.safetensors"))
         assert f"{rope} channels in BF16 beside" in (bundle / "README.md").read_text()
+    tool("oscar-fit", statistics, "-o", folder / "usual", "--method", "waterfill", "--windows", WINDOWS, "-q")
+    assert json.loads((folder / "usual" / "oscar_bundle.json").read_text())["provenance"]["options"]["bits"] == 4  # of latents, if none are asked for
     assert "keeps one row" in tool("oscar-fit", statistics, "--method", "oscar", "-o", folder / "c", "--windows", WINDOWS, "--clip", "0.9,0.8",
                                    code=2)
     fit_from_model(model, tool, folder)

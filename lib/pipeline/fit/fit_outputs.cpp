@@ -37,6 +37,7 @@ void refuse_other_bundles(const FitRequest& r, const Statistics* statistics, con
     const Bundle bundle = load_bundle(outputs[i], false);
     Statistics unknown;
     unknown.head_dim = bundle.layers.front().head_dim;
+    unknown.rope_dim = bundle.latent() ? 1 : 0;
     const Statistics& known = statistics != nullptr ? *statistics : unknown;
     FitOptions options = fit_options_for(r, known);
     if (!r.pareto.empty()) options.bits = r.pareto[i];

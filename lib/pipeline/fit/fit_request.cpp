@@ -24,9 +24,9 @@ std::int64_t group_for_bits(double bits, std::int64_t head_dim) {
                    " and this method; choose one of: " + possible);
 }
 
-void choose_bits(const FitRequest& r, std::int64_t head_dim, FitOptions& options) {
+void choose_bits(const FitRequest& r, std::int64_t head_dim, bool latent, FitOptions& options) {
   if (fitted_method(options.method).allocates_bits) {
-    if (r.bits > 0.0) options.bits = r.bits;
+    options.bits = r.bits > 0.0 ? r.bits : latent ? kLatentBits : kUsualBits;
     require_budget(options.bits, static_cast<int>(head_dim));
   } else if (r.bits > 0.0) {
     options.quant_group = group_for_bits(r.bits, head_dim);
@@ -38,7 +38,7 @@ void choose_bits(const FitRequest& r, std::int64_t head_dim, FitOptions& options
 
 void check_bits(const FitRequest& r, std::int64_t head_dim) {
   FitOptions options = r.fit;
-  choose_bits(r, head_dim, options);
+  choose_bits(r, head_dim, false, options);
 }
 
 FitOptions fit_options_for(const FitRequest& r, const Statistics& statistics) {
@@ -46,19 +46,19 @@ FitOptions fit_options_for(const FitRequest& r, const Statistics& statistics) {
   if (fitted_method(options.method).metric_aware()) {
     options.context = r.context >= 0 ? r.context : default_context(statistics);
   }
-  choose_bits(r, statistics.head_dim, options);
+  choose_bits(r, statistics.head_dim, statistics.rope_dim > 0, options);
   return options;
 }
 
-std::vector<double> budgets_of(const FitRequest& r) {
+std::vector<double> budgets_of(const FitRequest& r, double chosen) {
   std::vector<double> budgets = r.pareto;
-  if (budgets.empty()) budgets.push_back(r.bits > 0.0 ? r.bits : r.fit.bits);
+  if (budgets.empty()) budgets.push_back(chosen);
   std::sort(budgets.begin(), budgets.end());
   return budgets;
 }
 
 std::size_t measured_budgets(const FitRequest& r) {
-  return r.target.given() ? static_cast<std::size_t>(kTargetBudgets) : budgets_of(r).size();
+  return r.target.given() ? static_cast<std::size_t>(kTargetBudgets) : std::max<std::size_t>(1, r.pareto.size());
 }
 
 }  // namespace oscar

@@ -40,8 +40,8 @@ void check_bits(const FitRequest& request, std::int64_t head_dim);
 // check_bits().
 FitOptions fit_options_for(const FitRequest& request, const Statistics& statistics);
 
-// Bits of the planned bundles, ascending.
-std::vector<double> budgets_of(const FitRequest& request);
+// Bits of the planned bundles, ascending. chosen: FitOptions::bits, of one bundle.
+std::vector<double> budgets_of(const FitRequest& request, double chosen);
 
 // Budgets whose end-to-end KL is measured.
 std::size_t measured_budgets(const FitRequest& request);

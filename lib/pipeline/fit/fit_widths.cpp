@@ -61,8 +61,8 @@ std::optional<MeasuredCurves> measure_widths(const FitRequest& r, const FitInput
     if (!curves.file.empty()) require_same_text(curves.file, r, input, text);
   }
   curves.loaded = text;
-  return curves_for(input.statistics, hash_of(input), input.options, r.windows, r.common, curves, budgets_of(r),
-                    r.text_hashes);
+  return curves_for(input.statistics, hash_of(input), input.options, r.windows, r.common, curves,
+                    budgets_of(r, input.options.bits), r.text_hashes);
 }
 
 Fitted fit_bundle(const FitRequest& r, const FitInput& input, const std::optional<MeasuredCurves>& curves,

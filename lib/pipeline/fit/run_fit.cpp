@@ -54,7 +54,7 @@ bool collect_statistics(const FitRequest& r, ModelRun& model, std::optional<Curv
     curves = plan_curves(model.checkpoint(), model.device(), r.common, r.curves, *text, r.windows, measured_budgets(r));
   }
   // A target moves to other budgets until the measurement meets it: to two of them, say.
-  const std::size_t measurements = r.target.given() ? 2 : budgets_of(r).size();
+  const std::size_t measurements = r.target.given() ? 2 : measured_budgets(r);
   if (r.common.dry_run) {
     listener.planned(model.plan(curves, r.windows, measurements));
     return false;
