@@ -1,10 +1,12 @@
 """The 2-bit cache in vLLM's own engine on a GPU: requests together, in chunks, preempted, with shared prefixes, with recorded graphs, over
 HTTP, on two GPUs and beside BF16 layers are answered as one at a time. Skipped where vLLM's kernels or a GPU are missing. Each test starts
-engines of its own, in about a minute (-k chooses). Memory is not profiled, so that several tests can share a GPU."""
+engines of its own, in about a minute (-k chooses), or in 15 seconds in the test's process, with OSCAR_TEST_ONE_PROCESS=1. Memory is not profiled, so
+that several tests can share a GPU."""
 import concurrent.futures
 import contextlib
 import gc
 import importlib.util
+import os
 import time
 
 import pytest
@@ -23,7 +25,8 @@ except ImportError as error:
 
 import made_drafts  # noqa: E402
 from gemma4_models import coded, gemma4, gemma4_shared, soften  # noqa: E402
-from oscar_kv.engines.vllm import gauges  # noqa: E402
+from oscar_kv.engines.vllm import gauges, serving as of_engine  # noqa: E402
+from oscar_kv.format import bundle as files  # noqa: E402
 from conftest import SAMPLES  # noqa: E402
 from transformers import (  # noqa: E402
     AutoConfig, AutoModelForCausalLM, DeepseekV2Config, Exaone4Config, Gemma3TextConfig, GptOssConfig, Qwen3_5TextConfig, Qwen3NextConfig)
@@ -31,6 +34,7 @@ from vllm_requests import compare, serving, set_environment  # noqa: E402
 
 NEW, LENGTHS = 48, (300, 900, 1500, 2100)
 WIDTHS = {"uniform": None, "blocks": (4, 4, 4, 4)}
+OWN_PROCESS = not os.environ.get("OSCAR_TEST_ONE_PROCESS")
 MODEL = SAMPLES / "tiny-qwen3"
 GRAPHS = dict(enforce_eager=False, compilation_config={"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"})
 
@@ -50,9 +54,12 @@ def prompts(lengths=LENGTHS, seed=4, shared=0):
 
 
 @contextlib.contextmanager
-def engine(monkeypatch, bundle, own_process=True, model=MODEL, ours=True, **options):
+def engine(monkeypatch, bundle, own_process=OWN_PROCESS, model=MODEL, ours=True, **options):
     set_environment(monkeypatch, bundle, own_process)
     monkeypatch.setattr(gauges, "read_manifest", lambda path: asked_bundle(**bundle))  # of this process, which counts
+    if not own_process:
+        monkeypatch.setattr(files, "read_manifest", lambda path: asked_bundle(**bundle))
+        monkeypatch.setattr(of_engine, "load_bundle", lambda path, latent=False: asked_bundle(**bundle))
     chosen = dict(model=str(model), dtype="bfloat16", max_model_len=3000, gpu_memory_utilization=0.1, kv_cache_memory_bytes=1 << 28,
                   max_num_seqs=8, enable_prefix_caching=False, skip_tokenizer_init=True, enforce_eager=True, max_num_batched_tokens=8192)
     if ours:
