@@ -101,6 +101,7 @@ def loaded(configured, ranks, monkeypatch):
     from vllm.v1.worker.gpu.attn_utils import get_kv_cache_spec
     from vllm.v1.worker.gpu.spec_decode import init_speculator
     monkeypatch.setattr(UnquantizedFusedMoEMethod, "process_weights_after_loading", lambda self, layer: None)  # packs them with kernels
+    monkeypatch.setattr("vllm.model_executor.layers.utils.check_cpu_sgl_kernel", lambda *sizes: False)  # the same, on processors with AMX
     held = contextlib.ExitStack()
 
     def make(kind, caching=False, tokens=3):
