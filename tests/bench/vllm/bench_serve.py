@@ -61,12 +61,9 @@ def made_up():
 
 
 def serve_options(model, cache):
-    model = pathlib.Path(model)
     options = [str(model), "--dtype", "bfloat16", "--port", str(asked("PORT", 8000)), "--max-num-seqs", str(asked("SLOTS", 64)), "--max-model-len",
                str(4 * (asked("INPUT", 512) + asked("OUTPUT", 256))), "--enable-prefix-caching" if os.environ.get("PREFIX") else
                "--no-enable-prefix-caching", *shlex.split(os.environ.get("SERVE", PLAIN))]
-    if made(model):
-        (model / "random_bundle_plugin.py").write_text(RANDOM.format(cache=cache) if cache in WIDTHS else "def register():\n    pass\n")
     if os.path.isdir(cache) or cache in WIDTHS:
         bundle = str(model) if cache in WIDTHS else cache
         return options + ["--kv-cache-dtype", "oscar", "--attention-backend", "OSCAR", "--additional-config", json.dumps({"oscar_bundle": bundle})]
@@ -82,6 +79,8 @@ def client_options(model, rate, folder):
 
 def served(model, cache, rate):
     """Asks one server at `rate`, 0: as fast as it answers, and then at SHARE of what it answered. Yields a line for each."""
+    if made(model):
+        (model / "random_bundle_plugin.py").write_text(RANDOM.format(cache=cache) if cache in WIDTHS else "def register():\n    pass\n")
     with tempfile.NamedTemporaryFile() as log, engine_server.started(
             [*program(), "serve", *serve_options(model, cache)], asked("PORT", 8000), log.name, asked("START", 180)):
         if not rate:
