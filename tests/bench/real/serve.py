@@ -3,9 +3,9 @@ decodes (at 1, 8 and 40 requests), answers to the same prompts at 1, 8 and 40 re
 
 CACHE: bf16 (first: the others compare with its files, and wait for them), fp8, turboquant_4bit_nc, or a bundle's folder. WORK holds tasks.json and
 agent_eval.txt (texts.py) and gets a file a cache, which table.py reads. What the file has already is not measured again.
-Environment: PREFIX=1 (prefix caching: the second pass over the same texts is scored too), NGRAM=1 (speculation), GPUS=2, EAGER=1, MEMORY (bytes of the
-KV cache), SLOTS, LENGTHS (tokens of scored texts), TASKS=0, SETS=he,needles, AT_ONE, NOISE=1 (with bf16: tasks once more, 16 at a time), VARIANT (its
-name in files, otherwise made of PREFIX, NGRAM and EAGER), TRAFFIC (a row of ../vllm/traffic.py) and TURNS."""
+Environment: PREFIX=1 (prefix caching: the second pass over the same texts is scored too), NGRAM=1 (speculation), GPUS=2 (with ONE_CARD=1
+on one card: one_card.py), EAGER=1, MEMORY (bytes of the KV cache), SLOTS, LENGTHS (tokens of scored texts), TASKS=0, SETS=he,needles, AT_ONE, NOISE=1
+(with bf16: tasks once more, 16 at a time), VARIANT (its name in files, otherwise made of PREFIX, NGRAM and EAGER), TRAFFIC (a row of ../vllm/traffic.py) and TURNS."""
 import os
 
 os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_NO_USAGE_STATS="1", VLLM_USE_FLASHINFER_SAMPLER="0", HF_HUB_OFFLINE="1")
@@ -24,7 +24,7 @@ def started(model, cache, longest):
     if os.environ.get("EAGER"):
         options["enforce_eager"] = True
     if served.GPUS > 1:
-        options.update(tensor_parallel_size=served.GPUS, disable_custom_all_reduce=True)
+        options.update(tensor_parallel_size=served.GPUS, disable_custom_all_reduce=True, distributed_executor_backend="mp")
     if NGRAM:
         options["speculative_config"] = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 2}
     if Vllm.scores:

@@ -7,6 +7,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "vllm"))
+import one_card  # noqa: E402
 import prompts  # noqa: E402
 import quality  # noqa: E402
 import torch  # noqa: E402
@@ -20,6 +21,8 @@ AT_ONE = int(os.environ.get("AT_ONE", 40))  # texts and answers that are made on
 SLOTS = int(os.environ.get("SLOTS", 96))
 PREFIX = bool(os.environ.get("PREFIX"))
 GPUS = int(os.environ.get("GPUS", 1))
+if os.environ.get("ONE_CARD") == "1" and GPUS > 1:
+    one_card.prepare()
 
 
 class Measured:
