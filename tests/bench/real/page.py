@@ -1,5 +1,5 @@
-"""docs/study.md, its plots in docs/study/ and README's first table, from the raw lines of scripts/study (study_ and the model's name in tests/bench/results) and from
-the older results of Gemma 3 270M (real_model_h200.json). The test that compares them names the command."""
+"""docs/study.md, its plots in docs/study/ and README's first table, from the raw lines of scripts/study (study_ and the model's name in
+tests/bench/results). The test that compares them names the command."""
 import json
 import pathlib
 import re
@@ -14,7 +14,7 @@ ROWS = {"bf16": "BF16", "fp8": "`fp8`", "turboquant4": "`turboquant4`", "turboqu
         "bits-4": "`waterfill`, 4 bits", "bits-3": "`waterfill`, 3 bits", "bits-2.25": "`waterfill`, 2.25 bits", "bits-1.5": "`waterfill`, 1.5 bits"}
 SERVED = {"turboquant_4bit_nc": "turboquant4", "turboquant_3bit_nc": "turboquant3"}
 ENGINES = {"vllm": "vLLM", "sglang": "SGLang"}
-VARIANTS = {"": "", "prefix": ", prefix hits", "ngram": ", `ngram`", "preempt": ", preempted", "two": ", two GPUs"}
+VARIANTS = {"": "", "prefix": ", prefix hits", "ngram": ", `ngram`", "preempt": ", preempted", "two": ", two ranks"}
 WINDOWS, CONTEXT = 320, 32768
 LENGTHS = 2112, 8192  # texts that engines decode; the second where windows are so long that the first finds no prefix
 HEAD = """# Study of real models
@@ -24,7 +24,7 @@ measures it and writes this page. Raw lines with their commands are in `tests/be
 
 - Text is of five kinds: recorded sessions of coding agents, Python code, English prose, tool calls as JSON, and prose in six other languages. Bundles are
   calibrated on one kind, on other documents than are scored.
-- Rows are means to the BF16 cache in nats, with BF16 windows of 64 and 256 tokens for all. On GPUs models compute in BF16, so that rows hold its rounding:
+- Rows are means to the BF16 cache in nats, with the same BF16 windows for all. On GPUs models compute in BF16, so that rows hold its rounding:
   `fp8` has .0025 there with SmolLM2-135M, and .0008 in FP32 on a CPU.
 - `turboquant4` and `turboquant3` have the codes of vLLM's `turboquant_4bit_nc` and `turboquant_3bit_nc` in all layers. vLLM also corrects norms, and
   keeps the first two and the last two layers in BF16. So its tasks are better than the KL here, and its cache is larger: 5.9 and 5.0 bits
@@ -34,7 +34,7 @@ measures it and writes this page. Raw lines with their commands are in `tests/be
   JSON, names the tool that the session called, and has the arguments of the calls before it.
 - Engines: KL of the last 64 of 2,112 tokens, decoded beside 0, 7 and 39 other requests, to BF16 at one request. BF16's rows are the noise of its own
   arithmetic. Predicted is `oscar-verify --path both --decode-last 64` on the same texts. "Other text" counts answers of 64 tokens that differ from those
-  of one request at a time.
+  of one request at a time. "Two ranks" is tensor parallelism of two on one card (`GPUS=2 ONE_CARD=1`).
 - Small models say little about large ones. Evaluate yours.
 
 FP8 without scales fails where key biases are large, as in Qwen2.5: E4M3 keeps three bits of a large number. `oscar-verify --methods fp8` shows
@@ -48,23 +48,11 @@ $ scripts/study -o tests/bench/results --steps page
 """
 
 
-def older(folder):
-    """Gemma's results of one kind of text as raw lines."""
-    raw = json.loads((folder / "real_model_h200.json").read_text())
-    for length, found in raw["lengths"].items():
-        rows = [{"row": re.sub(r"^waterfill, ([\d.]+) bits?$", r"bits-\1", m["id"]), "code_bits": m["code_bits_per_element"], "kl": m["kl"]["mean"],
-                 "ppl_ratio": m["ppl_ratio"], "same_top": m["same_top1"]} for m in found["methods"] if "kl" in m]
-        yield {"study": "judge", "model": "gemma-3-270m", "kind": "prose", "calibrated": "prose", "context": int(length), "card": raw["gpu"], "rows":
-               [row | {"row": re.sub("^bits-bits-", "bits-", row["row"])} for row in rows]}
-
-
 class Results:
     """Raw lines by model; of two lines of one measurement the later values count."""
 
     def __init__(self, folder):
-        lines = list(older(folder)) if (folder / "real_model_h200.json").exists() else []
-        for path in sorted(folder.glob("study_*.jsonl")):
-            lines += map(json.loads, path.read_text().splitlines())
+        lines = [json.loads(line) for path in sorted(folder.glob("study_*.jsonl")) for line in path.read_text().splitlines()]
         names = [name for name in NAMES if any(line["model"] == name for line in lines)]
         self.models = names + sorted({line["model"] for line in lines} - set(names))
         self.judged = {(line["model"], line["context"], line["kind"]): line for line in lines if line["study"] == "judge"}
@@ -89,12 +77,18 @@ class Results:
     def row(self, model, length, kind, name):
         return next((row for row in self.judged[model, length, kind]["rows"] if row["row"] == name), None)
 
-    def values(self, model, length, name, key):
-        rows = [self.row(model, length, kind, name) for kind in self.kinds(model, length)]
+    def values(self, model, length, name, key, of=None):
+        rows = [self.row(model, length, kind, name) for kind in (of or self.kinds(model, length))]
         return [row[key] for row in rows if row and row.get(key) is not None]
 
+    def common(self, model, length):
+        """The kinds of text that all rows of this length have, as at the first length, so that means compare."""
+        rows = {kind: {row["row"] for row in self.judged[model, length, kind]["rows"]} for kind in self.kinds(model, length)}
+        found, first = [kind for kind in rows if rows[kind] == set.union(*rows.values())], self.lengths(model)[0]
+        return found if length == first else [kind for kind in found if kind in self.common(model, first)] or found
+
     def mean(self, model, length, name, key):
-        values = self.values(model, length, name, key)
+        values = self.values(model, length, name, key, self.common(model, length))
         return sum(values) / len(values) if values else None
 
 
@@ -120,31 +114,44 @@ def short(tokens):
 def quality(found, model):
     lengths = found.lengths(model)
     last = lengths[-1]
-    of = {n: ", ".join(kinds.KINDS[kind] for kind in found.kinds(model, n)) for n in lengths}
+    of = {n: ", ".join(kinds.KINDS[kind] for kind in found.common(model, n)) for n in lengths}
     kinds_named = of[lengths[0]] + "".join(f" ({short(n)}: {of[n]})" for n in lengths[1:] if of[n] != of[lengths[0]])
     head = ["cache", "code bits", *(f"KL, {short(n)}" for n in lengths), f"99.9%, {short(last)}", f"PPL ratio, {short(last)}", f"same top, {short(last)}"]
     rows = []
     for name in found.rows(model):
         bits = next(v for n in lengths for v in found.values(model, n, name, "code_bits"))
-        tail = found.values(model, last, name, "p999")
+        tail, same = found.values(model, last, name, "p999", found.common(model, last)), found.mean(model, last, name, "same_top")
         rows.append([ROWS[name], f"{bits:.2f}", *(shown(found.mean(model, n, name, "kl")) for n in lengths), shown(max(tail) if tail else None),
-                     shown(found.mean(model, last, name, "ppl_ratio"), "{:.3f}"), shown(100 * (found.mean(model, last, name, "same_top") or 0), "{:.1f}%")])
-    kl, tail = found.mean(model, last, "bits-2.25", "kl"), found.values(model, last, "bits-2.25", "p999")
-    aim = [] if kl is None else [f"Aims at 2.25 bits: KL at most 0.012, here {kl:.3g} at {short(last)}"
-                                 + (f"; 99.9th percentile at most 0.5, here {max(tail):.3g}" if tail else "") + ".", ""]
-    cards = sorted({line["card"] for (name, *_), line in found.judged.items() if name == model})
-    calibrated = sorted({kinds.KINDS[line["calibrated"]] for (name, *_), line in found.judged.items() if name == model})
-    return [f"Means over {kinds_named}; the 99.9th percentile is that of the worst kind. Calibrated on {', '.join(calibrated)}. Computed on: {', '.join(cards)}.",
-            ""] + lines_of(head, rows) + aim
+                     shown(found.mean(model, last, name, "ppl_ratio"), "{:.3f}"), shown(same and 100 * same, "{:.1f}%")])
+    lines = [line for (name, *_), line in found.judged.items() if name == model]
+    cards, calibrated = sorted({line["card"] for line in lines}), sorted({kinds.KINDS[line["calibrated"]] for line in lines})
+    windows = sorted({f"{line['windows']['sink']} and {line['windows']['recent']}" for line in lines})
+    return [f"Means over {kinds_named}; the 99.9th percentile is that of the worst kind. BF16 windows of {', '.join(windows)}. Calibrated on "
+            f"{', '.join(calibrated)}. Computed on: {', '.join(cards)}.", ""] + lines_of(head, rows)
+
+
+def aim(found, model):
+    """The aims at 2.25 bits, over all kinds of text at the longest length."""
+    last = found.lengths(model)[-1]
+    kls = {kind: row["kl"] for kind in found.kinds(model, last) if (row := found.row(model, last, kind, "bits-2.25"))}
+    if not kls:
+        return []
+    worst, tail = max(kls, key=kls.get), max(found.values(model, last, "bits-2.25", "p999"))
+    named = f" (most with {kinds.KINDS[worst]}, {kls[worst]:.3g})" if len(kls) > 1 else ""
+    return [f"Aims at 2.25 bits and {short(last)}, over all kinds of text: KL at most 0.012, here {sum(kls.values()) / len(kls):.3g}{named}; 99.9th percentile "
+            f"at most 0.5, here {tail:.3g}.", ""]
 
 
 def by_kind(found, model):
-    length = max(found.lengths(model), key=lambda n: (len(found.kinds(model, n)), -n))
-    named = found.kinds(model, length)
-    if len(named) < 2:
-        return []
-    rows = [[ROWS[name], *(shown((found.row(model, length, kind, name) or {}).get("kl")) for kind in named)] for name in found.rows(model)]
-    return [f"KL at {length:,} tokens by kind of text:", ""] + lines_of(["cache", *(kinds.KINDS[kind] for kind in named)], rows)
+    """All rows at the first length, then ours at the others."""
+    made = []
+    for length in found.lengths(model):
+        named = found.kinds(model, length)
+        names = [name for name in found.rows(model) if not made or name in ("fp8", "bits-2.25")]
+        if len(named) > 1:
+            rows = [[ROWS[name], *(shown((found.row(model, length, kind, name) or {}).get("kl")) for kind in named)] for name in names]
+            made += [f"KL at {length:,} tokens by kind of text:", ""] + lines_of(["cache", *(kinds.KINDS[kind] for kind in named)], rows)
+    return made
 
 
 def task(line, name):
@@ -237,7 +244,7 @@ def page(found):
         judged = bool(found.lengths(model))
         made = pictures(found, model) if judged else {}
         images |= made
-        text += [f"## {NAMES.get(model, model)}", *(quality(found, model) + by_kind(found, model) if judged else []), *served(found, model), *in_engines(found, model),
+        text += [f"## {NAMES.get(model, model)}", *(quality(found, model) + by_kind(found, model) + aim(found, model) if judged else []), *served(found, model), *in_engines(found, model),
                  *(f"![{file.removesuffix('.svg')}](study/{file})" for file in made), ""]
     return "\n".join(text), images
 
@@ -262,7 +269,7 @@ def front(found):
         bits = [v for m in models for n in ends[m] for v in found.values(m, n, name, "code_bits")]
         if name != "bf16" and not bits:
             continue
-        code = min(bits, default=16.0)
+        code = bits[0] if bits else 16.0
         kls = [" / ".join(shown(found.mean(m, n, name, "kl")) for n in dict.fromkeys(ends[m])) if name != "bf16" else "0" for m in models]
         scores = [found.served.get((model, name), {}).get(one, "") for model, one in tasks]
         kls += [shown(found.served.get((m, name), {}).get("kl_served_2112_40")) for m in found.models if m not in models]

@@ -168,7 +168,12 @@ class Study:
         self.write({"study": "judge", "calibrated": self.given.calibrate, "kind": kind, "context": length, "sequences": made["scoring"]["sequences"],
                     "windows": made["windows"], "shared": [seen.get("shared"), seen.get("compared")],
                     "failed_checks": [check["name"] for check in made["self_checks"] if check["pass"] is False],
-                    "rows": [judged_row(method) for method in made["methods"] if method["id"] != "bf16"]}, command, time.monotonic() - begin)
+                    "rows": [judged_row(method) | {"row": self.row_name(method["id"])} for method in made["methods"] if method["id"] != "bf16"]},
+                   command, time.monotonic() - begin)
+
+    def row_name(self, method):
+        """A row of oscar-verify's report by the bundle's folder, also where one bundle alone is named by its method."""
+        return f"bits-{self.bits()[0]}" if method == "waterfill" and len(self.bits()) == 1 else method
 
     def predict(self):
         report, named = self.place / "predicted.json", [self.bundles / f"bits-{bits}" for bits in self.bits()]
@@ -177,9 +182,9 @@ class Study:
                                "--overwrite", "--report", report)
         begin = time.monotonic()
         self.call(command)
-        decoded = {method["id"]: method["kl"] for method in json.loads(report.read_text())["methods"] if method["path"] == "decode"}
+        decoded = {self.row_name(method["id"]): method["kl"] for method in json.loads(report.read_text())["methods"] if method["path"] == "decode"}
         for bundle in named:
-            kl = decoded[bundle.name if len(named) > 1 else "waterfill"]
+            kl = decoded[bundle.name]
             self.write({"study": "predict", "cache": bundle.name, "kl": kl["mean"], "ci": kl["ci"], "sequences": PREDICTED}, command,
                        time.monotonic() - begin)
 
