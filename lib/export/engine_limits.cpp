@@ -16,7 +16,6 @@ bool has_chunks(const ModelConfig& m, std::int64_t layer) {
 }
 bool has_soft_cap(const ModelConfig& m, std::int64_t) { return m.logit_soft_cap > 0.0; }
 bool has_sink_logits(const ModelConfig& m, std::int64_t) { return m.sink_logits; }
-bool reads_another_cache(const ModelConfig& m, std::int64_t layer) { return m.reads_another(layer); }
 
 std::optional<std::string> bf16_reason(const PluginEngine& engine, const ModelConfig& model, std::int64_t layer) {
   for (const LayerLimit& limit : engine.limits) {

@@ -60,6 +60,5 @@ bool has_sliding_window(const ModelConfig& model, std::int64_t layer);
 bool has_chunks(const ModelConfig& model, std::int64_t layer);
 bool has_soft_cap(const ModelConfig& model, std::int64_t layer);
 bool has_sink_logits(const ModelConfig& model, std::int64_t layer);
-bool reads_another_cache(const ModelConfig& model, std::int64_t layer);
 
 }  // namespace oscar

@@ -13,7 +13,6 @@ const PluginEngine& sglang_engine() {
                  {"use_irope", "attention in chunks of the sequence", true, false, has_chunks},
                  {"logit_cap", "a soft cap on logits", true, true, has_soft_cap},
                  {"sinks", "learned sink logits", true, false, has_sink_logits},
-                 {"shared_layer", "the cache of another layer", true, false, reads_another_cache},
                  {"linear_attention", "linear attention", false, true, has_linear_attention},
                  {"pos_encoding_mode", "ALiBi", true, false, nullptr}},
       .command = "sglang serve",

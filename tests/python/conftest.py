@@ -17,7 +17,6 @@ GOLDEN = SAMPLES / "golden"
 # code in a chunk and the other in the whole text.
 os.environ.setdefault("MKL_CBWR", "COMPATIBLE")
 os.environ.setdefault("OSCAR_KV_CHECK_TABLES", "1")  # every operator looks at its tables; 0 in the environment leaves that out
-os.environ.setdefault("OSCAR_KV_UNTRIED", "1")  # what no GPU has run in an engine is tested, too
 PACKAGE_PATH = "" if os.environ.get("OSCAR_TEST_INSTALLED") else str(SOURCE_DIR / "python")  # PYTHONPATH of processes that tests start
 if PACKAGE_PATH:
     sys.path.insert(0, PACKAGE_PATH)

@@ -197,10 +197,9 @@ def test_settings_that_are_refused(serve, changed, sentence):
 
 @pytest.mark.parametrize("changed,sentence", [
     ({"model_dtype": torch.float16}, "computes in float16.*--dtype bfloat16"), ({"kv_cache_dtype": torch.uint8}, "an FP8 cache"),
-    ({"use_mla_backend": True}, "MLA"), ({"text": LlamaConfig(num_kv_shared_layers=1)}, "SGLang has not served.*OSCAR_KV_UNTRIED=1"), ({"is_draft_worker": True}, "draft"), ({"post_capture_kv_active": True}, "POST_CAPTURE"),
+    ({"use_mla_backend": True}, "MLA"), ({"is_draft_worker": True}, "draft"), ({"post_capture_kv_active": True}, "POST_CAPTURE"),
     ({"mambaish_config": object()}, "states of another kind than gated delta nets"), ({"kv_heads": 4}, "KV heads"), ({"d": 32}, "head_dim")])
-def test_models_that_are_refused(serve, changed, sentence, monkeypatch):
-    monkeypatch.delenv("OSCAR_KV_UNTRIED", raising=False)
+def test_models_that_are_refused(serve, changed, sentence):
     serve(two_sizes())
     with pytest.raises(InputError, match=sentence):
         sglang_serving.Serving(configurator([attention(i) for i in range(2)], **changed))
@@ -288,7 +287,7 @@ def test_windows_in_a_pool_of_sglang(serve, monkeypatch):
     assert backend.token_to_kv_pool is pool and backend.beside.token_to_kv_pool is pool
     q, k = torch.zeros(1, 4 * 512).bfloat16(), torch.zeros(1, 512).bfloat16()
     for layer, rows, save in ((layers[1], None, True), (layers[1], k, False), (layers[2], k, True), (layers[2], k, False), (layers[2], None, True)):
-        with pytest.raises(InputError, match="layer 1 of the model has the cache of another layer"):
+        with pytest.raises(InputError, match="layer 1 of the model has a cache that SGLang fills otherwise"):
             backend.forward(q, rows, rows, layer, space(forward_mode=ForwardMode.EXTEND), save)
     with pytest.raises(InputError, match=r"others would stay in BF16: layer 0 \(the bundle leaves it out\); pass --disable-hybrid-swa-memory"):
         hybrid(serve, monkeypatch, ("other", "full"))
@@ -617,7 +616,7 @@ def test_passes_that_are_refused(serve):
     batch = batch_of(ForwardMode.DECODE, [0], None, None, one + 5, one)
     backend.init_forward_metadata(batch)
     q, kv = torch.zeros(1, 256), torch.zeros(1, 2, 64)
-    for options, sentence in (({"sinks": torch.zeros(4)}, "learned sink logits"), ({"q_rope": q}, "q_rope"), ({"save_kv_cache": False}, "another layer")):
+    for options, sentence in (({"sinks": torch.zeros(4)}, "learned sink logits"), ({"q_rope": q}, "q_rope"), ({"save_kv_cache": False}, "a cache that SGLang fills otherwise")):
         with pytest.raises(InputError, match=sentence):
             backend.forward(q, kv, kv, layer, batch, **options)
     batch.multi_item_delimiter_indices = [one]

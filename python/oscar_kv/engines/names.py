@@ -7,7 +7,6 @@ from typing import Any
 
 from ..files.errors import InputError, quoted
 from ..files.foreign_files import is_folder
-from ..ops.support import UNTRIED_VARIABLE, untried
 
 BUNDLE_VARIABLE = "OSCAR_KV_BUNDLE"  # of the environment: the bundle's folder
 CACHE_DTYPE, VLLM_BACKEND = "oscar", "OSCAR"  # vLLM's --kv-cache-dtype and --attention-backend
@@ -20,7 +19,6 @@ VARIABLES = (
     "OSCAR_KV_OPERATORS",
     "OSCAR_KV_SELF_CHECK",
     "OSCAR_KV_STORE",
-    UNTRIED_VARIABLE,
 )
 
 
@@ -44,15 +42,6 @@ def existing_folder(value: Any, place: str) -> str | None:
     if folder_name(value, place) is not None and not is_folder(value):
         raise InputError(f"{place} is {quoted(value)}, which is no folder on this machine; name a checkpoint's folder")
     return value
-
-
-def check_tried(kind: str | None, engine: str) -> None:
-    """InputError for a kind of model that an engine has not served on a GPU, unless the environment asks for it."""
-    if kind is not None and not untried():
-        raise InputError(
-            f"the model has {kind}, which {engine} has not served from the 2-bit cache on a GPU yet; "
-            f"{UNTRIED_VARIABLE}=1 tries it, after the self-check of its kernels"
-        )
 
 
 def is_release(found: str, *releases: str) -> bool:

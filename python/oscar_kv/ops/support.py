@@ -1,6 +1,5 @@
 """Which caches the CUDA operators support. Unsupported cases use the torch reference; functions return the reason."""
 
-import os
 from typing import Any, Protocol
 
 from ..format.codec import RowCodec
@@ -9,12 +8,6 @@ from ..format.page_layout import PAGE_TOKENS
 from .rule import Rule
 
 MOST_WINDOW_PAGES = MOST_WINDOW // PAGE_TOKENS
-UNTRIED_VARIABLE = "OSCAR_KV_UNTRIED"  # of the environment: 1 uses what has not run on a GPU
-
-
-def untried() -> bool:
-    """Whether the environment asks for what has not run on a GPU."""
-    return os.environ.get(UNTRIED_VARIABLE) == "1"
 
 
 class Layer(Protocol):

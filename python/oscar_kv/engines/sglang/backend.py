@@ -157,7 +157,7 @@ class OscarAttentionBackend(AttentionBackend):
         asked = next((name for name, value in kwargs.items() if is_set(value)), None)
         holds = layer is self.serving.attention[layer.layer_id]  # or reads a cache that an earlier layer fills
         if asked is not None or (k is not None) != holds or save_kv_cache != holds:
-            words = LAYERS["shared_layer"] if asked is None else LAYERS.get(asked, f"the argument {asked}")
+            words = LAYERS.get(asked, f"the argument {asked}") if asked else "a cache that SGLang fills otherwise"
             raise InputError(f"layer {layer.layer_id} of the model has {words}, which the 2-bit cache does not serve")
         heads, d = layer.tp_q_head_num, layer.head_dim
         query = q.view(-1, heads, d)

@@ -11,6 +11,5 @@ IN_BF16 = {
 LAYERS = {
     "use_irope": "attention in chunks of the sequence",
     "sinks": "learned sink logits",
-    "shared_layer": "the cache of another layer",
     "pos_encoding_mode": "ALiBi",
 }

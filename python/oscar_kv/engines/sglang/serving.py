@@ -24,7 +24,6 @@ from ..names import (
     BUNDLE_VARIABLE,
     CHECKPOINT_VARIABLE,
     VARIABLES,
-    check_tried,
     existing_folder,
     folder_name,
     known_names,
@@ -199,8 +198,6 @@ class Serving(EngineServing):
         for sentence in refusals(kvc, groups):
             raise InputError(sentence)
         model, parallel = kvc.model_config, groups["parallel"]
-        shared = getattr(model.hf_text_config, "num_kv_shared_layers", None)
-        check_tried("layers that read another layer's cache" if shared else None, "SGLang")
         with plain_torch():
             bundle = load_bundle(bundle_path(model))
         super().__init__(
