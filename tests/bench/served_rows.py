@@ -43,9 +43,9 @@ def most_requests(jobs):
     return max(MOST if count is None else count for *_, count in jobs)
 
 
-def model_folder():
-    """A folder with the configuration of the model; engines make its weights up."""
-    folder = pathlib.Path(tempfile.mkdtemp())
+def model_folder(prefix="tmp"):
+    """A folder with the configuration of the model; engines make its weights up. prefix: of its name."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix=prefix))
     (folder / "config.json").write_text(json.dumps(CONFIG))
     return folder
 

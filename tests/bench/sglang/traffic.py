@@ -29,11 +29,17 @@ class Traffic:
     def __init__(self, engine, forgets):
         self.engine, self.forgets = engine, forgets
 
+    def forget(self):
+        for _ in range(100):  # a request that has ended may still be listed
+            if not self.forgets or self.engine.flush_cache().success:
+                return
+            time.sleep(.1)
+        raise RuntimeError("SGLang did not empty its radix cache within 10 s")
+
     def go(self, count, given, made):
         """Seconds, and tokens that were written."""
         prompts, limits = requests_of(count, given, made, CONFIG["vocab_size"])
-        if self.forgets:
-            self.engine.flush_cache()
+        self.forget()
         begin = time.perf_counter()
         answers = self.engine.generate(input_ids=prompts, sampling_params=[asked_for(n) for n in limits])
         return time.perf_counter() - begin, sum(a["meta_info"]["completion_tokens"] for a in answers)
@@ -41,8 +47,7 @@ class Traffic:
     def decode_ms(self, given, made):
         """Median milliseconds of a token of one request, from the times at which they come; several may come at once."""
         (prompt,), (limit,) = requests_of(1, given, made, CONFIG["vocab_size"])
-        if self.forgets:
-            self.engine.flush_cache()
+        self.forget()
         came = [(time.perf_counter(), part["meta_info"]["completion_tokens"])
                 for part in self.engine.generate(input_ids=prompt, sampling_params=asked_for(limit), stream=True)]
         gaps = [1e3 * (end - begin) / (now - before) for (begin, before), (end, now) in zip(came, came[1:]) if now > before]
