@@ -1,7 +1,7 @@
 """bench_serve.py MODEL LINES.jsonl CACHE ...: what clients of a server see, by vLLM's own `vllm bench serve` over HTTP: time to the first token, time
 of an output token and the time between two tokens, medians and 99th percentiles. Each CACHE (bf16, fp8, another name that vLLM knows, or a bundle's
 folder, with +prefix for prefix caching) has a server. All start at once and share a GPU. Then the first one is asked as fast as it answers, once, and in
-ROUNDS every cache in turn gets requests at SHARE of that rate. A server that fails is told on stderr, and the others are asked.
+ROUNDS every cache in turn gets requests at SHARE of that rate. A server that fails is told on stderr, and the others are asked; exit code 1.
 MODEL: a checkpoint, or random: the model of throughput.py with made-up weights and the tokenizer of a sample, whose caches mixed, blocks and uniform are ours.
 
 Environment: MEMORY (bytes of each KV cache in order, with commas; needed for more than one CACHE), SHARE (.7), ROUNDS (2), REQUESTS (256), INPUT (512) and
@@ -32,7 +32,7 @@ os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
 KEPT = ("request_throughput", "output_throughput", "median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "p99_tpot_ms", "median_itl_ms", "p99_itl_ms")
 PLAIN = "--compilation-config '{\"mode\": 0, \"cudagraph_mode\": \"FULL_DECODE_ONLY\"}'"
-WARM, FAST = 16, "inf"  # requests that warm a server up; the rate at which all come at once
+FAST = "inf"  # the rate at which all requests come at once
 
 
 def asked(name, default):
@@ -145,8 +145,9 @@ class Servers:
                 self.failed = True
 
     def warm_up(self):
+        """All servers at once, each with as many requests as it has places."""
         with concurrent.futures.ThreadPoolExecutor(len(self.held) or 1) as pool:
-            asking = {server.port: pool.submit(server.ask, FAST, WARM, 98) for server in self.held}
+            asking = {server.port: pool.submit(server.ask, FAST, asked("SLOTS", 64), 98) for server in self.held}
             self.each(lambda server: asking[server.port].result())
 
     def measure(self, server, rate, number):
