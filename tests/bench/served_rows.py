@@ -3,13 +3,16 @@
 JOB: INPUT:OUTPUT:REQUESTS, all requests at once: seconds of the prompts alone (one token each) and of prompts and output; decode tokens/s
 from the difference. INPUT:OUTPUT:fill is as many requests as the cache holds at a time, up to MOST of the environment; only the whole is
 timed."""
+import importlib.metadata
 import json
 import os
 import pathlib
 import sys
 import tempfile
 
-TESTS = pathlib.Path(__file__).resolve().parents[1] / "python"
+BENCH = pathlib.Path(__file__).resolve().parent
+TESTS = BENCH.parent / "python"
+PLUGINS = {"vllm": "vllm.general_plugins", "sglang": "sglang.srt.plugins"}  # groups of entry points
 SMALL = os.environ.get("GEOMETRY") == "1.5b"  # Qwen2.5-Coder-1.5B's in place of Qwen3-8B's
 LAYERS = int(os.environ.get("LAYERS", 28 if SMALL else 36))
 MOST = int(os.environ.get("MOST", 256))
@@ -40,9 +43,9 @@ def most_requests(jobs):
     return max(MOST if count is None else count for *_, count in jobs)
 
 
-def model_folder():
-    """A folder with the configuration of the model; engines make its weights up."""
-    folder = pathlib.Path(tempfile.mkdtemp())
+def model_folder(prefix="tmp"):
+    """A folder with the configuration of the model; engines make its weights up. prefix: of its name."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix=prefix))
     (folder / "config.json").write_text(json.dumps(CONFIG))
     return folder
 
@@ -63,6 +66,33 @@ def bundle_of(cache):
         return random_bundle(LAYERS, KV_HEADS, HEAD_DIM, WIDTHS[cache], WIDTHS[cache], centered=False)
     chosen = [[tuple(map(int, side)) for side in layer.split("/")] for layer in MIXED.split()]
     return random_bundle(LAYERS, KV_HEADS, HEAD_DIM, *zip(*(chosen[i % len(chosen)] for i in range(LAYERS))), rotated_mean=True)
+
+
+def give_bundle(engine, cache):
+    """In this process of an engine ("vllm" or "sglang") every bundle that is asked for is a random one: weights that were made up have none."""
+    bundle = bundle_of(cache)
+    if engine == "sglang":
+        from oscar_kv.engines.sglang import serving
+        serving.load_bundle = lambda path: bundle
+        return
+    from oscar_kv.engines import serving as checks
+    from oscar_kv.engines.vllm import gauges, serving
+    serving.load_bundle = gauges.read_manifest = lambda path, latent=False: bundle
+    checks.check_geometry = checks.checkpoint_fingerprint = lambda *given: None
+
+
+def plugin_path(folder, engine, cache):
+    """PYTHONPATH for an engine's processes, each of which finds plugins there: ours, where it is not installed, and give_bundle(). They are written
+    to `folder`."""
+    (folder / "random_bundle_plugin.py").write_text(f"def register():\n    from served_rows import give_bundle\n    give_bundle({engine!r}, {cache!r})\n")
+    lines = ["random_bundle = random_bundle_plugin:register"]
+    if not any("oscar_kv" in e.value for e in importlib.metadata.entry_points(group=PLUGINS[engine])):
+        lines.append(f"oscar_kv = oscar_kv.engines.{engine}.plugin:register")
+    metadata = folder / "bench_plugins-1.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: bench-plugins\nVersion: 1\n")
+    (metadata / "entry_points.txt").write_text(f"[{PLUGINS[engine]}]\n" + "\n".join(lines) + "\n")
+    return os.pathsep.join(p for p in (str(folder), str(BENCH), str(TESTS), os.environ.get("PYTHONPATH", "")) if p)
 
 
 def prompts_of(length, count, generator, phrase=None):

@@ -39,11 +39,14 @@ def random_bundle(layers=1, kv_heads=2, d=128, key=None, value=None, sink=64, re
 
 
 def latent_bundle(layers=1, widths=(4, 2, 1, 1), rope=64, refined=False, **options):
-    """A bundle for latent attention; widths: of all layers, or a list of one for each; refined: the last block refines the first."""
+    """A bundle for latent attention; widths: of all layers, or a list of one for each; refined: the last block refines the first, and the last 128
+    channels of latents, which it loses, turn among themselves, as where a fit finds them small."""
     bundle = random_bundle(layers, kv_heads=1, d=512, key=widths, value=widths, **options)
     for layer in bundle.layers:
         if refined:
             layer.key.refined = True
+            layer.key.forward[:, :384, 384:] = layer.key.forward[:, 384:, :384] = 0
+            layer.key.forward = torch.linalg.qr(layer.key.forward)[0]
             layer.key.sigma[:, 3] *= 0.1
         layer.value = as_value_side(layer.key)
     bundle.model |= {"attention": "latent", "latent_dim": 512, "rope_dim": rope}

@@ -178,10 +178,12 @@ def test_vllm_reads_the_options(tmp_path, monkeypatch):
     monkeypatch.setattr("vllm.platforms.current_platform.device_type", "cpu", raising=False)
     parser = FlexibleArgumentParser()
     serve.add_cli_args(parser)
-    found = parser.parse_args(bench_serve.client_options("a model", 3.5, str(tmp_path)))
+    model = pathlib.Path("a model")
+    found = parser.parse_args(bench_serve.Server(model, "bf16", 8001, "", tmp_path).client(3.5, 9, 1, tmp_path))
     assert (found.request_rate, found.random_input_len, found.random_output_len, found.percentile_metrics) == (3.5, 512, 256, "ttft,tpot,itl")
-    for cache in ("bf16", "fp8", str(tmp_path)):
-        model, *options = bench_serve.serve_options("a model", cache)
-        options = [o for o in options if o not in ("--port", "8000")]  # the server's own
-        found = EngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args(["--model", model, *options])
-        assert found.max_num_seqs == 64 and found.enable_prefix_caching is False
+    for cache in ("bf16", "fp8+prefix", str(tmp_path)):
+        name, *options = bench_serve.Server(model, cache, 8001, "5e9", tmp_path).options()
+        options = [o for o in options if o not in ("--port", "8001")]  # the server's own
+        found = EngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args(["--model", name, *options])
+        assert found.max_num_seqs == 64 and found.enable_prefix_caching is cache.endswith("+prefix")
+        assert (found.kv_cache_memory_bytes, found.gpu_memory_utilization) == (5_000_000_000, .2)

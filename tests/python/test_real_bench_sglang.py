@@ -2,6 +2,8 @@
 import json
 import pathlib
 import sys
+import time
+import types
 
 import pytest
 
@@ -10,7 +12,8 @@ pytest.importorskip("sglang.version", reason="sglang is not installed (scripts/r
 import sglang_setup  # noqa: E402
 
 sglang_setup.prepare()
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "bench" / "real"))
+BENCH = pathlib.Path(__file__).resolve().parents[1] / "bench"
+sys.path.insert(0, str(BENCH / "real"))
 import forced_sglang  # noqa: E402
 from distributions import TAIL  # noqa: E402
 from sglang.srt.layers.sampler import apply_custom_logit_processor  # noqa: E402
@@ -95,3 +98,36 @@ def test_tokens_that_were_not_forced_and_steps_that_were_not_scored(tmp_path):
         forced_sglang.run(Made(7), TEXTS, [0, 1], 2, tmp_path)
     with pytest.raises(RuntimeError, match="SGLang did not score 128 steps"):
         forced_sglang.run(Made(None), TEXTS, [0, 1], 2, tmp_path, tmp_path / "found")
+
+
+class Slow:
+    """An engine that writes a token in 10 ms, and whose radix cache is emptied at the second call."""
+
+    def __init__(self):
+        self.asked, self.flushed = [], 0
+
+    def flush_cache(self):
+        self.flushed += 1
+        return types.SimpleNamespace(success=self.flushed % 2 == 0)
+
+    def generate(self, input_ids, sampling_params, stream=False):
+        self.asked.append(len(input_ids))
+        if stream:
+            return self.tokens(sampling_params["max_new_tokens"])
+        return [{"meta_info": {"completion_tokens": given["max_new_tokens"]}} for given in sampling_params]
+
+    @staticmethod
+    def tokens(count):
+        for number in [1, *range(3, count, 2), count]:  # some come in pairs
+            time.sleep(.02)
+            yield {"meta_info": {"completion_tokens": number}}
+
+
+def test_rows_of_traffic(monkeypatch):
+    monkeypatch.syspath_prepend(BENCH / "sglang")
+    import traffic
+    engine = Slow()
+    row = traffic.Traffic(engine, forgets=True).row(1, 20, 30)
+    assert row["requests"] == 1 and row["out_tok_s"] > 0 and 9.9 < row["decode_ms"] < 15
+    assert engine.asked[:2] == [1, 1] and 10 <= engine.asked[2] <= 30 and engine.flushed == 6
+    assert "decode_ms" not in traffic.Traffic(engine, forgets=False).row(9, 20, 30) and engine.asked[3:] == [8, 9] and engine.flushed == 6

@@ -134,27 +134,77 @@ at = lambda name: sys.argv[sys.argv.index(name) + 1]
 if at("--num-prompts") == "1":  # a client that waits
     import time; time.sleep(60)
 rate = 10.0 if at("--request-rate") == "inf" else float(at("--request-rate"))
-found = {key: rate for key in KEPT} | {"completed": int(at("--num-prompts"))}
+found = {key: rate for key in KEPT} | {"completed": int(at("--num-prompts")) - (at("--num-prompts") == "3")}
 json.dump(found, open(os.path.join(at("--result-dir"), at("--result-filename")), "w"))
 """
 
 
-def test_every_cache_is_asked_at_a_share_of_the_first_ones_best(tmp_path):
+@pytest.fixture
+def serve(tmp_path):
+    """(call, environment, rows found) of bench_serve.py with a stand-in for vLLM."""
     import bench_serve
-    from engine_server import healthy
     from vllm_requests import free_port
     (tmp_path / "program.py").write_text(f"KEPT = {bench_serve.KEPT}\n" + STAND_IN)
-    out, environment = tmp_path / "lines.jsonl", dict(os.environ, VLLM=f"{sys.executable} {tmp_path / 'program.py'}", PORT=str(free_port()), REQUESTS="7")
-    call = [sys.executable, BENCH / "bench_serve.py", tmp_path, out]
-    done = subprocess.run([*call, "bf16", "fp8"], capture_output=True, text=True, env=environment, timeout=60)
-    assert done.returncode == 0, done.stderr
-    rows = [json.loads(row) for row in out.read_text().splitlines()]
-    assert [(r["cache"], r["rate"], r["p99_itl_ms"], r["completed"]) for r in rows] == [("bf16", "inf", 10.0, 7), ("bf16", 7.0, 7.0, 7), ("fp8", 7.0, 7.0, 7)]
+    out, port = tmp_path / "lines.jsonl", free_port()
+    environment = dict(os.environ, VLLM=f"{sys.executable} {tmp_path / 'program.py'}", PORT=str(port), REQUESTS="7", LOGS=str(tmp_path))
+    return [sys.executable, BENCH / "bench_serve.py", tmp_path, out], environment, lambda: [json.loads(row) for row in out.read_text().splitlines()]
+
+
+def test_every_cache_is_asked_at_a_share_of_the_first_ones_best(serve):
+    call, environment, rows = serve
+    done = subprocess.run([*call, "bf16", "nonsense", "fp8+prefix"], capture_output=True, text=True, env=environment | {"MEMORY": "1e9,2e9,3e9"}, timeout=60)
+    assert done.returncode == 1 and "nonsense: the server does not answer" in done.stderr and "no such cache" in done.stderr
+    bf16, fp8 = ("bf16", False), ("fp8", True)
+    assert [((r["cache"], r["prefix_caching"]), r["rate"], r["p99_itl_ms"], r["completed"], r["round"]) for r in rows()] == [
+        (bf16, "inf", 10.0, 7, 0), (bf16, 7.0, 7.0, 7, 0), (fp8, 7.0, 7.0, 7, 0), (bf16, 7.0, 7.0, 7, 1), (fp8, 7.0, 7.0, 7, 1)]
+    failed = subprocess.run([*call, "bf16"], capture_output=True, text=True, env=environment | {"REQUESTS": "3"}, timeout=60)
+    assert failed.returncode == 1 and "bf16: the server answered 2 of 3 requests" in failed.stderr and len(rows()) == 5
+    unsized = subprocess.run([*call, "bf16", "fp8"], capture_output=True, text=True, env=environment, timeout=60)
+    assert unsized.returncode == 1 and "MEMORY has no sizes for 2 caches" in unsized.stderr
+
+
+def test_servers_end_with_the_bench(serve):
+    from engine_server import healthy
+    call, environment, _ = serve
     with subprocess.Popen([*call, "bf16"], env=environment | {"REQUESTS": "1"}) as stopped:  # its server would hold the GPU
         while not healthy(int(environment["PORT"])):
             assert stopped.poll() is None
             time.sleep(.2)
         stopped.terminate()
         assert stopped.wait(60) == 143 and not healthy(int(environment["PORT"]))
-    failed = subprocess.run([*call, "nonsense"], capture_output=True, text=True, env=environment, timeout=60)
-    assert failed.returncode == 1 and "nonsense: the server does not answer" in failed.stderr and "no such cache" in failed.stderr
+
+
+def test_servers_of_made_up_weights(tmp_path, monkeypatch):
+    import bench_serve
+    monkeypatch.setenv("SERVE", "")
+    ours, plain = bench_serve.places(bench_serve.made_up(), ["mixed+prefix", "bf16"], "4e9,12e9", tmp_path)
+    assert "--enable-prefix-caching" in ours.options() and "4000000000" in ours.options() and "--compilation-config" not in ours.options()
+    assert "dummy" in plain.options() and "OSCAR" not in plain.options() and "random_bundle_plugin" not in str(list(plain.folder.iterdir()))
+    folder = pathlib.Path(ours.environment()["PYTHONPATH"].split(os.pathsep)[0])
+    assert "random_bundle_plugin:register" in (folder / "bench_plugins-1.dist-info" / "entry_points.txt").read_text()
+    assert "give_bundle('vllm', 'mixed')" in (folder / "random_bundle_plugin.py").read_text()
+
+
+TURN = f"""import os, sys
+sys.path.insert(0, {str(BENCH.parent)!r})
+from turns import Turns
+turns = Turns(sys.argv[1])
+if len(sys.argv) > 2:
+    sys.exit("no such cache")
+for number in turns:
+    print("begin", number, os.getpid(), flush=True)
+    print("end", number, os.getpid(), flush=True)
+"""
+
+
+def test_turns(tmp_path):
+    """Two processes measure one after the other; a third one died as it started."""
+    begun = [subprocess.Popen([sys.executable, "-c", TURN, f"{tmp_path / 'turns'}:3:2", *more], stdout=subprocess.PIPE, text=True)
+             for more in (["dies"], [], [])]
+    lines = [process.communicate(timeout=60)[0].splitlines() for process in begun]
+    assert [process.returncode for process in begun] == [1, 0, 0]
+    assert [[row.split()[:2] for row in said] for said in lines] == [[]] + 2 * [[["begin", "0"], ["end", "0"], ["begin", "1"], ["end", "1"]]]
+    again = subprocess.run([sys.executable, "-c", TURN, f"{tmp_path / 'turns'}:3:2"], capture_output=True, text=True, timeout=60)
+    assert again.returncode == 1 and "name a new folder for every run" in again.stderr
+    alone = subprocess.run([sys.executable, "-c", TURN, f"{tmp_path / 'alone'}:2:1"], capture_output=True, text=True, timeout=60, env=os.environ | {"TURNS_WAIT": "0"})
+    assert alone.returncode == 0 and "1 of 2 processes came to round0" in alone.stderr

@@ -296,12 +296,15 @@ def qwen3_5():
     return Qwen3_5TextConfig(**SMALL, **LINEAR, architectures=["Qwen3_5ForCausalLM"])
 
 
-def save_model(text, folder):
+def save_model(text, folder, even=True):
+    """even: otherwise the last 128 channels of latents are small."""
     torch.manual_seed(1)
     model, linear = AutoModelForCausalLM.from_config(text).bfloat16(), "linear_attention" in (getattr(text, "layer_types", None) or ())
     for name, weight in model.named_parameters():
         if name.endswith(".sinks"):  # level with the sum of some hundred keys
             torch.nn.init.normal_(weight, 6.0)
+        elif not even and name.endswith(".kv_a_layernorm.weight"):
+            weight.data[384:] *= 0.02
         elif linear and name.endswith(".self_attn.q_norm.weight"):
             weight.data.fill_(1.0)  # one is added: fewer keys decide, so that texts depend on the cache
         elif linear and name.endswith(".self_attn.o_proj.weight"):
@@ -346,8 +349,8 @@ def test_latent_attention(widths, refined, monkeypatch, tmp_path):
     """Requests together, in chunks, preempted, with recorded graphs and shared prefixes, as one at a time; at 4 bits near vLLM's BF16 cache.
     Chunks of requests together end elsewhere, and later chunks read codes of earlier ones. By the model in torch this moves the next token's
     log-probability by up to .06 at 4-4-4-4, and by .28 to .50 at 4-2-1-1."""
-    model, asked, bundle = tmp_path / "model", prompts(), dict(latent=True, layers=3, widths=widths, refined=refined, centered=True)
-    save_model(deepseek_v2(), model)
+    model, asked, bundle = tmp_path / "model", prompts(), dict(latent=True, layers=3, widths=widths, refined=refined, centered=not refined)
+    save_model(deepseek_v2(), model, even=not refined)
     with engine(monkeypatch, bundle, model=model, ours=False) as llm:
         bf16 = answers(llm, asked, together=False)
     with engine(monkeypatch, bundle, model=model) as llm:

@@ -58,7 +58,7 @@ class Sglang:
         return forced_sglang.run(self.engine, texts, chosen, requests, folder, file)
 
     def row(self, vocabulary):
-        from traffic import requests_of
+        from turns import requests_of
 
         def go(count, given, made):
             prompts, limits = requests_of(count, given, made, vocabulary)
@@ -67,7 +67,7 @@ class Sglang:
             return time.perf_counter() - begin, sum(a["meta_info"]["completion_tokens"] for a in answers)
 
         def row(requests, given, made):
-            go(8, given, made)
+            go(min(8, requests), given, made)
             if served.PREFIX:
                 self.engine.flush_cache()  # so that a round finds nothing of the last one
             seconds, tokens = go(requests, given, made)

@@ -6,13 +6,14 @@ import pathlib
 import sys
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "vllm"))
+BENCH = pathlib.Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(BENCH / "vllm"), str(BENCH)]
 import one_card  # noqa: E402
 import prompts  # noqa: E402
 import quality  # noqa: E402
 import torch  # noqa: E402
-from traffic import Turns  # noqa: E402
 from transformers import AutoTokenizer  # noqa: E402
+from turns import Turns  # noqa: E402
 
 REQUESTS = (1, 8, 40)
 LENGTHS = [int(n) for n in os.environ.get("LENGTHS", "2112,8192").split(",")]
@@ -63,6 +64,7 @@ def score(engine, measured, work, length, ids, bos):
 def main(make):
     """make(model, cache, longest): the engine. It has name, versions, scores (whether it can compare), ask(prompts, most), record(texts, folder),
     compare(texts, chosen, requests at once, folder, file for what is found) and row(vocabulary), which gives traffic.py's rows."""
+    turns = Turns(os.environ.get("TURNS", ""))
     model, cache, work = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3])
     variant = os.environ.get("VARIANT") or "-".join(v.lower() for v in ("PREFIX", "NGRAM", "EAGER") if os.environ.get(v))
     name = "-".join(filter(None, (pathlib.Path(cache).name, variant)))
@@ -102,7 +104,7 @@ def main(make):
 
     def traffic():
         row, given = engine.row(config["vocab_size"]), list(map(int, os.environ["TRAFFIC"].split(":")))
-        rows = [about | {"slots": SLOTS} | row(*given) | {"round": number} for number in Turns(os.environ.get("TURNS", ""))]
+        rows = [about | {"slots": SLOTS} | row(*given) | {"round": number} for number in turns]
         measured("traffic", lambda: rows)
 
     parts = [scores, answers] + [tasks_solved] * (os.environ.get("TASKS") != "0")

@@ -5,9 +5,8 @@ CACHE: bf16, fp8 (fp8_e4m3), or ours with random rotations: uniform, blocks (wid
 JOB: INPUT:OUTPUT:REQUESTS or INPUT:OUTPUT:fill (../served_rows.py).
 
 Environment: BACKEND (of bf16 and fp8, default fa3), CHUNK (tokens of a chunk, default 8192), SLOTS (requests at a time, default the most
-asked for), MOST (of fill, default 256), MEMORY (default .88), RADIX=1 (radix cache on), EAGER=1 (no graphs), LAYERS (default 36; fewer for a
-first look)."""
-import importlib.metadata
+asked for), MOST (of fill, default 256), MEMORY (share of the card's free memory for weights and cache, default .88), TOKENS (the most of the cache,
+default as many as fit), RADIX=1 (radix cache on), EAGER=1 (no graphs), LAYERS (default 36; fewer for a first look), DEVICE=cpu."""
 import json
 import os
 import pathlib
@@ -17,43 +16,32 @@ import time
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("SGLANG_DISABLE_CUDNN_CHECK", "1")
 os.environ.setdefault("SGLANG_USE_SGL_FA3_KERNEL", "1")  # FlashAttention 3 of sglang-kernel, not of a download
-BENCH = pathlib.Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(BENCH))
-from served_rows import TESTS, WIDTHS, jobs_of, model_folder, most_requests, prompts_of, requests_of, row, times_prompts  # noqa: E402
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from served_rows import TESTS, WIDTHS, jobs_of, model_folder, most_requests, plugin_path, prompts_of, requests_of, row, times_prompts  # noqa: E402
 
-# A second plugin of SGLang, which gives each of its processes the random bundle.
-RANDOM = """
-def register():
-    from oscar_kv.engines.sglang import serving
-    from served_rows import bundle_of
-    bundle = bundle_of("{cache}")
-    serving.load_bundle = lambda path: bundle
-"""
+DEVICE = os.environ.get("DEVICE", "cuda")
+if DEVICE == "cpu":  # without SGLang's compiled kernels, as in the tests
+    sys.path.insert(0, str(TESTS))
+    import sglang_setup
+    sglang_setup.prepare()
 
 
 def plugins(folder, cache):
-    """Entry points for the processes of SGLang, which look for them in PYTHONPATH."""
-    (folder / "random_bundle_plugin.py").write_text(RANDOM.format(cache=cache))
-    lines = ["random_bundle = random_bundle_plugin:register"]
-    if not any("oscar_kv" in e.value for e in importlib.metadata.entry_points(group="sglang.srt.plugins")):
-        lines.append("oscar_kv = oscar_kv.engines.sglang.plugin:register")
-    metadata = folder / "bench_plugins-1.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: bench-plugins\nVersion: 1\n")
-    (metadata / "entry_points.txt").write_text("[sglang.srt.plugins]\n" + "\n".join(lines) + "\n")
-    path = os.environ.get("PYTHONPATH", "")
-    os.environ["PYTHONPATH"] = os.pathsep.join(p for p in (str(folder), str(BENCH), str(TESTS), path) if p)
+    """A random bundle for this process and those of SGLang."""
+    os.environ["PYTHONPATH"] = plugin_path(folder, "sglang", cache)
     sys.path[:0] = [str(folder), str(TESTS)]
     os.environ["OSCAR_KV_BUNDLE"] = str(folder)
 
 
-def engine_of(cache, jobs):
+def engine_of(cache, slots, longest):
+    """The engine, and its options. longest: tokens of a request and its answer."""
     model = model_folder()
-    slots = int(os.environ.get("SLOTS", 0)) or most_requests(jobs)
-    options = dict(model_path=str(model), load_format="dummy", skip_tokenizer_init=True, dtype="bfloat16", page_size=64,
-                   context_length=max(600, *(i + o + 64 for _, i, o, _ in jobs)), mem_fraction_static=float(os.environ.get("MEMORY", 0.88)),
-                   disable_radix_cache="RADIX" not in os.environ, max_running_requests=slots, chunked_prefill_size=int(os.environ.get("CHUNK", 8192)),
-                   disable_prefill_cuda_graph=True, disable_cuda_graph="EAGER" in os.environ, sampling_backend="pytorch", log_level="warning")
+    options = dict(model_path=str(model), load_format="dummy", skip_tokenizer_init=True, dtype="bfloat16", page_size=64, device=DEVICE,
+                   context_length=max(600, longest), mem_fraction_static=float(os.environ.get("MEMORY", 0.88)),
+                   max_total_tokens=int(float(os.environ.get("TOKENS", 0))) or None, disable_radix_cache="RADIX" not in os.environ,
+                   max_running_requests=slots, chunked_prefill_size=int(os.environ.get("CHUNK", 8192)), disable_prefill_cuda_graph=True,
+                   disable_cuda_graph="EAGER" in os.environ, sampling_backend="pytorch", log_level="warning",
+                   port=20000 + os.getpid() % 4000 * 10)  # engines that start at once
     if "EAGER" not in os.environ:
         options["cuda_graph_bs_decode"] = sorted({1, 2, 4, 8, 16, 32, 64, 128, 256} & set(range(slots)) | {slots})
     if cache in WIDTHS:
@@ -66,13 +54,18 @@ def engine_of(cache, jobs):
     return sglang.Engine(**options), options
 
 
+def capacity_of(engine):
+    """Tokens that its cache holds."""
+    facts = engine.get_server_info()
+    return facts.get("max_total_num_tokens") or facts["internal_states"][0]["memory_usage"]["token_capacity"]
+
+
 def main():
     cache, jobs = sys.argv[1], list(jobs_of(sys.argv[2:]))
     begin = time.perf_counter()
-    engine, options = engine_of(cache, jobs)
+    engine, options = engine_of(cache, int(os.environ.get("SLOTS", 0)) or most_requests(jobs), max(i + o + 64 for _, i, o, _ in jobs))
     import torch
-    facts = engine.get_server_info()
-    capacity = facts.get("max_total_num_tokens") or facts["internal_states"][0]["memory_usage"]["token_capacity"]
+    capacity = capacity_of(engine)
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     about = {"cache": cache, "backend": options["attention_backend"], "chunk": options["chunked_prefill_size"],
              "radix_cache": not options["disable_radix_cache"]}

@@ -25,7 +25,7 @@ os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import torch  # noqa: E402
-from served_rows import WIDTHS, bundle_of, head_folder, jobs_of, model_folder, most_requests, prompts_of, requests_of, row, times_prompts  # noqa: E402
+from served_rows import WIDTHS, give_bundle, head_folder, jobs_of, model_folder, most_requests, prompts_of, requests_of, row, times_prompts  # noqa: E402
 
 
 EAGER = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}  # no torch.compile, graphs of decode steps only
@@ -58,9 +58,7 @@ def eager_compile(default=""):
 
 def ours(cache, model):
     """vLLM's options for a bundle with random rotations."""
-    from oscar_kv.engines.vllm import gauges, serving
-    bundle = bundle_of(cache)
-    serving.load_bundle = gauges.read_manifest = lambda path, latent=False: bundle
+    give_bundle("vllm", cache)
     return dict(kv_cache_dtype="oscar", attention_backend="OSCAR", additional_config={"oscar_bundle": str(model)})
 
 

@@ -5,12 +5,11 @@ Prints a line of JSON a row: tokens per second, and the median time of steps wit
 MODEL: a checkpoint, a folder with its config.json alone, for made-up weights, or random: the model of throughput.py, or with GEOMETRY=1.5b Qwen2.5-Coder-1.5B's. CACHE: bf16, fp8, another name
 that vLLM knows, a bundle's folder, or with random one of throughput.py. Environment: PREFIX=1 (prefix caching on), EAGER_COMPILE= (compilation and graphs as vLLM chooses),
 MEMORY (bytes of the KV cache), PROFILE=1 (kernels of the last row, by time), TURNS=FOLDER:N:R
-(N processes share a card: they start together and measure one after another, R rounds; hosts differ by a factor of two from minute to minute)."""
-import fcntl
+(N processes share a card: they start together and measure one after another, R rounds; hosts differ by a factor of two from minute to minute;
+FOLDER is new for every run) and TURNS_WAIT (the most seconds that one waits for the others, 600)."""
 import json
 import os
 import pathlib
-import random
 import statistics
 import sys
 import time
@@ -23,6 +22,7 @@ sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(_
 import throughput  # noqa: E402
 import torch  # noqa: E402
 from served_rows import NAME, WIDTHS, model_folder  # noqa: E402
+from turns import Turns, requests_of  # noqa: E402
 
 
 def engine_of(model, cache, slots, tokens):
@@ -47,34 +47,6 @@ def engine_of(model, cache, slots, tokens):
             options["enforce_eager"] = True
     from vllm import LLM
     return LLM(**options)
-
-
-class Turns:
-    """Processes that share a card: all wait for the others, then measure one after another, in rounds, because a host is faster at one time than
-    at another."""
-
-    def __init__(self, text):
-        folder, _, numbers = text.partition(":")
-        self.folder = pathlib.Path(folder) if folder else None
-        self.count, self.rounds = (map(int, numbers.split(":")) if folder else (1, 1))
-
-    def _wait(self, name):
-        (self.folder / f"{os.getpid()}.{name}").touch()
-        deadline = time.time() + 120
-        while len(list(self.folder.glob(f"*.{name}"))) < self.count and time.time() < deadline:
-            time.sleep(0.05)
-
-    def __iter__(self):
-        """Numbers of rounds; the body of the loop runs while no other process measures."""
-        if self.folder is None:
-            yield 0
-            return
-        self.folder.mkdir(exist_ok=True)
-        for number in range(self.rounds):
-            self._wait(f"round{number}")
-            with (self.folder / "lock").open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                yield number
 
 
 class Steps:
@@ -118,13 +90,6 @@ def profiled(work, steps=1):
         print(f"{row.self_device_time_total / 1e3 / steps:9.3f} ms {row.count / steps:7.0f} x {row.self_device_time_total / row.count:8.1f} us  {row.key[:90]}")
 
 
-def requests_of(count, given, made, vocabulary):
-    """Prompts of random tokens, and how many tokens answer each."""
-    chosen, generator = random.Random(count), torch.Generator().manual_seed(count)
-    prompts = [torch.randint(100, vocabulary - 1000, (chosen.randint(given // 2, given * 3 // 2),), generator=generator).tolist() for _ in range(count)]
-    return prompts, [chosen.randint(made // 2, made * 3 // 2) for _ in prompts]
-
-
 class Traffic:
     """Requests of random tokens to an engine."""
 
@@ -141,7 +106,7 @@ class Traffic:
 
     def row(self, requests, given, made):
         """A measured row: a few requests first, which warm the engine up."""
-        self.go(8, given, made)
+        self.go(min(8, requests), given, made)
         self.steps.found()
         if os.environ.get("PREFIX"):
             self.llm.reset_prefix_cache()  # so that a round finds nothing of the last one
@@ -150,7 +115,7 @@ class Traffic:
 
 
 def main():
-    random_weights, cache = sys.argv[1] == "random", sys.argv[2]
+    turns, random_weights, cache = Turns(os.environ.get("TURNS", "")), sys.argv[1] == "random", sys.argv[2]
     model = model_folder() if random_weights else pathlib.Path(sys.argv[1])
     slots = int((sys.argv[3:4] or [64])[0])
     rows = [tuple(map(int, row.split(":"))) for row in sys.argv[4:] or ["256:512:256"]]
@@ -158,7 +123,7 @@ def main():
     traffic = Traffic(llm, json.loads((model / "config.json").read_text())["vocab_size"])
     about = dict(model=NAME if random_weights else model.name, engine="vllm", cache=cache, prefix_caching=bool(os.environ.get("PREFIX")), compiled=not throughput.eager_compile("1"),
                  slots=slots, gpu=torch.cuda.get_device_name())
-    for number in Turns(os.environ.get("TURNS", "")):
+    for number in turns:
         for row in rows:
             print(json.dumps(about | traffic.row(*row) | {"round": number}), flush=True)
         if os.environ.get("PROFILE"):
