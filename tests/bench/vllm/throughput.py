@@ -7,8 +7,8 @@ JOB: INPUT:OUTPUT:REQUESTS or INPUT:OUTPUT:fill (../served_rows.py).
 
 Environment: BATCHED (tokens of a step, default 8192, vLLM's own for this GPU), SLOTS (requests at a time, default the most asked for),
 MOST (of fill, default 256), LAYERS (default 36), EAGER_COMPILE=1 (no torch.compile, graphs of decode steps only, for machines whose torch is not vLLM's),
-PREFIX=1 (prefix caching on), SPEC=k (prompts repeat a phrase of 512 tokens, and k tokens of n-grams are proposed in every step; 0: none
-are), HEAD=n (with SPEC: an EAGLE-3 head with made-up weights proposes in place of n-grams, and vLLM takes n tokens of a step, drawn at random),
+PREFIX=1 (prefix caching on), KV (bytes of the cache, in place of what the card has left), TURNS and TURNS_WAIT as in traffic.py, SPEC=k (prompts repeat a
+phrase of 512 tokens, and k tokens of n-grams are proposed in every step; 0: none are), HEAD=n (with SPEC: an EAGLE-3 head with made-up weights proposes in place of n-grams, and vLLM takes n tokens of a step, drawn at random),
 PROFILE=prompts or decode (a table of kernels at the end; decode: the first job with 2 and 66 tokens).
 
 BATCHED at least as long as a prompt keeps prompts whole; at 8192 longer ones come in chunks, and prompts that share a step with single
@@ -26,6 +26,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import torch  # noqa: E402
 from served_rows import WIDTHS, give_bundle, head_folder, jobs_of, model_folder, most_requests, prompts_of, requests_of, row, times_prompts  # noqa: E402
+from turns import Turns  # noqa: E402
 
 
 EAGER = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}  # no torch.compile, graphs of decode steps only
@@ -76,6 +77,8 @@ def engine_of(cache, jobs):
         options.update(disable_log_stats=False, speculative_config=made | dict(num_speculative_tokens=int(os.environ["SPEC"])))
     if eager_compile():
         options["compilation_config"] = EAGER
+    if os.environ.get("KV"):
+        options.update(kv_cache_memory_bytes=int(float(os.environ["KV"])), gpu_memory_utilization=0.2)
     if cache in WIDTHS:
         options.update(ours(cache, model))
     elif cache != "bf16":
@@ -105,7 +108,7 @@ def speculated(llm):
 
 
 def main():
-    cache, jobs = sys.argv[1], list(jobs_of(sys.argv[2:]))
+    turns, cache, jobs = Turns(os.environ.get("TURNS", "")), sys.argv[1], list(jobs_of(sys.argv[2:]))
     begin = time.perf_counter()
     llm = engine_of(cache, jobs)
     from vllm import SamplingParams
@@ -129,7 +132,7 @@ def main():
         return [{"prompt_token_ids": ids} for ids in prompts_of(length, count, generator, 512 if spec else None)]
 
     seconds(prompts(500, 2), 4)
-    for job in jobs:
+    for number, job in ((number, job) for number in turns for job in jobs):
         _, length, tokens, _ = job
         count = requests_of(job, capacity)
         alone = seconds(prompts(length, count), 1) if times_prompts(job) else 0.0
@@ -139,7 +142,7 @@ def main():
         if spec and alone:  # a step of one request after the other; with several requests at a time, drafts are counted for each
             drafts, proposed, kept = [n - was for n, was in zip(speculated(llm), before)] if before else [count * (tokens - 1), 0, 0]
             found = {"accepted": round(kept / proposed, 3) if proposed else None, "step_ms": round(1e3 * count * (whole - alone) / max(drafts, 1), 3)}
-        print(row({**about, **found}, job, count, alone, whole), flush=True)
+        print(row({**about, **found, "round": number}, job, count, alone, whole), flush=True)
     asked = os.environ.get("PROFILE", "")
     if "prompts" in asked:
         asked_of = prompts(8000, 16)
