@@ -1,12 +1,10 @@
 # Compiler settings every target shares, carried by the interface target oscar::options.
 add_library(oscar_options INTERFACE)
 add_library(oscar::options ALIAS oscar_options)
-# GCC 12 reports -Wrestrict wrongly for "literal" + std::string (GCC bug 105651). Clang wants braces for the base of an aggregate,
-# which std::array and what inherits from it do not need.
+# GCC 12 reports -Wrestrict wrongly for "literal" + std::string (GCC bug 105651).
 target_compile_options(oscar_options INTERFACE
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-restrict>
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Werror -Wno-missing-field-initializers>
-  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:Clang>>:-Wno-missing-braces>)
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Werror -Wno-missing-field-initializers>)
 target_include_directories(oscar_options INTERFACE ${CMAKE_SOURCE_DIR}/lib ${CMAKE_SOURCE_DIR})
 
 # Configuration of the preset asan: instrumented code at -O2 takes four times as long to compile as at -Og, and

@@ -90,7 +90,7 @@ constexpr double kOwnTextMisleads = 1.5;
 bool measures_by_default(const FitArguments& a, const ModelConfig& model) {
   if (model.state_width() != model.hidden) return false;  // refuse_carried_rows()
   if (!a.collect.prompts.empty() || !a.curves.text.empty() || !a.curves.file.empty()) return true;
-  if (budgets_of(a, a.bits > 0.0 ? a.bits : kUsualBits).front() < kOwnTextMisleads) return true;
+  if (budgets_of(a, budget_of(a, model.is_latent())).front() < kOwnTextMisleads) return true;
   log_info("widths are analytic, because curves on text that the model writes itself would mislead");
   return false;
 }

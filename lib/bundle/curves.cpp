@@ -51,8 +51,10 @@ Widths read_profile(const Json& json, const Profiles& known, const std::string& 
         width >= 0 && width <= 4 ? static_cast<std::uint8_t>(width) : std::uint8_t{3};  // not a width: refused below
   }
   if (!four || std::find(known.begin(), known.end(), widths) == known.end()) {
-    throw InputError(where + ": 'widths' is " + shown(json) + ", expected four of 0, 1, 2, 4 that do not rise" +
-                     (known.size() > falling_profiles().size() ? ", or 4-a-b-c with \"refined\"" : ""));
+    const char* more = known.size() > falling_profiles().size() ? ", or 4-a-b-c with \"refined\""
+                       : widths.refined                         ? "; \"refined\" is for format_version 3"
+                                                                : "";
+    throw InputError(where + ": 'widths' is " + shown(json) + ", expected four of 0, 1, 2, 4 that do not rise" + more);
   }
   return widths;
 }

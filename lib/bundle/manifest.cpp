@@ -151,6 +151,21 @@ void read_files(const Json& json, const std::string& where, Manifest& manifest) 
 
 bool has_blocks(const LayerTransform& layer) { return layer.key.blocks() || layer.value.blocks(); }
 
+// What manifests may hold only from a version on.
+struct Since {
+  std::int64_t version;
+  const char* what;
+};
+
+// The last that a bundle has, and so the version that is written and the least that is read.
+Since newest_part(const Bundle& bundle) {
+  const auto any = [&](auto has) { return std::any_of(bundle.layers.begin(), bundle.layers.end(), has); };
+  if (any([](const LayerTransform& layer) { return layer.key.refined; })) return {5, "refined codes"};
+  if (bundle.latent()) return {4, "latent attention"};
+  if (any([](const LayerTransform& layer) { return layer.key.rotated_mean; })) return {3, "rotated means"};
+  return any(has_blocks) ? Since{2, "block widths"} : Since{1, "one width"};
+}
+
 // "blocks" if a side has group bit widths, else "uniform".
 std::string layout_of(const Bundle& bundle) {
   return std::any_of(bundle.layers.begin(), bundle.layers.end(), has_blocks) ? "blocks" : "uniform";
@@ -248,11 +263,7 @@ Json manifest_to_json(const Bundle& bundle, const std::map<std::string, BundleFi
   Json json;
   json["format"] = kFormatName;
   const std::string layout = layout_of(bundle);
-  const bool rotated = std::any_of(bundle.layers.begin(), bundle.layers.end(),
-                                   [](const LayerTransform& layer) { return layer.key.rotated_mean; });
-  const bool refined = std::any_of(bundle.layers.begin(), bundle.layers.end(),
-                                   [](const LayerTransform& layer) { return layer.key.refined; });
-  json["format_version"] = refined ? 5 : bundle.latent() ? 4 : rotated ? 3 : layout == "blocks" ? 2 : 1;
+  json["format_version"] = newest_part(bundle).version;
   json["method"] = bundle.method;
   json["scope"] = bundle.scope;
   Json model;
@@ -334,6 +345,10 @@ Manifest manifest_from_json(const Json& json, const std::string& where) {
   }
   check_left_out(bundle, total, where + ", model");
   check_latent(bundle, where + ", model");
+  if (const Since part = newest_part(bundle); version < part.version) {
+    throw InputError(where + ": format_version is " + std::to_string(version) + ", expected at least " +
+                     std::to_string(part.version) + " for " + part.what + "; fit the model again");
+  }
   const Json& windows = json_object(json, "windows", where);
   bundle.windows.sink = json_int_within(windows, "sink", where + ", windows", 0, std::int64_t{1} << 32);
   bundle.windows.recent = json_int_within(windows, "recent", where + ", windows", 0, std::int64_t{1} << 32);

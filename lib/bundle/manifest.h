@@ -26,7 +26,8 @@ struct Manifest {
 };
 
 Json manifest_to_json(const Bundle& bundle, const std::map<std::string, BundleFile>& files);
-// InputError naming `where` for anything that is missing, of a wrong type, out of range or of a newer version.
+// InputError naming `where` for anything that is missing, of a wrong type, out of range, of a newer version, or newer
+// than the version that the manifest names.
 Manifest manifest_from_json(const Json& json, const std::string& where);
 
 // SHA-256 over all manifest entries that numbers depend on: method, scope, fingerprint, code, windows, Hadamard block,

@@ -45,7 +45,7 @@ struct ExportFormat {
   const PluginEngine& (*plugin)() = nullptr;
 
   bool latents = false;  // carries bundles of latent attention (MLA)
-  // Why it cannot carry a bundle: one sentence with the nearest solution. Null: it carries every bundle.
+  // What unsupported() asks beside `latents`. Null: nothing.
   std::optional<std::string> (*unsupported)(const ExportFormat& format, const Bundle& bundle) = nullptr;
   // The form that an engine computes with. Null: the bundle unchanged.
   ServedForm (*form)(const ExportFormat& format, const Bundle& bundle) = nullptr;
@@ -67,6 +67,9 @@ struct ExportFormat {
     return !published() || (!method.allocates_bits && (general || !method.metric_aware()));
   }
 };
+
+// Why a format cannot carry a bundle: one sentence with the nearest solution. Empty: it can.
+std::optional<std::string> unsupported(const ExportFormat& format, const Bundle& bundle);
 
 // In display order. A bundle is evaluated in the first format that is lossless for it.
 const std::vector<ExportFormat>& export_formats();

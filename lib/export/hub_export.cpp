@@ -20,8 +20,7 @@ std::string engines_section(const Bundle& bundle) {
   for (const ExportFormat& format : export_formats()) {
     if (format.plugin == nullptr) continue;
     const PluginEngine& engine = format.plugin();
-    const auto reason = bundle.latent() && !format.latents ? std::optional<std::string>("it has latent attention")
-                                                           : format.unsupported(format, bundle);
+    const auto reason = unsupported(format, bundle);
     out << "| " << engine.name << " " << engine.releases << " | "
         << (reason ? "does not serve this bundle: " + *reason : std::string(engine.gpus)) << " |\n";
   }

@@ -10,14 +10,14 @@ ServedForm form_of(const ExportFormat& format, const Bundle& bundle) {
   return format.form != nullptr ? format.form(format, bundle) : ServedForm{format.id, bundle, {}};
 }
 
+}  // namespace
+
 std::optional<std::string> unsupported(const ExportFormat& format, const Bundle& bundle) {
   if (bundle.latent() && !format.latents) {
     return "the bundle is for latent attention (MLA), which format " + format.id + " does not carry; format vllm does";
   }
   return format.unsupported != nullptr ? format.unsupported(format, bundle) : std::nullopt;
 }
-
-}  // namespace
 
 ServedForm served_form(const Bundle& bundle, const std::string& format) {
   const ExportFormat* row = find_export_format(format);

@@ -20,6 +20,9 @@ namespace oscar {
 // Bits of the blocks, strongest directions first.
 struct Widths : std::array<std::uint8_t, kBands> {
   bool refined = false;  // RowCode::refined
+  Widths() : array{} {}
+  Widths(std::uint8_t first, std::uint8_t second, std::uint8_t third, std::uint8_t fourth, bool refines = false)
+      : array{first, second, third, fourth}, refined(refines) {}
   bool operator==(const Widths&) const = default;
   auto operator<=>(const Widths&) const = default;
 };

@@ -390,6 +390,38 @@ TEST(Bundle, RefinedCodesOfLatentAttentionHaveTheirOwnVersion) {
   EXPECT_THAT(check_bundle(other), ::testing::ElementsAre(HasSubstr("layer 0 has refined codes")));
 }
 
+// Readers of the version that it names would not know it, and so it was written by no release.
+TEST(Bundle, AVersionHoldsNothingThatCameLater) {
+  const auto read_as = [](const Bundle& bundle, std::int64_t version) {
+    const TempDirectory temp;
+    save_bundle(bundle, temp / "b", false);
+    Json json = read_json(temp / "b" / kManifestName);
+    json["format_version"] = version;
+    return message_of<InputError>([&] { manifest_from_json(json, "f"); });
+  };
+  Bundle rotated = blocks_bundle();
+  for (LayerTransform& layer : rotated.layers) {
+    layer.key.mean = at::zeros({layer.kv_heads, layer.head_dim}), layer.key.rotated_mean = true;
+  }
+  Bundle refined = latent_bundle(2, 32);
+  refined.method = "waterfill", refined.encoder = "search";
+  for (LayerTransform& layer : refined.layers) set_block_widths(layer, {4, 2, 1, 0}, {4, 2, 1, 0});
+  set_block_widths(refined.layers[1], {4, 2, 1, 2, true}, {4, 2, 1, 2, true});
+  const auto expect = [&](const Bundle& bundle, std::int64_t least, const std::string& what) {
+    EXPECT_EQ(read_as(bundle, least), "(no error)");
+    EXPECT_EQ(read_as(bundle, 5), "(no error)");
+    for (std::int64_t version = 1; version < least; ++version) {
+      EXPECT_EQ(read_as(bundle, version), "f: format_version is " + std::to_string(version) + ", expected at least " +
+                                              std::to_string(least) + " for " + what + "; fit the model again");
+    }
+  };
+  expect(small_bundle(), 1, "");
+  expect(blocks_bundle(), 2, "block widths");
+  expect(rotated, 3, "rotated means");
+  expect(latent_bundle(), 4, "latent attention");
+  expect(refined, 5, "refined codes");
+}
+
 TEST(CheckBundleModel, LatentAttentionBelongsToItsModels) {
   Bundle bundle = latent_bundle();
   ModelConfig model;

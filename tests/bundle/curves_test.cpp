@@ -3,15 +3,19 @@
 
 #include "bundle/curve_allocation.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <functional>
 
 #include "base/errors.h"
+#include "support/message_of.h"
 
 namespace oscar {
 namespace {
+
+using ::testing::HasSubstr;
 
 // Two layers of head size 64: the keys of layer 1 carry ten times the KL of the others.
 Curves made_curves() {
@@ -163,7 +167,8 @@ TEST(Curves, OfLatentAttention) {
   }
   Json old = refined;  // which a version without refined profiles wrote
   old["format_version"] = 2;
-  EXPECT_THROW(curves_from_json(old, "f"), InputError);
+  EXPECT_THAT(message_of<InputError>([&] { curves_from_json(old, "f"); }),
+              HasSubstr("expected four of 0, 1, 2, 4 that do not rise; \"refined\" is for format_version 3"));
 }
 
 TEST(Curves, ABundleCarriesPredictionAndHashesOfTheText) {

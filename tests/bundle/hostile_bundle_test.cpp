@@ -98,7 +98,7 @@ TEST_F(HostileBundle, LatentAttentionHasOneRowOfOneHead) {
   }
   const auto with = [&](const char* facts, bool values = false) {
     return after([&](Json& json) {
-      json["model"].update(Json::parse(facts));
+      json["format_version"] = 4, json["model"].update(Json::parse(facts));
       for (Json& layer : json["layers"]) {
         layer["kv_heads"] = 1, layer["key"]["heads"] = 1;
         if (!values) layer.erase("value");

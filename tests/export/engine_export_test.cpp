@@ -112,6 +112,23 @@ TEST(HubExport, HasNoText) {
   EXPECT_FALSE(has_probe("vllm", "third"));
 }
 
+TEST(HubExport, SaysWhyAnEngineDoesNotServe) {
+  const TempDirectory work;
+  Bundle bundle = latent_bundle(1, 512, 64);
+  bundle.model["query_heads"] = 128, bundle.method = "waterfill", bundle.encoder = "search";
+  set_block_widths(bundle.layers[0], {4, 2, 1, 1}, {4, 2, 1, 1});
+  save_bundle(bundle, work.path() / "bundle", false);
+  ExportOptions options;
+  options.bundle = work.path() / "bundle", options.tool_version = "1";
+  write_hub(written_format("hub"), served_form(load_bundle(options.bundle), "hub"), work.path() / "out", options);
+  const std::string card = read_file(work.path() / "out" / kCardName);
+  EXPECT_NE(card.find("| SGLang 0.5.23 | does not serve this bundle: the bundle is for latent attention (MLA), which "
+                      "format sglang does not carry; format vllm does |"),
+            std::string::npos)
+      << card;
+  EXPECT_NE(card.find("| vLLM 0.32.x and 0.33.x | NVIDIA H100 and H200 |"), std::string::npos) << card;
+}
+
 TEST(EngineExport, NamesTheGpusOfTheResults) {
   for (const PluginEngine& engine : {vllm_engine(), sglang_engine()}) {
     std::string prefix = engine.name;

@@ -13,7 +13,7 @@ from interchange import pack_codes, unpack_codes  # noqa: E402
 from oscar_kv.format.codec import RowCode  # noqa: E402
 from latent_bundles import LATENT, make_latent  # noqa: E402
 from oscar_kv.format.bundle import check_geometry, load_bundle  # noqa: E402
-from oscar_kv.format.manifest import side_codec  # noqa: E402
+from oscar_kv.format.manifest import parse_manifest, side_codec  # noqa: E402
 from oscar_kv.files.errors import InputError  # noqa: E402
 
 MANIFEST, ROTATIONS = "oscar_bundle.json", "rotations.safetensors"
@@ -205,6 +205,21 @@ def test_refined_codes_of_latent_attention(latent):
 def test_refined_codes_that_no_reader_knows(change, latent):
     with pytest.raises(InputError, match="'refined' is for latent attention whose first and last block have bits"):
         load_bundle(refine(latent, lambda document: change(document["layers"][0]["key"])), latent=True)
+
+
+@pytest.mark.parametrize("least,what", [(2, "block widths"), (3, "rotated means"), (4, "latent attention"), (5, "refined codes")])
+def test_a_version_holds_nothing_that_came_later(least, what, latent):
+    """Readers of the version that it names would not know it."""
+    folder = refine(latent) if least == 5 else latent if least == 4 else GOLDEN / "bundle"
+    document = json.loads((folder / MANIFEST).read_text())
+    if least == 3:
+        document["layers"][1]["key"]["rotated_mean"] = True
+    for version in range(least, 6):
+        parse_manifest(document | {"format_version": version}, "f")
+    for version in range(1, least):
+        with pytest.raises(InputError) as caught:
+            parse_manifest(document | {"format_version": version}, "f")
+        assert str(caught.value) == f"f: format_version is {version}, expected at least {least} for {what}; fit the model again"
 
 
 CASES = {

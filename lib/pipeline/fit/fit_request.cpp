@@ -26,7 +26,7 @@ std::int64_t group_for_bits(double bits, std::int64_t head_dim) {
 
 void choose_bits(const FitRequest& r, std::int64_t head_dim, bool latent, FitOptions& options) {
   if (fitted_method(options.method).allocates_bits) {
-    options.bits = r.bits > 0.0 ? r.bits : latent ? kLatentBits : kUsualBits;
+    options.bits = budget_of(r, latent);
     require_budget(options.bits, static_cast<int>(head_dim));
   } else if (r.bits > 0.0) {
     options.quant_group = group_for_bits(r.bits, head_dim);
@@ -36,9 +36,11 @@ void choose_bits(const FitRequest& r, std::int64_t head_dim, bool latent, FitOpt
 
 }  // namespace
 
-void check_bits(const FitRequest& r, std::int64_t head_dim) {
+double budget_of(const FitRequest& r, bool latent) { return r.bits > 0.0 ? r.bits : latent ? kLatentBits : kUsualBits; }
+
+void check_bits(const FitRequest& r, const ModelConfig& model) {
   FitOptions options = r.fit;
-  choose_bits(r, head_dim, false, options);
+  choose_bits(r, model.head_dim, model.is_latent(), options);
 }
 
 FitOptions fit_options_for(const FitRequest& r, const Statistics& statistics) {

@@ -33,8 +33,11 @@ struct FitRequest {
   bool is_first() const { return is_first_rank(curves.ranks); }                        // this process prints
 };
 
-// UsageError for a budget or a group that this head size cannot have.
-void check_bits(const FitRequest& request, std::int64_t head_dim);
+// The budget of a method that allocates bits: --bits, or else the default for the model's kind of attention.
+double budget_of(const FitRequest& request, bool latent);
+
+// UsageError for a budget or a group that the model's head size cannot have.
+void check_bits(const FitRequest& request, const ModelConfig& model);
 
 // The options of the fit to these statistics: context, and budget or group of a uniform code. UsageError as
 // check_bits().

@@ -43,7 +43,7 @@ FitRequest at_device_of(const ModelRun& model, FitRequest r) {
 // For a model instead of statistics: reads or generates prompts, and collects. Requests that the fit would refuse are
 // refused first. text: that of the curves, if they are measured. False under --dry-run: only plans.
 bool collect_statistics(const FitRequest& r, ModelRun& model, std::optional<CurveText>& text, FitListener& listener) {
-  check_bits(r, model.checkpoint().config().head_dim);
+  check_bits(r, model.checkpoint().config());
   {
     const Timeline::Phase reading(r.fit.timeline, phase::kPrompts);
     model.read_prompts(r.windows);

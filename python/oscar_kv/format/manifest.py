@@ -218,6 +218,21 @@ def _check_latent(model: Fields, layers: list[Layer]) -> None:
             )
 
 
+def _check_version(version: int, layers: list[Layer], latent: bool, where: FileName) -> None:
+    """Refuses what a manifest of this version could not hold."""
+    sides = [side for layer in layers for side in (layer.key, layer.value)]
+    for least, what, found in (
+        (5, "refined codes", any(side.refined for side in sides)),
+        (4, "latent attention", latent),
+        (3, "rotated means", any(side.rotated_mean for side in sides)),
+        (2, "block widths", any(side.widths for side in sides)),
+    ):
+        if found and version < least:
+            raise InputError(
+                f"{where}: format_version is {version}, expected at least {least} for {what}; fit the model again"
+            )
+
+
 def _code(fields: Fields, layers: list[Layer]) -> tuple[str, int]:
     code = fields.object("code", fields.where)
     blocks = any(side.widths for layer in layers for side in (layer.key, layer.value))
@@ -310,6 +325,7 @@ def parse_manifest(document: dict[str, Any], where: FileName) -> Manifest:
     _check_left_out(model, {layer.layer for layer in layers}, total)
     if "attention" in model.value:
         _check_latent(model, layers)
+    _check_version(version, layers, "attention" in model.value, where)
     windows = fields.object("windows")
     sink, recent = (windows.integer(name, 0, 1 << 32) for name in ("sink", "recent"))
     fields.integer("hadamard_block", 0, LARGEST_HEAD_DIM)
