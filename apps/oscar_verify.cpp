@@ -19,6 +19,7 @@
 #include "pipeline/common/output_files.h"
 #include "pipeline/common/rank_run.h"
 #include "pipeline/verify/verify_source.h"
+#include "registry/registry.h"
 #include "verify/method_list.h"
 #include "verify/plan.h"
 #include "verify/verification.h"
@@ -275,8 +276,10 @@ int run_plan(const VerifyArguments& a) {
   const Checkpoint checkpoint = Checkpoint::open(locate_model(a.common.model, a.common.revision));
   CacheWindows windows;
   if (!a.windows.empty()) windows = parse_windows(a.windows);
-  const MemoryPlan plan = plan_memory(checkpoint.config(), parse_memory(a.memory), checkpoint.weight_bytes(),
-                                      a.plan_contexts, windows, a.plan_bits);
+  const ModelConfig& model = checkpoint.config();
+  const double bits = a.plan_bits > 0.0 ? a.plan_bits : usual_bits(model.is_latent());
+  const MemoryPlan plan =
+      plan_memory(model, parse_memory(a.memory), checkpoint.weight_bytes(), a.plan_contexts, windows, bits);
   print_result(a.common.json ? plan_json(plan) : plan_table(plan));
   return 0;
 }
@@ -319,9 +322,8 @@ int main_verify(int argc, char** argv) {
   plan->add_option("--contexts", a.plan_contexts, "Contexts in tokens (default: 4096 and up)")
       ->delimiter(',')
       ->check(whole_number(1, kMostTokens));
-  plan->add_option("--bits", a.plan_bits, "Bits per element of waterfill")
+  plan->add_option("--bits", a.plan_bits, "Bits per element of waterfill (default: 2.25, 4 for latent attention)")
       ->type_name("B")
-      ->capture_default_str()
       ->check(real_number(0.25, 4.5));
   plan->fallthrough();
   CLI::App* methods = app.add_subcommand("methods", "List the methods with their bits, windows and sources");

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "apps/options/shared_options.h"
-#include "registry/registry.h"
 #include "verify/verification.h"
 
 namespace oscar {
@@ -21,7 +20,7 @@ struct VerifyArguments {
   bool check_only = false, add_checkpoint = false;
   std::string memory;                       // for `plan`
   std::vector<std::int64_t> plan_contexts;  // for `plan`
-  double plan_bits = kUsualBits;            // for `plan`
+  double plan_bits = 0.0;                   // for `plan`; 0: as oscar-fit by default
 };
 
 void add_source_options(CLI::App& app, VerifyArguments& arguments);  // what is evaluated, and on which text

@@ -23,6 +23,7 @@ enum class MethodTransform : std::uint8_t {
 inline constexpr double kUsualBits = 2.25;
 // The same for latent attention, where a block refines another: a fifth of the KL, and no slower to decode.
 inline constexpr double kLatentBits = 4.0;
+inline constexpr double usual_bits(bool latent) { return latent ? kLatentBits : kUsualBits; }
 
 // The role of a method in a comparison. Each role except kCompetitor has exactly one row.
 enum class MethodRole : std::uint8_t {

@@ -141,8 +141,10 @@ def verify(model, bundles, config, tool, folder):
     for layer in rows["oscar-bundle", "prefill"]["layers"]:
         assert 0 < layer["projected_output_error"] < 1
     assert "caches one row for both" in tool(*shared, "--methods", "bf16,kivi2", code=2)
-    plan = json.loads(tool("oscar-verify", "plan", "--model", model, "--memory", "1GiB", "--contexts", 1000, "--json"))
+    plan, wide, narrow = (json.loads(tool("oscar-verify", "plan", "--model", model, "--memory", "1GiB", "--contexts", 1000, "--json", *bits))
+                          for bits in ((), ("--bits", 4), ("--bits", 2.25)))
     exact = next(m for m in plan["methods"] if m["id"] == "bf16")
+    assert plan == wide != narrow  # 4 bits, as oscar-fit by default
     assert exact["contexts"][0]["sequence_bytes"] == 2 * (rank + rope) * 1000 * 4 and "kivi2" in str(plan["do_not_fit"])
     if DEVICE != "cpu":
         tool(*command, "--path", "both", "--device", DEVICE, "--report", folder / "r2.json")

@@ -36,7 +36,7 @@ void choose_bits(const FitRequest& r, std::int64_t head_dim, bool latent, FitOpt
 
 }  // namespace
 
-double budget_of(const FitRequest& r, bool latent) { return r.bits > 0.0 ? r.bits : latent ? kLatentBits : kUsualBits; }
+double budget_of(const FitRequest& r, bool latent) { return r.bits > 0.0 ? r.bits : usual_bits(latent); }
 
 void check_bits(const FitRequest& r, const ModelConfig& model) {
   FitOptions options = r.fit;
