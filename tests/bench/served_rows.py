@@ -13,19 +13,26 @@ import tempfile
 BENCH = pathlib.Path(__file__).resolve().parent
 TESTS = BENCH.parent / "python"
 PLUGINS = {"vllm": "vllm.general_plugins", "sglang": "sglang.srt.plugins"}  # groups of entry points
-SMALL = os.environ.get("GEOMETRY") == "1.5b"  # Qwen2.5-Coder-1.5B's in place of Qwen3-8B's
-LAYERS = int(os.environ.get("LAYERS", 28 if SMALL else 36))
 MOST = int(os.environ.get("MOST", 256))
-KV_HEADS, HEAD_DIM = 2 if SMALL else 8, 128
-NAME = f"{'qwen2.5-coder-1.5b' if SMALL else 'qwen3-8b'} geometry"
-CONFIG = dict(architectures=["Qwen3ForCausalLM"], model_type="qwen3", vocab_size=151936, hidden_size=4096, intermediate_size=12288,
-              num_hidden_layers=LAYERS, num_attention_heads=32, num_key_value_heads=KV_HEADS, head_dim=HEAD_DIM, hidden_act="silu",
-              max_position_embeddings=131072, initializer_range=0.02, rms_norm_eps=1e-6, use_cache=True, tie_word_embeddings=False,
-              rope_theta=1e6, attention_bias=False, torch_dtype="bfloat16", bos_token_id=1, eos_token_id=2)
-if SMALL:
-    CONFIG.update(architectures=["Qwen2ForCausalLM"], model_type="qwen2", hidden_size=1536, intermediate_size=8960, num_attention_heads=12,
-                  num_key_value_heads=2, tie_word_embeddings=True)
-WIDTHS = {"uniform": None, "blocks": (4, 2, 1, 1), "mixed": "mixed"}  # of our caches
+COMMON = dict(vocab_size=151936, num_hidden_layers=36, head_dim=128, hidden_act="silu", max_position_embeddings=131072, initializer_range=0.02,
+              rms_norm_eps=1e-6, use_cache=True, tie_word_embeddings=False, rope_theta=1e6, attention_bias=False, torch_dtype="bfloat16",
+              bos_token_id=1, eos_token_id=2)
+# By GEOMETRY: Qwen3-8B's, Qwen2.5-Coder-1.5B's, and DeepSeek-V2-Lite's, with an MLP as wide as the experts that a token meets.
+NAMES = {"8b": "qwen3-8b", "1.5b": "qwen2.5-coder-1.5b", "latent": "deepseek-v2-lite"}
+GEOMETRIES = {
+    "8b": dict(architectures=["Qwen3ForCausalLM"], model_type="qwen3", hidden_size=4096, intermediate_size=12288, num_attention_heads=32,
+               num_key_value_heads=8),
+    "1.5b": dict(architectures=["Qwen2ForCausalLM"], model_type="qwen2", hidden_size=1536, intermediate_size=8960, num_hidden_layers=28,
+                 num_attention_heads=12, num_key_value_heads=2, tie_word_embeddings=True),
+    "latent": dict(architectures=["DeepseekV2ForCausalLM"], model_type="deepseek_v2", vocab_size=102400, hidden_size=2048, intermediate_size=11264,
+                   num_hidden_layers=27, num_attention_heads=16, num_key_value_heads=16, head_dim=64, kv_lora_rank=512, q_lora_rank=None,
+                   qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128, first_k_dense_replace=27, n_routed_experts=64, n_shared_experts=2,
+                   num_experts_per_tok=6, moe_intermediate_size=1408, n_group=1, topk_group=1, rope_theta=1e4)}
+GEOMETRY = os.environ.get("GEOMETRY", "8b")
+CONFIG = COMMON | GEOMETRIES[GEOMETRY]
+LAYERS = CONFIG["num_hidden_layers"] = int(os.environ.get("LAYERS", CONFIG["num_hidden_layers"]))
+KV_HEADS, HEAD_DIM, NAME = CONFIG["num_key_value_heads"], CONFIG["head_dim"], f"{NAMES[GEOMETRY]} geometry"
+WIDTHS = {"uniform": None, "blocks": (4, 2, 1, 1), "four": (4, 4, 4, 4), "mixed": "mixed"}  # of our caches; latents: blocks and four
 # Keys and values of the layers that `oscar-fit` chose for Qwen2.5-Coder-1.5B at 2.25 bits: what a bundle looks like. They repeat in longer models.
 MIXED = ("4210/2100 2000/2100 4200/4221 4100/2210 4100/2211 4420/4211 4420/4221 4210/2100 4220/4221 4220/4210 4210/4221 4220/4211 "
          "4420/4422 4220/2210 4420/4422 4200/2211 4420/4422 4200/4221 4220/4210 4420/4422 4200/4222 4220/4221 4200/4220 4410/4422 "
@@ -61,7 +68,9 @@ def head_folder():
 
 def bundle_of(cache):
     sys.path.insert(0, str(TESTS))
-    from random_bundles import random_bundle
+    from random_bundles import latent_bundle, random_bundle
+    if GEOMETRY == "latent":
+        return latent_bundle(LAYERS, WIDTHS[cache], CONFIG["qk_rope_head_dim"], centered=False)
     if cache != "mixed":
         return random_bundle(LAYERS, KV_HEADS, HEAD_DIM, WIDTHS[cache], WIDTHS[cache], centered=False)
     chosen = [[tuple(map(int, side)) for side in layer.split("/")] for layer in MIXED.split()]
@@ -99,7 +108,7 @@ def prompts_of(length, count, generator, phrase=None):
     """Random token ids. phrase: tokens after which each prompt repeats itself."""
     import torch
     phrase = phrase or length
-    return [torch.randint(10, 150000, (phrase,), generator=generator).repeat(-(-length // phrase))[:length].tolist() for _ in range(count)]
+    return [torch.randint(10, min(150000, CONFIG["vocab_size"]), (phrase,), generator=generator).repeat(-(-length // phrase))[:length].tolist() for _ in range(count)]
 
 
 def requests_of(job, capacity):

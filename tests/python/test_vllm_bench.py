@@ -14,6 +14,7 @@ sys.path[:0] = [str(BENCH), str(BENCH.parent)]
 import quality  # noqa: E402
 import served_rows  # noqa: E402
 import table  # noqa: E402
+from conftest import PACKAGE_PATH  # noqa: E402
 
 MACHINE = dict(gpu="one", capacity=4000)
 
@@ -208,3 +209,14 @@ def test_turns(tmp_path):
     assert again.returncode == 1 and "name a new folder for every run" in again.stderr
     alone = subprocess.run([sys.executable, "-c", TURN, f"{tmp_path / 'alone'}:2:1"], capture_output=True, text=True, timeout=60, env=os.environ | {"TURNS_WAIT": "0"})
     assert alone.returncode == 0 and "1 of 2 processes came to round0" in alone.stderr
+
+
+@pytest.mark.parametrize("geometry,cache,heads,channels", [("8b", "mixed", 8, 128), ("1.5b", "blocks", 2, 128), ("latent", "four", 1, 512)])
+def test_geometries(geometry, cache, heads, channels):
+    """The configuration reads as a model's, and the made-up bundle has its heads."""
+    text = ("import served_rows as s, transformers; c = transformers.AutoConfig.from_pretrained(s.model_folder()); b = s.bundle_of(%r); "
+            "print(c.num_hidden_layers, len(b.layers), b.layers[0].kv_heads, b.layers[0].head_dim, max(s.prompts_of(64, 1, None)[0]) < c.vocab_size)" % cache)
+    path = os.pathsep.join((str(pathlib.Path(served_rows.__file__).parent), PACKAGE_PATH, os.environ.get("PYTHONPATH", "")))
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True, env=os.environ | {"GEOMETRY": geometry, "PYTHONPATH": path})
+    layers = {"8b": 36, "1.5b": 28, "latent": 27}[geometry]
+    assert done.stdout.split() == [str(layers), str(layers), str(heads), str(channels), "True"]
