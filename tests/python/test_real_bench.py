@@ -57,13 +57,14 @@ def test_texts_are_decoded_token_by_token(tmp_path):
     pytest.importorskip("vllm", reason="vllm is not installed (scripts/requirements-vllm.txt)")
     np = pytest.importorskip("numpy")
     import forced
-    forced.TEXTS[:] = [list(range(100, 300)), list(range(300, 500))]
-    recorded, compared, made = forced.Recorded(tmp_path), forced.Compared(tmp_path), torch.randn(forced.TAIL + 2, 3, 600)
-    for sink, noise in ((recorded, 0), (compared, 1)):
-        forced.SINK, processor = sink, forced.Forced(None, None)
-        assert [processor.add_request(slot, types.SimpleNamespace(extra_args=text)) for slot, text in ((5, {"text": 0}), (9, {"text": 1}), (2, None))] == [
-            True, True, False]
-        for step in range(forced.TAIL + 2):
+    import forced_vllm
+    texts, made = [list(range(100, 300)), list(range(300, 500))], torch.randn(forced.TAIL + 2, 3, 600)
+    for into, noise in ((None, 0), (tmp_path / "found", 1)):
+        processor = forced_vllm.Forced(None, None)
+        asked = [(slot, {"forced": forced.wanted(i, texts[i], 2 * forced.TAIL, tmp_path, into)}) for slot, i in ((5, 0), (9, 1))]
+        assert [processor.add_request(slot, types.SimpleNamespace(extra_args=text)) for slot, text in (*asked, (2, None))] == [True, True, False]
+        steps = [*range(forced.TAIL // 2), *range(forced.TAIL // 2 - 3 * bool(into), forced.TAIL + 2)]  # the second run is preempted
+        for step in steps:
             logits = made[step].clone()
             logits[0, 3] += noise
             before = logits[1].clone()
@@ -71,9 +72,9 @@ def test_texts_are_decoded_token_by_token(tmp_path):
             logits = processor.apply(logits, types.SimpleNamespace(idx_mapping_np=np.array([9, 2, 5]), seq_lens_upper_bound_np=np.array([end, 50, end])))
             assert torch.equal(logits[1], before)
             if end < 200:
-                assert [int(logits[i].argmax()) for i in (0, 2)] == [forced.TEXTS[1][end], forced.TEXTS[0][end]]
-    found = compared.found()
-    assert found["steps"] == 2 * forced.TAIL and found["kl_by_text"][0] == 0 < found["kl_by_text"][1]
+                assert [int(logits[i].argmax()) for i in (0, 2)] == [texts[1][end], texts[0][end]]
+    found = json.loads((tmp_path / "found").read_text())
+    assert found["steps"] == 2 * forced.TAIL and found["kl_by_text"][0] == 0 < found["kl_by_text"][1] and not forced.SINKS.get(str(tmp_path / "found"))
     a, b = (x.log_softmax(-1) for x in (made[1:-1, 0], made[1:-1, 0] + torch.nn.functional.one_hot(torch.tensor(3), 600)))
     assert found["kl_by_text"][1] == pytest.approx(float((a.exp() * (a - b)).sum(-1).mean()), rel=1e-3)
 

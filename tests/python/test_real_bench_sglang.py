@@ -14,6 +14,7 @@ import sglang_setup  # noqa: E402
 sglang_setup.prepare()
 BENCH = pathlib.Path(__file__).resolve().parents[1] / "bench"
 sys.path.insert(0, str(BENCH / "real"))
+import forced  # noqa: E402
 import forced_sglang  # noqa: E402
 from distributions import TAIL  # noqa: E402
 from sglang.srt.layers.sampler import apply_custom_logit_processor  # noqa: E402
@@ -30,7 +31,7 @@ def request(text, folder, into):
     """As SGLang makes one of what its engine was given; without a text, one that asks for no processor."""
     if text is None:
         return Req("x", "", [1, 2, 3], SamplingParams(max_new_tokens=9, temperature=0))
-    given = forced_sglang.asked(text, TEXTS[text], 2 * TAIL, folder, into)
+    given = forced_sglang.asked(forced.wanted(text, TEXTS[text], 2 * TAIL, folder, into))
     return Req(str(text), "", TEXTS[text][:PROMPT], SamplingParams(**given), custom_logit_processor=forced_sglang.Forced.to_str())
 
 
@@ -93,11 +94,14 @@ class Made:
 
 
 def test_tokens_that_were_not_forced_and_steps_that_were_not_scored(tmp_path):
-    forced_sglang.run(Made(None), TEXTS, [0, 1], 1, tmp_path)
-    with pytest.raises(RuntimeError, match="text 0: SGLang decoded .7, 7, 7, 7. ..., expected .236, 237"):
-        forced_sglang.run(Made(7), TEXTS, [0, 1], 2, tmp_path)
-    with pytest.raises(RuntimeError, match="SGLang did not score 128 steps"):
-        forced_sglang.run(Made(None), TEXTS, [0, 1], 2, tmp_path, tmp_path / "found")
+    def ask(token):
+        return lambda prompts, wanted: forced_sglang.ask(Made(token), prompts, wanted)
+
+    forced.run(ask(None), TEXTS, [0, 1], 1, tmp_path)
+    with pytest.raises(RuntimeError, match="text 0: the engine decoded .7, 7, 7, 7. ..., expected .236, 237"):
+        forced.run(ask(7), TEXTS, [0, 1], 2, tmp_path)
+    with pytest.raises(RuntimeError, match="the engine did not score 128 steps"):
+        forced.run(ask(None), TEXTS, [0, 1], 2, tmp_path, tmp_path / "found")
 
 
 class Slow:

@@ -1,5 +1,6 @@
 """Distributions that an engine decodes, written by its BF16 cache and compared with those of another cache. Text i is prompt + tail: the tail's TAIL
 tokens are scored. Needs torch alone."""
+import os
 import pathlib
 
 import torch
@@ -18,8 +19,9 @@ class Recorded:
         assert step == len(rows), (text, step, len(rows))
         rows.append(logits.float().log_softmax(-1))
         if len(rows) == TAIL:
-            torch.save(torch.stack(rows).cpu(), self.folder / f"{text}.part")
-            (self.folder / f"{text}.part").rename(self.folder / f"{text}.pt")
+            part = self.folder / f"{text}.{os.getpid()}"  # each GPU's process writes it
+            torch.save(torch.stack(rows).cpu(), part)
+            part.rename(self.folder / f"{text}.pt")
             del self.rows[text]
 
 
@@ -27,9 +29,12 @@ class Compared:
     """KL in nats of every step from the recorded distribution, and whether the most likely token is the same."""
 
     def __init__(self, folder):
-        self.folder, self.base, self.kl, self.same, self.texts = pathlib.Path(folder), {}, [], [], []
+        self.folder, self.base, self.kl, self.same, self.texts, self.seen = pathlib.Path(folder), {}, [], [], [], set()
 
     def __call__(self, text, step, logits):
+        if (text, step) in self.seen:  # of a request that was preempted
+            return
+        self.seen.add((text, step))
         if text not in self.base:
             self.base[text] = torch.load(self.folder / f"{text}.pt").to(logits.device)
         base, now = self.base[text][step], logits.float().log_softmax(-1)

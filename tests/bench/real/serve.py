@@ -9,7 +9,7 @@ on one card: one_card.py), EAGER=1, MEMORY (bytes of the KV cache), SLOTS, LENGT
 import os
 
 os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_NO_USAGE_STATS="1", VLLM_USE_FLASHINFER_SAMPLER="0", HF_HUB_OFFLINE="1")
-import forced  # noqa: E402
+import forced_vllm  # noqa: E402
 import served  # noqa: E402
 import throughput  # noqa: E402
 
@@ -28,7 +28,7 @@ def started(model, cache, longest):
     if NGRAM:
         options["speculative_config"] = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 2}
     if Vllm.scores:
-        options["logits_processors"] = [forced.Forced]
+        options["logits_processors"] = [forced_vllm.Forced]
     if os.path.isdir(cache):
         options.update(kv_cache_dtype="oscar", attention_backend="OSCAR", additional_config={"oscar_bundle": cache})
     elif cache != "bf16":
@@ -42,7 +42,7 @@ def started(model, cache, longest):
 
 class Vllm:
     name = "vllm"
-    scores = not NGRAM and served.GPUS == 1  # vLLM takes no logits processors beside speculation; those of two GPUs are in other processes
+    scores = not NGRAM  # vLLM takes no logits processors beside speculation
 
     def __init__(self, model, cache, longest):
         self.llm = started(model, cache, longest)
@@ -54,15 +54,8 @@ class Vllm:
         answers = self.llm.generate([{"prompt_token_ids": p} for p in given], SamplingParams(max_tokens=most, temperature=0), use_tqdm=False)
         return [{"text": a.outputs[0].text, "ids": list(a.outputs[0].token_ids)} for a in answers]
 
-    def record(self, texts, folder):
-        forced.TEXTS[:] = texts
-        forced.run(self.llm, range(len(texts)), 1, forced.Recorded(folder))
-
-    def compare(self, texts, chosen, requests, folder, _file):
-        forced.TEXTS[:] = texts
-        sink = forced.Compared(folder)
-        forced.run(self.llm, chosen, requests, sink)
-        return sink.found()
+    def force(self, prompts, wanted):
+        return forced_vllm.ask(self.llm, prompts, wanted)
 
     def row(self, vocabulary):
         from traffic import Traffic

@@ -49,13 +49,9 @@ class Sglang:
         answers = self.engine.generate(input_ids=given, sampling_params={"max_new_tokens": most, "temperature": 0})
         return [{"text": a["text"], "ids": a["output_ids"]} for a in answers]
 
-    def record(self, texts, folder):
+    def force(self, prompts, wanted):
         import forced_sglang
-        forced_sglang.run(self.engine, texts, list(range(len(texts))), 1, folder)
-
-    def compare(self, texts, chosen, requests, folder, file):
-        import forced_sglang
-        return forced_sglang.run(self.engine, texts, chosen, requests, folder, file)
+        return forced_sglang.ask(self.engine, prompts, wanted)
 
     def row(self, vocabulary):
         from turns import requests_of

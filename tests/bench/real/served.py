@@ -8,6 +8,7 @@ import time
 
 BENCH = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(BENCH / "vllm"), str(BENCH)]
+import forced  # noqa: E402
 import one_card  # noqa: E402
 import prompts  # noqa: E402
 import quality  # noqa: E402
@@ -50,7 +51,7 @@ def score(engine, measured, work, length, ids, bos):
     done = folder / "done"
     if not done.exists() and measured.found["cache"] == "bf16":
         folder.mkdir(exist_ok=True)
-        engine.record(texts, folder)
+        forced.run(engine.force, texts, list(range(len(texts))), 1, folder)
         done.touch()
     while not done.exists():
         time.sleep(.2)
@@ -58,12 +59,12 @@ def score(engine, measured, work, length, ids, bos):
         for again in ("", "_again") if PREFIX else ("",):
             chosen = list(range(len(texts)))[:AT_ONE if requests == 1 else None]
             name = f"kl_{length}_{requests}{again}"
-            measured(name, lambda: engine.compare(texts, chosen, requests, folder, work / f"{measured.path.stem}-{name}.found"))  # noqa: B023
+            measured(name, lambda: forced.run(engine.force, texts, chosen, requests, folder, work / f"{measured.path.stem}-{name}.found"))  # noqa: B023
 
 
 def main(make):
-    """make(model, cache, longest): the engine. It has name, versions, scores (whether it can compare), ask(prompts, most), record(texts, folder),
-    compare(texts, chosen, requests at once, folder, file for what is found) and row(vocabulary), which gives traffic.py's rows."""
+    """make(model, cache, longest): the engine. It has name, versions, scores (whether it can force tokens), ask(prompts, most),
+    force(prompts, wanted), which forced.run() asks, and row(vocabulary), which gives traffic.py's rows."""
     turns = Turns(os.environ.get("TURNS", ""))
     model, cache, work = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3])
     variant = os.environ.get("VARIANT") or "-".join(v.lower() for v in ("PREFIX", "NGRAM", "EAGER") if os.environ.get(v))
