@@ -20,14 +20,7 @@ from ...format.bundle import load_bundle
 from ...format.page_layout import PAGE_TOKENS
 from ...ops.support import shape_unsupported
 from .. import bundles
-from ..names import (
-    BUNDLE_VARIABLE,
-    CHECKPOINT_VARIABLE,
-    VARIABLES,
-    existing_folder,
-    folder_name,
-    known_names,
-)
+from ..names import BUNDLE_VARIABLE, CHECKPOINT_VARIABLE, VARIABLES, existing_folder, folder_name, known_names
 from ..port import Settings
 from ..serving import EngineServing, is_set, layers_by_reason, plain_torch, unserved
 from .limits import IN_BF16, LAYERS
