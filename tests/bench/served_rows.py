@@ -93,14 +93,13 @@ def give_bundle(engine, cache):
 def plugin_path(folder, engine, cache):
     """PYTHONPATH for an engine's processes, each of which finds plugins there: ours, where it is not installed, and give_bundle(). They are written
     to `folder`."""
+    sys.path.insert(0, str(TESTS))
+    from entry_points import write_entry_points
     (folder / "random_bundle_plugin.py").write_text(f"def register():\n    from served_rows import give_bundle\n    give_bundle({engine!r}, {cache!r})\n")
     lines = ["random_bundle = random_bundle_plugin:register"]
     if not any("oscar_kv" in e.value for e in importlib.metadata.entry_points(group=PLUGINS[engine])):
         lines.append(f"oscar_kv = oscar_kv.engines.{engine}.plugin:register")
-    metadata = folder / "bench_plugins-1.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: bench-plugins\nVersion: 1\n")
-    (metadata / "entry_points.txt").write_text(f"[{PLUGINS[engine]}]\n" + "\n".join(lines) + "\n")
+    write_entry_points(folder, "bench-plugins", "1", f"[{PLUGINS[engine]}]\n" + "\n".join(lines) + "\n")
     return os.pathsep.join(p for p in (str(folder), str(BENCH), str(TESTS), os.environ.get("PYTHONPATH", "")) if p)
 
 

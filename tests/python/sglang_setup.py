@@ -7,6 +7,8 @@ import os
 import sys
 import types
 
+from entry_points import write_entry_points
+
 
 class Absent(types.ModuleType):
     """A module of functions that SGLang imports and must not call."""
@@ -35,12 +37,6 @@ STUB = '"""See sglang_setup.py."""\nimport sgl_kernel_linear\nfrom sglang_setup 
 ENTRY = "[sglang.srt.plugins]\noscar_kv = oscar_kv.engines.sglang.plugin:register\n"
 
 
-def _entry(folder, name, text):
-    folder.mkdir()
-    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1.0\n", encoding="utf-8")
-    (folder / "entry_points.txt").write_text(text, encoding="utf-8")
-
-
 # A second plugin, which gives each process a bundle that no folder holds.
 SAVED = """import torch
 
@@ -61,12 +57,12 @@ def process_path(folder, package_path, kernels, bundle=None):
         import torch
         torch.save(bundle, folder / "saved_bundle")
         (folder / "saved_bundle_plugin.py").write_text(SAVED.format(path=str(folder / "saved_bundle")), encoding="utf-8")
-        _entry(folder / "saved_bundle-1.dist-info", "saved_bundle", ENTRY.splitlines()[0] + "\nsaved_bundle = saved_bundle_plugin:register\n")
+        write_entry_points(folder, "saved-bundle", "1", ENTRY.splitlines()[0] + "\nsaved_bundle = saved_bundle_plugin:register\n")
     if not kernels:
         (folder / "sgl_kernel").mkdir()
         (folder / "sgl_kernel" / "__init__.py").write_text(STUB, encoding="utf-8")
         (folder / "sgl_kernel" / "mamba.py").write_text("from sgl_kernel_linear import *\n\ninstall()\n", encoding="utf-8")
     if package_path:
-        _entry(folder / "oscar_kv-0.1.0.dist-info", "oscar-kv", ENTRY)
+        write_entry_points(folder, "oscar-kv", "0.1.0", ENTRY)
     here = os.path.dirname(os.path.abspath(__file__))
     return os.pathsep.join(p for p in (str(folder), here, package_path, os.environ.get("PYTHONPATH", "")) if p)

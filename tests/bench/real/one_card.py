@@ -10,12 +10,11 @@ import tempfile
 def prepare():
     """Makes the plugin known to the processes that an engine starts from here."""
     folder = pathlib.Path(tempfile.mkdtemp())
-    metadata = folder / "one_card-1.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: one-card\nVersion: 1\n")
-    (metadata / "entry_points.txt").write_text("[vllm.general_plugins]\none_card = one_card:vllm\n\n[sglang.srt.plugins]\none_card = one_card:sglang\n")
-    here = str(pathlib.Path(__file__).resolve().parent)
-    os.environ["PYTHONPATH"] = os.pathsep.join(p for p in (str(folder), here, os.environ.get("PYTHONPATH", "")) if p)
+    here = pathlib.Path(__file__).resolve().parent
+    sys.path.insert(0, str(here.parents[1] / "python"))
+    from entry_points import write_entry_points
+    write_entry_points(folder, "one-card", "1", "[vllm.general_plugins]\none_card = one_card:vllm\n\n[sglang.srt.plugins]\none_card = one_card:sglang\n")
+    os.environ["PYTHONPATH"] = os.pathsep.join(p for p in (str(folder), str(here), os.environ.get("PYTHONPATH", "")) if p)
     os.environ.update(VLLM_DISABLE_PYNCCL="1", EAGER="1", ONE_CARD="made")  # not again in those processes
     sys.path.insert(0, str(folder))
 

@@ -85,7 +85,10 @@ class Results:
         """The kinds of text that all rows of this length have, as at the first length, so that means compare."""
         rows = {kind: {row["row"] for row in self.judged[model, length, kind]["rows"]} for kind in self.kinds(model, length)}
         found, first = [kind for kind in rows if rows[kind] == set.union(*rows.values())], self.lengths(model)[0]
-        return found if length == first else [kind for kind in found if kind in self.common(model, first)] or found
+        if length == first:
+            return found
+        there = self.common(model, first)
+        return [kind for kind in found if kind in there] or found
 
     def mean(self, model, length, name, key):
         values = self.values(model, length, name, key, self.common(model, length))
