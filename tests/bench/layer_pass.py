@@ -4,7 +4,8 @@ have the widths that oscar-fit chose (served_rows.py), without their mean before
 
 ROWS: SEQUENCESxTOKENS for a decode step, or TOKENS for the rows of a prompt that enter the cache (60x460 60x760 60x2300 16x700 128 512 2048 8192).
 60x2300r: lengths of half to one and a half times as many tokens, as in traffic.
-Environment: GEOMETRY=1.5b (Qwen2.5-Coder-1.5B's in place of Qwen3-8B's), PROFILE=1 (kernels of a layer by their time)."""
+Environment: GEOMETRY=1.5b (Qwen2.5-Coder-1.5B's in place of Qwen3-8B's), PROFILE=1 (kernels of a layer by their time), BF16=1 (decode
+steps of vLLM's BF16 cache beside them: FlashAttention 3 and the write of the new rows)."""
 import json
 import os
 import pathlib
@@ -77,6 +78,28 @@ class Layer:
         return self.call(held.pool, held.windows, tokens, held.window_table.shape[1], (None, None, None, runs))
 
 
+def flash_layer(lengths):
+    """A decode step of one layer of vLLM's BF16 cache, planned as in its graphs."""
+    from vllm import _custom_ops as ops
+    from vllm.vllm_flash_attn.flash_attn_interface import flash_attn_varlen_func, get_scheduler_metadata
+    sequences, block, longest = len(lengths), 16, max(lengths)
+    blocks = -(-longest // block)
+    keys, values = (torch.randn(sequences * blocks, block, HEADS, D, device="cuda").bfloat16() for _ in range(2))
+    table = torch.randperm(sequences * blocks, device="cuda").int().view(sequences, blocks)
+    used, starts = torch.tensor(lengths, device="cuda", dtype=torch.int32), torch.arange(sequences + 1, device="cuda", dtype=torch.int32)
+    last = used.long() - 1
+    places = table.gather(1, (last // block)[:, None])[:, 0].long() * block + last % block
+    query, key, value = random_rows(sequences, HEADS * GROUP), random_rows(sequences, HEADS), random_rows(sequences, HEADS)
+    out, one = torch.empty_like(query), torch.ones(1, device="cuda")
+    plan = get_scheduler_metadata(sequences, 1, longest, HEADS * GROUP, HEADS, D, used, cu_seqlens_q=starts, page_size=block, causal=True, num_splits=32)
+
+    def step():
+        ops.reshape_and_cache_flash(key, value, keys, values, places, "auto", one, one)
+        flash_attn_varlen_func(query, keys, values, 1, starts, longest, seqused_k=used, softmax_scale=D ** -0.5, causal=True, block_table=table, out=out,
+                               scheduler_metadata=plan, num_splits=32, fa_version=3)
+    return step
+
+
 @torch.no_grad()
 def main():
     shared, bundle, phases = Shared(), served_rows.bundle_of("mixed"), Phases(1e6 ** -(torch.arange(D // 2) / (D // 2)))
@@ -88,7 +111,12 @@ def main():
         calls = [layer.step(lengths) if sequences else layer.prompt(int(tokens)) for layer in layers]
         graph = graph_time.recorded(lambda calls=calls: [run(*given) for run, given in calls])
         found = graph_time.microseconds(graph, len(calls), 20)
-        print(json.dumps(dict(model=served_rows.NAME, rows=rows, us_a_layer=found, gpu=torch.cuda.get_device_name())), flush=True)
+        beside = {}
+        if os.environ.get("BF16") and sequences:
+            steps = [flash_layer(lengths) for _ in codes]
+            of_flash = graph_time.recorded(lambda steps=steps: [step() for step in steps])
+            beside = {"bf16_us_a_layer": graph_time.microseconds(of_flash, len(steps), 20)}
+        print(json.dumps(dict(model=served_rows.NAME, rows=rows, us_a_layer=found, gpu=torch.cuda.get_device_name()) | beside), flush=True)
         if os.environ.get("PROFILE"):
             profiled(lambda graph=graph: [graph.replay() for _ in range(4)], 4 * len(calls))
 

@@ -1,6 +1,6 @@
 """kinds.py OUT: what scripts/study calibrates on and scores, by kind of text, from packages of PyPI and Debian and from Python's own library; nothing
 of it is part of this project. KIND_calib.jsonl and KIND_eval.txt, of different documents, for the kinds of KINDS; tasks.json (HumanEval) and
-sessions.json (rows of messages of the sessions that are scored). What is there is not made again."""
+sessions.json (rows of messages of the sessions that are scored). mixed_calib.jsonl has a fifth of each. What is there is not made again."""
 import json
 import os
 import pathlib
@@ -82,10 +82,40 @@ def write(out, kind, calibration, scored):
     (out / f"{kind}_eval.txt").write_text("\n\n".join(scored)[:LONGEST])
 
 
+def mixed(out, size=12_000):
+    """A fifth of each kind's text in rows of `size` characters, those of agent sessions as messages. Each round begins one kind later than the last one,
+    so that sequences at equal distances meet all kinds."""
+    parts = {}
+    for kind in KINDS:
+        rows = [json.loads(line) for line in (out / f"{kind}_calib.jsonl").read_text().splitlines()]
+        joined = "\n\n".join(row.get("text", "") for row in rows)
+        parts[kind] = [{"text": joined[at:at + size]} for at in range(0, len(joined), size)] if kind != "agent" else [shortened(row, size) for row in rows]
+    names, made = list(parts), []
+    for turn in range(CALIBRATION // len(names) // size):
+        made += [parts[kind][turn] for kind in names[turn:] + names[:turn] if turn < len(parts[kind])]
+    (out / "mixed_calib.jsonl").write_text("".join(json.dumps(row) + "\n" for row in made))
+
+
+def shortened(row, size):
+    """The first `size` characters of a row of messages."""
+    messages = []
+    for message in row["messages"]:
+        messages.append(message | {"content": message["content"][:size]})
+        size -= len(messages[-1]["content"])
+        if size <= 0:
+            break
+    return {"messages": messages}
+
+
 def main():
     out = pathlib.Path(sys.argv[1])
-    if (out / "sessions.json").exists():
-        return
+    if not (out / "sessions.json").exists():
+        make(out)
+    if not (out / "mixed_calib.jsonl").exists():
+        mixed(out)
+
+
+def make(out):
     subprocess.run([sys.executable, texts.__file__, out], check=True)
     rows = [json.loads(line)["messages"] for line in (out / "agent_calib.jsonl").read_text().splitlines()]
     scored = json.loads((out / "agent_eval.json").read_text())
