@@ -194,7 +194,7 @@ def test_a_new_process_reads_the_configuration_before_it_loads_plugins(tmp_path)
 @pytest.mark.parametrize("name,value,valid", [
     ("head_size", 128, True), ("head_size", 96, False), ("dtype", torch.float16, False), ("kv_cache_dtype", "auto", False),
     ("block_size", 32, False), ("has_sink", True, True), ("use_per_head_quant_scales", True, True), ("has_sliding_window", True, False), ("use_non_causal", True, False),
-    ("use_kv_connector", True, False), ("use_pcp", True, False), ("use_dcp", True, False), ("use_adaptive_verification", True, False),
+    ("use_kv_connector", True, True), ("use_pcp", True, False), ("use_dcp", True, False), ("use_adaptive_verification", True, False),
     ("device_capability", types.SimpleNamespace(major=12, minor=0), True),
     ("device_capability", types.SimpleNamespace(major=7, minor=5), False)])
 def test_what_vllm_itself_refuses(name, value, valid):
@@ -220,8 +220,8 @@ def test_versions():
     ({"speculative_config": speculation(kv_cache_dtype="fp8")}, "leave kv_cache_dtype out"),
     ({"speculative_config": speculation(8)}, "steps of up to 9 tokens do not fit into the bundle's recent window of 8;"),
     ({"model_config__is_hybrid": True, "cache_config__prefix_match_unit": 64}, "--prefix-match-unit.*leave it out"),
-    ({"kv_transfer_config": object()}, "KV transfer.*leave --kv-transfer-config out"),
-    ({"kv_transfer_config": object(), "cache_config__kv_offloading_size": 64.0}, "KV transfer.*leave --kv-offloading-size out"),
+    ({"kv_transfer_config": types.SimpleNamespace(kv_connector="NixlConnector", kv_connector_extra_config={}, kv_connector_module_path=None)},
+     "KV transfer by NixlConnector.*leave --kv-transfer-config out"),
     ({"model_config__enable_sleep_mode": True}, "leave --enable-sleep-mode out"),
     ({"parallel_config__data_parallel_size": 2, "model_config__is_moe": True}, "experts, and with --data-parallel-size"),
     ({"parallel_config__use_ubatching": True}, "DBO"), ({"model_config__dtype": torch.float16}, "computes in float16.*--dtype bfloat16"),

@@ -123,6 +123,22 @@ def test_prefix_caching(monkeypatch):
             compare(f"evicted, turn {turn}", answers(llm, asked), expected, 0.3)
 
 
+def test_prefixes_from_host_memory(monkeypatch):
+    """A cache with room for few prefixes: the others go to host memory, and come back with their sinks."""
+    monkeypatch.setenv("OSCAR_KV_UNTRIED", "1")
+    bundle = bundle_of("blocks")
+    families = [prompts((1500, 1700, 1900), seed=seed, shared=1400) for seed in (1, 2, 3)]
+    asked = [one for family in families for one in family]
+    with engine(monkeypatch, bundle) as llm:
+        expected = answers(llm, asked, together=False)
+    caching = dict(enable_prefix_caching=True, num_gpu_blocks_override=60, kv_offloading_size=1.0, disable_log_stats=False)
+    for name, options in (("eager", {}), ("graphs", GRAPHS)):
+        with engine(monkeypatch, bundle, **caching, **options) as llm:
+            for turn in range(3):
+                compare(f"from host memory, {name}, turn {turn}", answers(llm, asked, together=turn > 1), expected, 0.3)
+            assert metric(llm, "external_prefix_cache_hits") > 1000
+
+
 def metric(llm, name):
     """A counter of an engine with disable_log_stats=False."""
     return sum(m.value for m in llm.get_metrics() if m.name == f"vllm:{name}")

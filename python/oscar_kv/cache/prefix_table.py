@@ -61,6 +61,22 @@ class PrefixTable(SlotTable):
             self._tagged.synchronize()
         return bool((self._tags[: self.kept] == block).any())
 
+    def kept_of(self, block: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Window pages of the kept sink that begins with this block of the engine, and whether there is one."""
+        same = self._tags[: self.kept] == block
+        return self._sink_kept[same.int().argmax()], same.any()
+
+    def keep(self, block: int, valid: torch.Tensor) -> torch.Tensor:
+        """Window pages for a sink that comes from elsewhere, of a request that begins with this block. valid: whether
+        it does."""
+        place, self._next = self._next, (self._next + 1) % self.kept
+        self._faults[0] |= ~valid
+        self._unread = True
+        self._tags.masked_fill_(self._tags == block, NONE)
+        self._tags[place] = block
+        self._note_tags()
+        return self._sink_kept[place]
+
     def rows(
         self,
         slots: Sequence[int] | torch.Tensor,
@@ -181,6 +197,9 @@ class PrefixTable(SlotTable):
         block = table[:, 0][row]
         self._tags.masked_fill_((self._tags == block[:, None]).any(0), NONE)
         self._tags[place] = block
+        self._note_tags()
+
+    def _note_tags(self) -> None:
         if self.on_cuda:
             self._tagged = self._tagged or torch.cuda.Event()
             self._tagged.record()

@@ -35,10 +35,9 @@ from ...format.page_layout import PAGE_TOKENS
 from ...ops.load import capability_unsupported
 from . import adapters, requests, states
 from .pages import Places
-from .serving import Serving, layer_refusal
+from .serving import SERVING, Serving, layer_refusal
 
 SHARED = ("num_heads", "num_kv_heads", "head_size", "scale")  # by a layer and the one whose cache it reads
-SERVING = "oscar_kv_serving"  # of the part of an engine's configuration that configurations derived from it share
 
 
 def _rank() -> int:
@@ -89,7 +88,7 @@ class OscarPages:
 
     @classmethod
     def supports_kv_connector(cls) -> bool:
-        return False
+        return True  # that of offloading.py; serving.refusals() has the others
 
     @classmethod
     def supports_compute_capability(cls, capability: Any) -> bool:
@@ -230,7 +229,7 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
             raise InputError("attention that is not causal was asked for, which the 2-bit cache does not have")
         ends = common.query_start_loc_cpu[: count + 1].tolist()
         counts = [end - begin for begin, end in zip(ends, ends[1:])]
-        slots = slots[:count].tolist()
+        slots, self.serving.table = slots[:count].tolist(), self.table
         counts = counts[: len(slots)]  # further rows are padding
         upper = common.seq_lens_cpu_upper_bound  # exact for chunks, and for requests that are new
         starts = [0] * len(slots) if upper is None else [n - c for n, c in zip(upper[: len(slots)].tolist(), counts)]

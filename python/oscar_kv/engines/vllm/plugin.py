@@ -1,7 +1,8 @@
 """The entry point vllm.general_plugins for vLLM: the cache type `oscar` and the attention backend `OSCAR`. vLLM calls
 register() in each of its processes, even if no one wants a 2-bit cache, so it reads, checks and wraps nothing. The
-first configuration with this cache type wraps what vLLM has no extension point for: its Attention (layers.py) and its
-manager of blocks (prefixes.py). An unsupported release is refused when the backend is requested.
+first configuration with this cache type wraps what vLLM has no extension point for: its Attention (layers.py), its
+manager of blocks (prefixes.py) and its connectors (connectors.py). An unsupported release is refused when the backend
+is requested.
 
     OSCAR_KV_BUNDLE=bundle vllm serve MODEL --kv-cache-dtype oscar --attention-backend OSCAR"""
 
@@ -57,8 +58,9 @@ def received() -> Any:
 def install() -> None:
     """Wraps vLLM's classes once. Other releases stay as they are; backend.py refuses them."""
     if served():
-        from . import gauges, prefixes
+        from . import connectors, gauges, prefixes
 
+        connectors.install()
         prefixes.install()
         gauges.install()
         with contextlib.suppress(ImportError):  # a process without vLLM's kernels, which builds no model

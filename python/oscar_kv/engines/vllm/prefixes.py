@@ -69,6 +69,7 @@ class Prefixes:
         self.sinks = Sinks(kept_sinks(slots, sink_pages(self.sink)))
         self.written: set[int] = set()  # blocks that this step writes and offers
         self.waited: dict[str, int] = {}  # {request: steps}
+        self.host: Any = None  # offloading.HostPrefixes, if vLLM moves blocks to host memory
         if coordinator.retention_interval == 0 and not coordinator.kv_cache_config.has_mamba_layers:
             coordinator.retention_interval = None  # or windowed layers are kept only where prompts end, and none begins
         for owner, name in (
@@ -95,6 +96,8 @@ class Prefixes:
     ) -> Any:
         """None: vLLM tries again in the next step."""
         has = request.num_computed_tokens
+        if self.host is not None and self.host.waits(request, num_new_tokens):
+            return None
         if has > 0 and num_new_computed_tokens == 0 and has % PAGE_TOKENS + num_new_tokens < PAGE_TOKENS:
             # most calls, one for every request of every step: no block is complete after it that was not before
             return original(request, num_new_tokens, num_new_computed_tokens, new_computed_blocks, *given, **named)
@@ -103,7 +106,8 @@ class Prefixes:
         found = {i: new_computed_blocks.blocks[i] if hit else [] for i in self.groups}
         if any(block.block_id in self.written for blocks in found.values() for block in blocks):
             return None
-        if hit and num_new_tokens < self.recent:
+        loads = named.get("num_external_computed_tokens", 0) > 0
+        if hit and num_new_tokens < self.recent and not loads:
             waited = self.waited[name] = self.waited.get(name, 0) + 1
             request.skip_reading_prefix_cache = request.skip_reading_prefix_cache or waited > PATIENCE
             return None
@@ -116,9 +120,11 @@ class Prefixes:
             self.written.update(block.block_id for block in cached)
         if begins:
             self.waited.pop(name, None)
+        firsts = [block.block_id for held in self.groups.values() for block in held.req_to_blocks[name][:1]]
         if begins and not hit:
-            firsts = [block.block_id for held in self.groups.values() for block in held.req_to_blocks[name][:1]]
             self.sinks.begin(firsts, num_new_tokens >= self.sink)
+        if self.host is not None:
+            self.host.begins(request, firsts[0], loads, begins and not hit and num_new_tokens >= self.sink)
         return made
 
     def find_longest_cache_hit(self, original: Callable[..., Any], block_hashes: Any, max_cache_hit_length: int) -> Any:
@@ -158,7 +164,9 @@ def watch(scheduler: Any, config: Any) -> None:
             max(0, room),
             known.recent,
         )
-    Prefixes(scheduler.kv_cache_manager, (known.sink, known.recent), scheduling.max_num_seqs, most_new, room)
+    made = Prefixes(scheduler.kv_cache_manager, (known.sink, known.recent), scheduling.max_num_seqs, most_new, room)
+    if (watched := getattr(getattr(scheduler, "connector", None), "watch", None)) is not None:
+        watched(made, scheduler.kv_cache_manager)
 
 
 def _constructor(original: Callable[..., None], self: Any, vllm_config: Any, *arguments: Any, **named: Any) -> None:

@@ -1,6 +1,7 @@
 """Which requests are new to a worker. vLLM tells a backend the slots of requests and their tokens, but not when a slot
 gets another request, which may begin with blocks of others. So this module wraps the method of vLLM's model runner that
-gives slots to requests, preempted ones included, and counts in the Serving of its configuration."""
+gives slots to requests, preempted ones included, and counts in the Serving of its configuration. It is called before a
+step is planned, so sinks come from host memory there (offloading.py)."""
 
 import functools
 from collections.abc import Callable
@@ -13,6 +14,10 @@ def _add_requests(serving_name: str, original: Callable[..., Any], self: Any, sc
     serving = vars(self.vllm_config.compilation_config).get(serving_name)
     if serving is None:
         return original(self, scheduler_output)
+    if getattr(getattr(scheduler_output, "kv_connector_metadata", None), "coming", None):
+        from . import offloading
+
+        offloading.come(serving, scheduler_output)
     slots, names = self.req_states.req_id_to_index, [one.req_id for one in scheduler_output.scheduled_new_reqs]
     before = [slots.get(name) for name in names]  # a session with streaming input comes again, and keeps its slot
     made = original(self, scheduler_output)

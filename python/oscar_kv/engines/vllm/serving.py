@@ -19,7 +19,7 @@ from ...format.bundle import load_bundle
 from ...format.page_layout import PAGE_TOKENS
 from ...ops.support import shape_unsupported
 from .. import bundles
-from ..names import BUNDLE_VARIABLE, existing_folder, folder_name, is_release, known_names
+from ..names import BUNDLE_VARIABLE, UNTRIED_VARIABLE, existing_folder, folder_name, is_release, known_names
 from ..port import Settings
 from ..serving import EngineServing, is_set, layers_by_reason, plain_torch, unserved
 from . import metrics
@@ -29,6 +29,9 @@ from .pages import Places, nominal_cell
 # Methods of speculation that are served; vLLM names all MTP heads mtp.
 SPECULATION = ("ngram", "ngram_gpu", "draft_model", "eagle", "eagle3", "mtp")
 DIVIDES = ("decode_context_parallel_size", "prefill_context_parallel_size", "pipeline_parallel_size")  # options of vLLM
+# What vLLM makes of --kv-offloading-size.
+OFFLOADING_CONNECTOR, OFFLOADING_BYTES = "OffloadingConnector", "cpu_bytes_to_use"
+SERVING = "oscar_kv_serving"  # of the part of an engine's configuration that configurations derived from it share
 BUNDLE_OPTION, CHECKPOINT_OPTION = "oscar_bundle", "oscar_checkpoint"  # of --additional-config
 
 
@@ -118,10 +121,32 @@ def vllm_version() -> str:
     return __version__
 
 
+def offloading_refusal(config: Any) -> str | None:
+    """Why blocks cannot go where --kv-offloading-size or --kv-transfer-config wants them, or None."""
+    given = config.kv_transfer_config
+    if given is None:
+        return None
+    other = sorted(set(given.kv_connector_extra_config) - {OFFLOADING_BYTES})
+    if given.kv_connector != OFFLOADING_CONNECTOR or given.kv_connector_module_path is not None or other:
+        return (
+            f"KV transfer by {given.kv_connector}{' with ' + other[0] if other else ''} would leave the BF16 windows "
+            "behind; leave --kv-transfer-config out, and use --kv-offloading-size for host memory"
+        )
+    if not config.cache_config.enable_prefix_caching:
+        return "--kv-offloading-size is given, and requests share no prefixes; pass --enable-prefix-caching"
+    if not is_release(vllm_version(), RELEASE):
+        return f"--kv-offloading-size needs vLLM {RELEASE} here; leave it out, or install vllm=={RELEASE}.0"
+    if os.environ.get(UNTRIED_VARIABLE) == "1":
+        return None
+    return (
+        "no GPU has moved blocks of the 2-bit cache to host memory yet; leave --kv-offloading-size out, or set "
+        f"{UNTRIED_VARIABLE}=1 to try it"
+    )
+
+
 def refusals(config: Any) -> list[str]:
     """Sentences for vLLM settings that this adapter does not support."""
     cache, parallel = config.cache_config, config.parallel_config
-    offloading = getattr(cache, "kv_offloading_size", None) is not None  # vLLM makes a transfer of it
     cases = [
         *latent_refusals(config),
         *speculation_refusals(config.speculative_config),
@@ -143,11 +168,7 @@ def refusals(config: Any) -> list[str]:
             "prefixes shorter than a block are to "
             "be found (--prefix-match-unit), which the 2-bit cache cannot beside linear attention; leave it out",
         ),
-        (
-            config.kv_transfer_config is not None,
-            "KV transfer and offloading would leave the BF16 windows behind; leave "
-            f"{'--kv-offloading-size' if offloading else '--kv-transfer-config'} out",
-        ),
+        (config.kv_transfer_config is not None, offloading_refusal(config)),
         *(
             (
                 getattr(parallel, name) > 1,
@@ -280,6 +301,7 @@ class Serving(EngineServing):
         self.requests: collections.Counter[int] = collections.Counter()  # {slot: requests that have had it}
         self.plan: Any = None  # backend.Plan of the pass that is prepared
         self.readers: collections.Counter[int] = collections.Counter()  # {layer: layers that read its cache}
+        self.table: Any = None  # SlotTable of the last pass
 
     def keep_in_bf16(self, index: int, reason: str) -> str:
         """Notes that vLLM serves a layer in BF16; returns the reason."""
