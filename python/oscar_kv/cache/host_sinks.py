@@ -1,7 +1,6 @@
 """BF16 sinks of prefixes in host memory, where an engine moves blocks of a prefix there (KV offloading). Blocks hold
-codes, and a request that begins with them needs the sink in BF16 (prefix_table.py). Copies are made in the stream of
-the passes, so that none has to be waited for: a sink leaves after the pass that computed it, and is back before the
-pass that reads it."""
+codes, and a request that begins with them needs the sink in BF16 (prefix_table.py). A sink leaves after the pass that
+computed it, and is back before the pass that reads it. The host waits for neither."""
 
 from collections.abc import Mapping, Sequence
 
@@ -28,6 +27,7 @@ class HostSinks:
         ]
         if self._caches:
             self._valid = torch.zeros(places, dtype=torch.bool, device=self._caches[0].windows.device)
+        self._left: torch.cuda.Event | None = None  # after the last copy to the host
 
     @torch.no_grad()
     def leave(self, table: PrefixTable, moves: Sequence[Move]) -> None:
@@ -37,10 +37,15 @@ class HostSinks:
             self._valid[place] = found
             for kv, rows in zip(self._caches, self._rows):
                 rows[place].copy_(kv.windows.index_select(0, pages), non_blocking=True)
+        if moves and self._valid.is_cuda:
+            self._left = self._left or torch.cuda.Event()
+            self._left.record()
 
     @torch.no_grad()
     def come(self, table: PrefixTable, moves: Sequence[Move]) -> None:
         """Copies sinks back, as those of requests that began with these blocks."""
+        if self._left is not None:  # an engine may prepare a pass on another stream
+            self._left.wait()
         for block, place in moves:
             pages = table.keep(block, self._valid[place])
             for kv, rows in zip(self._caches, self._rows):
