@@ -47,7 +47,8 @@ def test_interrupt_and_resume(share, line, reference, tmp_path):
     assert code in (INTERRUPTED, -signal.SIGINT), err  # the default action before the handler is installed
     assert not output.exists()
     if code == INTERRUPTED:
-        assert "--resume" in err and "Traceback" not in err, err
+        early = "interrupted while prompts were read; run the command again"  # nothing is saved yet, on a slow machine
+        assert ("--resume" in err or early in err) and "Traceback" not in err, err
     succeed(*line(output, "--resume"))
     assert output.read_bytes() == expected
     assert list(tree(tmp_path)) == ["s.safetensors"], "the work directory was not removed"
