@@ -199,9 +199,15 @@ at::Tensor query_scales(const QueryScale& scale, const SequenceBatch& batch, at:
 RopeTable rope_table(const RopeFrequencies& frequencies, const SequenceBatch& batch, at::ScalarType dtype,
                      at::Device device) {
   const at::Tensor angles = at::outer(positions_of(batch).to(device), frequencies.inverse.to(device)).unsqueeze(1);
-  return {.cos = angles.cos().mul_(frequencies.attention_factor).to(dtype),
-          .sin = angles.sin().mul_(frequencies.attention_factor).to(dtype),
-          .interleaved = frequencies.interleaved};
+  RopeTable table{.interleaved = frequencies.interleaved};
+  const auto fill = [&](std::int64_t) {
+    table.cos = angles.cos().mul_(frequencies.attention_factor).to(dtype);
+    table.sin = angles.sin().mul_(frequencies.attention_factor).to(dtype);
+  };
+  // One thread: where several threads made the process's first call of MKL's cosine, one of them in about a hundred
+  // runs had errors of 6e-5.
+  angles.is_cpu() ? parallel_tasks(1, fill) : fill(0);
+  return table;
 }
 
 at::Tensor apply_rope(const at::Tensor& x, const RopeTable& table) {
