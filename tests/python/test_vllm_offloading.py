@@ -74,12 +74,11 @@ class Engine:
         pages = (SLOTS + 1) * 4 + kept_sinks(SLOTS, 1)
         self.cache = types.SimpleNamespace(windows=torch.full((pages, PAGE), -1.0), policy=types.SimpleNamespace(sink_pages=1))
         self.sinks = HostSinks({0: self.cache}, places)
-        self.ids, self.blocks, self.jobs, self.stores = {}, {}, [], []
+        self.blocks, self.jobs, self.stores = {}, [], []
         self.loaded, self.hits, self.now = 0, [], 0
 
     def add(self, name, ids, answer):
         from vllm.v1.request import Request
-        self.ids[name] = torch.tensor(ids)
         self.scheduler.add_request(Request(name, ids, SamplingParams(max_tokens=answer, ignore_eos=True), None, block_hasher=self.hasher))
 
     def submit(self, job, meta, load):

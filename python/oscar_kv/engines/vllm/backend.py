@@ -229,7 +229,8 @@ class OscarMetadataBuilder(AttentionMetadataBuilder):
             raise InputError("attention that is not causal was asked for, which the 2-bit cache does not have")
         ends = common.query_start_loc_cpu[: count + 1].tolist()
         counts = [end - begin for begin, end in zip(ends, ends[1:])]
-        slots, self.serving.table = slots[:count].tolist(), self.table
+        self.serving.table = self.table
+        slots = slots[:count].tolist()
         counts = counts[: len(slots)]  # further rows are padding
         upper = common.seq_lens_cpu_upper_bound  # exact for chunks, and for requests that are new
         starts = [0] * len(slots) if upper is None else [n - c for n, c in zip(upper[: len(slots)].tolist(), counts)]

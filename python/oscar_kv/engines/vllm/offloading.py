@@ -48,8 +48,10 @@ class Places:
             return None
         if not self._free:
             self.drop(1)
-        self._of.update({key: self._free.pop()} if self._free else {})
-        return self._of.get(key)
+        if not self._free:
+            return None
+        place = self._of[key] = self._free.pop()
+        return place
 
     def __len__(self) -> int:
         return len(self._of)
@@ -180,10 +182,8 @@ class OscarOffloadingConnector(OffloadingConnector):
             self.sinks(serving).leave(serving.table, moves)
 
 
-def come(serving: Any, scheduled: Any) -> None:
+def come(serving: Any, moves: list[Move]) -> None:
     """In a worker, before a step is planned: its sinks come from the host."""
-    moves = getattr(scheduled.kv_connector_metadata, "coming", None)
-    if moves:
-        from vllm.distributed.kv_transfer import get_kv_transfer_group
+    from vllm.distributed.kv_transfer import get_kv_transfer_group
 
-        get_kv_transfer_group().sinks(serving).come(serving.table, moves)
+    get_kv_transfer_group().sinks(serving).come(serving.table, moves)

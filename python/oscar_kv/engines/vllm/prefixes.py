@@ -120,6 +120,8 @@ class Prefixes:
             self.written.update(block.block_id for block in cached)
         if begins:
             self.waited.pop(name, None)
+        if self.host is None and not (begins and not hit):
+            return made
         firsts = [block.block_id for held in self.groups.values() for block in held.req_to_blocks[name][:1]]
         if begins and not hit:
             self.sinks.begin(firsts, num_new_tokens >= self.sink)

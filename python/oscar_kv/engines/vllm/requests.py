@@ -14,10 +14,10 @@ def _add_requests(serving_name: str, original: Callable[..., Any], self: Any, sc
     serving = vars(self.vllm_config.compilation_config).get(serving_name)
     if serving is None:
         return original(self, scheduler_output)
-    if getattr(getattr(scheduler_output, "kv_connector_metadata", None), "coming", None):
+    if moves := getattr(getattr(scheduler_output, "kv_connector_metadata", None), "coming", None):
         from . import offloading
 
-        offloading.come(serving, scheduler_output)
+        offloading.come(serving, moves)
     slots, names = self.req_states.req_id_to_index, [one.req_id for one in scheduler_output.scheduled_new_reqs]
     before = [slots.get(name) for name in names]  # a session with streaming input comes again, and keeps its slot
     made = original(self, scheduler_output)

@@ -8,14 +8,15 @@ MARK = "_oscar_kv"  # of a wrapped method
 
 
 def wrap_once(owner: type, name: str, around: Callable[..., Any]) -> None:
-    """From now on the method does around(original, self, ...). Further calls change nothing."""
+    """From now on the method does around(original, self, ...), a class method around(original, ...). Further calls
+    change nothing."""
     original = getattr(owner, name)
     if hasattr(original, MARK):
         return
 
     @functools.wraps(original)
-    def wrapped(self: Any, *arguments: Any, **named: Any) -> Any:
-        return around(original, self, *arguments, **named)
+    def wrapped(*arguments: Any, **named: Any) -> Any:
+        return around(original, *arguments, **named)
 
     setattr(wrapped, MARK, None)
     setattr(owner, name, wrapped)
