@@ -10,6 +10,7 @@ import collections
 import dataclasses
 from typing import Any
 
+import torch
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import OffloadingConnectorMetadata
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
 
@@ -169,6 +170,10 @@ class OscarOffloadingConnector(OffloadingConnector):
         return super().reset_cache()
 
     # A worker's
+    def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        super().register_kv_caches(kv_caches)
+        self.sinks(vars(self._config.compilation_config)[SERVING])  # pinning memory takes long: not in a step
+
     def sinks(self, serving: Any) -> HostSinks:
         if self._sinks is None:
             self._sinks = HostSinks(serving.caches(), host_places(self._config))
