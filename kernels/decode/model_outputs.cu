@@ -1,8 +1,10 @@
-// A block takes kRows rows of one KV head. Its threads divide the channels of a sum into kParts, and each part reads
-// its rows of the matrix once for all rows.
+// Few rows: a block takes kRows rows of one KV head, and its threads divide the channels of a sum into kParts, each of
+// which reads its rows of the matrix once for all rows. Many rows: 16 in a block, by tensor cores (row_tile.cuh). What
+// does not depend on attention is read while attention runs (H200: 1 to 6 us of a layer less).
 #include <cuda_bf16.h>
 
 #include "kernels/common/launch_kernel.cuh"
+#include "kernels/common/row_tile.cuh"
 #include "kernels/decode/model_outputs.h"
 
 namespace oscar::kernels {
@@ -10,77 +12,131 @@ namespace {
 
 constexpr int kThreads = 512;
 
-// kFour: a row's sum takes four channels before the next row's. Then 64 registers suffice, and two blocks fit where one
-// of attention has ended. With few blocks the other order is faster (H200: by 1.5 us of a layer's 33).
-template <int D, int kRows, bool kFour>
-__global__ void __launch_bounds__(kThreads) model_outputs_kernel(const __grid_constant__ ModelOutputsParams p) {
-  constexpr int kParts = kThreads / D, kSteps = D / kParts;
+// A row of a KV head: a sequence's query head.
+template <int D>
+struct Row {
+  int sequence = -1, query_head = 0;  // sequence -1: behind the last row
+
+  __device__ __forceinline__ Row() = default;
+  __device__ __forceinline__ Row(const ModelOutputsParams& p, int row) {
+    const int gqa_group = p.query_heads / p.kv_heads, total = p.batch * gqa_group, head = blockIdx.y;
+    sequence = row < total ? row / gqa_group : -1;
+    query_head = head * gqa_group + row % gqa_group;
+  }
+  __device__ __forceinline__ bool held(const ModelOutputsParams& p) const {
+    return sequence >= 0 && load_early(p.lengths + sequence) > 0;
+  }
+  __device__ __forceinline__ const float* from(const ModelOutputsParams& p) const {
+    return p.rows + (static_cast<std::int64_t>(sequence) * p.query_heads + query_head) * D;
+  }
+  __device__ __forceinline__ std::uint16_t* to(const ModelOutputsParams& p) const {
+    return p.out + sequence * p.out_stride + query_head * D;
+  }
+};
+
+template <int D>
+__device__ __forceinline__ const float* matrix_of(const ModelOutputsParams& p) {
+  return p.matrix + static_cast<std::int64_t>(p.matrix_heads == 1 ? 0 : blockIdx.y) * D * D;
+}
+
+template <int D>
+__device__ __forceinline__ float mean_of(const ModelOutputsParams& p, int channel) {
+  return p.mean != nullptr ? load_early(p.mean + blockIdx.y * D + channel) : 0.0f;
+}
+
+template <int D, int kRows>
+__global__ void __launch_bounds__(kThreads) few_rows_kernel(const __grid_constant__ ModelOutputsParams p) {
+  constexpr int kParts = kThreads / D, kSteps = D / kParts, kElements = (kRows * D + kThreads - 1) / kThreads;
   __shared__ __align__(16) float rows[kRows][D];
   __shared__ float sums[kParts][kRows][D];
-  const int j = static_cast<int>(threadIdx.x) % D, part = static_cast<int>(threadIdx.x) / D, head = blockIdx.y;
-  const int gqa_group = p.query_heads / p.kv_heads, total = p.batch * gqa_group;
-  const float* matrix = p.matrix + static_cast<std::int64_t>(p.matrix_heads == 1 ? 0 : head) * D * D +
-                        static_cast<std::int64_t>(part) * kSteps * D + j;
-  // The matrix depends on nothing, so its first rows are requested before the outputs.
+  const int j = static_cast<int>(threadIdx.x) % D, part = static_cast<int>(threadIdx.x) / D;
+  const float* matrix = matrix_of<D>(p) + static_cast<std::int64_t>(part) * kSteps * D + j;
   constexpr int kAhead = kSteps < 32 ? kSteps : 32;
   float ahead[kAhead];
 #pragma unroll
-  for (int i = 0; i < kAhead; ++i) ahead[i] = __ldg(matrix + i * D);
+  for (int i = 0; i < kAhead; ++i) ahead[i] = load_early(matrix + i * D);
+  const auto place = [](int n) { return static_cast<int>(threadIdx.x) + n * kThreads; };
+  Row<D> at[kElements];
+  bool held[kElements];
+  float mean[kElements];
+#pragma unroll
+  for (int n = 0; n < kElements; ++n) {
+    if (place(n) < kRows * D) at[n] = Row<D>(p, static_cast<int>(blockIdx.x) * kRows + place(n) / D);
+    held[n] = at[n].held(p), mean[n] = mean_of<D>(p, place(n) % D);
+  }
   wait_for_previous();
-  const auto place = [&](int r) {  // sequence and query head of a row
-    const int index = static_cast<int>(blockIdx.x) * kRows + r;
-    return index < total ? make_int2(index / gqa_group, head * gqa_group + index % gqa_group) : make_int2(-1, 0);
-  };
-  for (int e = threadIdx.x; e < kRows * D; e += kThreads) {
-    const int2 at = place(e / D);
-    const bool held = at.x >= 0 && p.lengths[at.x] > 0;
-    rows[e / D][e % D] = held ? p.rows[(static_cast<std::int64_t>(at.x) * p.query_heads + at.y) * D + e % D] : 0.0f;
+#pragma unroll
+  for (int n = 0; n < kElements; ++n) {
+    if (place(n) < kRows * D) rows[place(n) / D][place(n) % D] = held[n] ? at[n].from(p)[place(n) % D] : 0.0f;
   }
   __syncthreads();
   float sum[kRows] = {};
-  constexpr int kEach = kFour ? 4 : 1;
-  const auto add = [&](int i, const float(&weight)[kEach]) {
+  const auto add = [&](int i, float weight) {
 #pragma unroll
-    for (int r = 0; r < kRows; ++r)
-#pragma unroll
-      for (int k = 0; k < kEach; ++k) sum[r] += rows[r][part * kSteps + i + k] * weight[k];
+    for (int r = 0; r < kRows; ++r) sum[r] += rows[r][part * kSteps + i] * weight;
   };
   constexpr int kUnrolled = kSteps <= 128 ? 128 : 8;  // turns of the second loop; code must stay small
 #pragma unroll
-  for (int i = 0; i < kAhead; i += kEach) {
-    float weight[kEach];
-#pragma unroll
-    for (int k = 0; k < kEach; ++k) weight[k] = ahead[i + k];
-    add(i, weight);
-  }
+  for (int i = 0; i < kAhead; ++i) add(i, ahead[i]);
 #pragma unroll kUnrolled
-  for (int i = kAhead; i < kSteps; i += kEach) {
-    float weight[kEach];
-#pragma unroll
-    for (int k = 0; k < kEach; ++k) weight[k] = __ldg(matrix + (i + k) * D);
-    add(i, weight);
-  }
+  for (int i = kAhead; i < kSteps; ++i) add(i, __ldg(matrix + i * D));
 #pragma unroll
   for (int r = 0; r < kRows; ++r) sums[part][r][j] = sum[r];
   __syncthreads();
-  for (int e = threadIdx.x; e < kRows * D; e += kThreads) {
-    const int r = e / D, i = e % D;
-    const int2 at = place(r);
-    if (at.x < 0) continue;
-    float x = 0.0f;
-    if (p.lengths[at.x] > 0) {
 #pragma unroll
-      for (int k = 0; k < kParts; ++k) x += sums[k][r][i];
-      if (p.mean != nullptr) x += p.mean[head * D + i];
+  for (int n = 0; n < kElements; ++n) {
+    if (at[n].sequence < 0) continue;
+    float x = 0.0f;
+    if (held[n]) {
+#pragma unroll
+      for (int k = 0; k < kParts; ++k) x += sums[k][place(n) / D][place(n) % D];
+      x += mean[n];
     }
-    p.out[at.x * p.out_stride + at.y * D + i] = __bfloat16_as_ushort(__float2bfloat16_rn(x));
+    at[n].to(p)[place(n) % D] = __bfloat16_as_ushort(__float2bfloat16_rn(x));
   }
 }
 
-template <int D, int kRows, bool kFour>
-cudaError_t launch_rows(const ModelOutputsParams& p, int rows, cudaStream_t stream) {
-  return launch_early<model_outputs_kernel<D, kRows, kFour>>(grid_of(blocks_of(rows, kRows), p.kv_heads), kThreads,
-                                                             stream, p);
+template <int D>
+__global__ void __launch_bounds__(RowTile<D>::kThreads) many_rows_kernel(const __grid_constant__ ModelOutputsParams p) {
+  constexpr int kRows = RowTile<D>::kRows, kLoads = kRows * D / 4 / RowTile<D>::kThreads;
+  __shared__ RowTile<D> tile;
+  const typename RowTile<D>::Matrix matrix(matrix_of<D>(p));
+  const int first = static_cast<int>(blockIdx.x) * kRows;
+  const auto place = [](int n) { return 4 * (static_cast<int>(threadIdx.x) + n * RowTile<D>::kThreads); };
+  bool held[kLoads];
+  const float* from[kLoads];
+#pragma unroll
+  for (int n = 0; n < kLoads; ++n) {
+    const Row<D> row(p, first + place(n) / D);
+    held[n] = row.held(p), from[n] = row.from(p) + place(n) % D;
+  }
+  const Row<D> rows[2] = {{p, first + tile.row(0)}, {p, first + tile.row(1)}};
+  const bool written[2] = {rows[0].held(p), rows[1].held(p)};
+  float2 mean[2];
+#pragma unroll
+  for (int n = 0; n < 2; ++n) mean[n] = make_float2(mean_of<D>(p, tile.channel(n)), mean_of<D>(p, tile.channel(n) + 1));
+  wait_for_previous();
+#pragma unroll
+  for (int n = 0; n < kLoads; ++n)
+    tile.put(place(n) / D, place(n) % D, held[n] ? *reinterpret_cast<const float4*>(from[n]) : float4{});
+  __syncthreads();
+  float sum[2][4] = {};
+  tile.multiply(matrix, sum);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    if (rows[h].sequence < 0) continue;
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      const float2 x = make_float2(sum[n][2 * h] + mean[n].x, sum[n][2 * h + 1] + mean[n].y);
+      *reinterpret_cast<__nv_bfloat162*>(rows[h].to(p) + tile.channel(n)) =
+          written[h] ? __float22bfloat162_rn(x) : __nv_bfloat162{};
+    }
+  }
+}
+
+template <int D, int kRows>
+cudaError_t launch_few(const ModelOutputsParams& p, int rows, cudaStream_t stream) {
+  return launch_early<few_rows_kernel<D, kRows>>(grid_of(blocks_of(rows, kRows), p.kv_heads), kThreads, stream, p);
 }
 
 }  // namespace
@@ -92,9 +148,15 @@ cudaError_t model_outputs(const ModelOutputsParams& p, cudaStream_t stream) {
   if (p.batch == 0) return cudaSuccess;
   const int rows = p.batch * (p.query_heads / p.kv_heads);
   return for_fast_head_dim(p.head_dim, [&]<int D>() {
-    if (rows * p.kv_heads <= 256) return launch_rows<D, 1, false>(p, rows, stream);
-    return rows * p.kv_heads <= 1024 ? launch_rows<D, 8, false>(p, rows, stream)
-                                     : launch_rows<D, 8, true>(p, rows, stream);
+    if (rows * p.kv_heads <= 256) return launch_few<D, 1>(p, rows, stream);
+    if constexpr (RowTile<D>::kFits) {
+      const bool pairs = p.out_stride % 2 == 0 && reinterpret_cast<std::uintptr_t>(p.out) % 4 == 0;
+      if (rows * p.kv_heads > 1024 && pairs) {
+        return launch_early<many_rows_kernel<D>>(grid_of(blocks_of(rows, RowTile<D>::kRows), p.kv_heads),
+                                                 RowTile<D>::kThreads, stream, p);
+      }
+    }
+    return launch_few<D, 8>(p, rows, stream);
   });
 }
 
