@@ -125,7 +125,6 @@ def test_prefix_caching(monkeypatch):
 
 def test_prefixes_from_host_memory(monkeypatch):
     """A cache with room for few prefixes: the others go to host memory, and come back with their sinks."""
-    monkeypatch.setenv("OSCAR_KV_UNTRIED", "1")
     bundle = bundle_of("blocks")
     families = [prompts((1500, 1700, 1900), seed=seed, shared=1400) for seed in (1, 2, 3)]
     asked = [one for family in families for one in family]

@@ -33,7 +33,6 @@ PAGE, SINK, RECENT, SLOTS = 64, 64, 128, 6
 @pytest.fixture
 def configured(tmp_path, monkeypatch):
     monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
-    monkeypatch.setenv("OSCAR_KV_UNTRIED", "1")
     monkeypatch.setattr(CpuPlatform, "check_and_update_config", classmethod(lambda cls, config: None))
     monkeypatch.setattr(vllm_attention, "get_attn_backend", select)
     plugin.register()
@@ -236,8 +235,6 @@ def test_what_is_refused(configured, monkeypatch):
     config = configured()
     config.kv_transfer_config.kv_connector = "NixlConnector"
     assert "KV transfer by NixlConnector would leave" in vllm_serving.offloading_refusal(config)
-    monkeypatch.delenv("OSCAR_KV_UNTRIED")
-    assert "OSCAR_KV_UNTRIED=1" in vllm_serving.offloading_refusal(configured())
     groups = types.SimpleNamespace(kv_cache_groups=[1, 2])
     with pytest.raises(InputError, match="the model has 2 groups of layers"):
         offloading.OscarOffloadingConnector(configured(), None, groups)

@@ -12,7 +12,6 @@ BUNDLE_VARIABLE = "OSCAR_KV_BUNDLE"  # of the environment: the bundle's folder
 CACHE_DTYPE, VLLM_BACKEND = "oscar", "OSCAR"  # vLLM's --kv-cache-dtype and --attention-backend
 SGLANG_BACKEND = "oscar"  # SGLang's --attention-backend
 CHECKPOINT_VARIABLE = "OSCAR_KV_CHECKPOINT"  # of the environment, for SGLang: the checkpoint's folder
-UNTRIED_VARIABLE = "OSCAR_KV_UNTRIED"  # of the environment: 1 serves what has not run in an engine on a GPU
 VARIABLES = (
     BUNDLE_VARIABLE,
     CHECKPOINT_VARIABLE,
@@ -20,7 +19,6 @@ VARIABLES = (
     "OSCAR_KV_OPERATORS",
     "OSCAR_KV_SELF_CHECK",
     "OSCAR_KV_STORE",
-    UNTRIED_VARIABLE,
 )
 
 

@@ -34,8 +34,8 @@ measures it and writes this page. Raw lines with their commands are in `tests/be
   JSON, names the tool that the session called, and has the arguments of the calls before it.
 - Engines: KL of the last 64 of 2,112 tokens, decoded beside 0, 7 and 39 other requests, to BF16 at one request. BF16's rows are the noise of its own
   arithmetic. Predicted is `oscar-verify --path both --decode-last 64` on the same texts. "Other text" counts answers of 64 tokens that differ from those
-  of one request at a time. "Two ranks" is tensor parallelism of two: vLLM on two GPUs (8 texts at one request; a single GPU had .0036, .00299 and .00298
-  for that bundle), SGLang on one card (`GPUS=2 ONE_CARD=1`).
+  of one request at a time. "Two ranks" is tensor parallelism of two: vLLM on two GPUs (a single GPU had .0036, .00299 and .00298
+  for that bundle), SGLang on one card (`GPUS=2 ONE_CARD=1`). These rows and SGLang's have 8 texts at one request, the others 40.
 - Calibrate on the kinds of text that you serve. A bundle for one kind has up to twice the KL on others, most on other languages.
 - Small models say little about large ones. Evaluate yours.
 
@@ -248,7 +248,7 @@ def pictures(found, model):
             if one in line:
                 scores.setdefault((table.TASKS[one], name.startswith("bits-")), []).append(
                     (line.get("served_bits", points[name][0]), share_of(line[one])))
-    if scores:
+    if any(own and len(of) > 1 for (_, own), of in scores.items()):
         made[f"{model}-tasks.svg"] = plots.plot(f"{title}: tasks solved by bits", "code bits", "share solved",
                                                 {f"{'waterfill' if own else 'others'}: {one}": sorted(of) for (one, own), of in scores.items()})
     return made
@@ -284,7 +284,8 @@ def front(found):
     ends = {model: (found.lengths(model)[0], found.lengths(model)[-1]) for model in models}
     head = ["cache", "code bits", "smaller"] + [f"{NAMES.get(m, m)}: KL, {' / '.join(short(n) for n in dict.fromkeys(ends[m]))}" for m in models]
     head += [f"{NAMES.get(m, m)}: KL in vLLM" for m in found.models if m not in models]
-    tasks = [(model, one) for model in found.models for one in ("he", "he_behind") if (model, "bf16") in found.served and one in found.served[model, "bf16"]]
+    tasks = [(model, one) for model in found.models for one in ("he", "he_behind")
+             if share_of(found.served.get((model, "bf16"), {}).get(one, "0 of 1")) > .1]
     head += [f"{NAMES.get(model, model)}: {table.TASKS[one]}" for model, one in tasks] + ["8B, tokens/s"]
     rows = []
     for name, label in ROWS.items():

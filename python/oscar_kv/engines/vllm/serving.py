@@ -19,7 +19,7 @@ from ...format.bundle import load_bundle
 from ...format.page_layout import PAGE_TOKENS
 from ...ops.support import shape_unsupported
 from .. import bundles
-from ..names import BUNDLE_VARIABLE, UNTRIED_VARIABLE, existing_folder, folder_name, is_release, known_names
+from ..names import BUNDLE_VARIABLE, existing_folder, folder_name, is_release, known_names
 from ..port import Settings
 from ..serving import EngineServing, is_set, layers_by_reason, plain_torch, unserved
 from . import metrics
@@ -136,12 +136,7 @@ def offloading_refusal(config: Any) -> str | None:
         return "--kv-offloading-size is given, and requests share no prefixes; pass --enable-prefix-caching"
     if not is_release(vllm_version(), RELEASE):
         return f"--kv-offloading-size needs vLLM {RELEASE} here; leave it out, or install vllm=={RELEASE}.0"
-    if os.environ.get(UNTRIED_VARIABLE) == "1":
-        return None
-    return (
-        "no GPU has moved blocks of the 2-bit cache to host memory yet; leave --kv-offloading-size out, or set "
-        f"{UNTRIED_VARIABLE}=1 to try it"
-    )
+    return None
 
 
 def refusals(config: Any) -> list[str]:
