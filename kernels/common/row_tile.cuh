@@ -27,7 +27,6 @@ __device__ __forceinline__ int load_early(const std::int32_t* p) {
 template <int D>
 struct RowTile {
   static constexpr int kRows = 16, kThreads = 2 * D, kSteps = D / 16;
-  static constexpr bool kFits = D <= 128;  // registers of the matrix
 
   __align__(16) std::uint16_t high[kRows][D + 8], low[kRows][D + 8];  // padded: no bank conflicts
 
