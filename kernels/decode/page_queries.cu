@@ -117,15 +117,31 @@ __device__ __forceinline__ void project_rotated(float (&y)[2][4], const float4 (
   }
 }
 
-// Grid: (parts of the positions, groups of eight query heads, batch).
+__device__ __forceinline__ SequencePlan plan_of(const PagedDecodeParams& p, int sequence) {
+  return SequencePlan::make(p, __ldg(p.lengths + sequence));
+}
+
+// Page queries of a sequence.
+__device__ __forceinline__ int count_of(const SequencePlan& plan) {
+  return plan.page_end - plan.page_begin + plan.window_groups();
+}
+
+// Grid: (parts of the positions, groups of eight query heads, batch). The parts from `extra` on are there for sequences
+// that are much longer than others: most end at once, so they read a length before all else.
 template <int D>
 __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
-    page_query_kernel(const __grid_constant__ PagedDecodeParams p, std::uint8_t* queries) {
+    page_query_kernel(const __grid_constant__ PagedDecodeParams p, std::uint8_t* queries, int extra) {
   let_next_start();
   constexpr int kSteps = D / 16;
   constexpr bool kHeld = D <= 128;  // keeps the projection's high terms in registers if they suffice
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
   const int sequence = blockIdx.z, first_head = 8 * static_cast<int>(blockIdx.y);
+
+  int at = kWarps * static_cast<int>(blockIdx.x) + warp;
+  if (static_cast<int>(blockIdx.x) >= extra && at >= count_of(plan_of(p, sequence))) {
+    wait_for_previous();
+    return;
+  }
 
   // The heads' operand before rotation: column g. Columns after the heads are never stored.
   float4 u[D / 32], w[D / 32];
@@ -139,15 +155,14 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
       for (int k = 0; k < kSteps; ++k) held[m][k] = __ldg(table + 32 * (m * kSteps + k));
   }
 
-  const SequencePlan plan = SequencePlan::make(p, __ldg(p.lengths + sequence));
-  const int pages = plan.page_end - plan.page_begin, count = pages + plan.window_groups();
+  const SequencePlan plan = plan_of(p, sequence);
+  const int pages = plan.page_end - plan.page_begin, count = count_of(plan);
   const int stride = kWarps * static_cast<int>(gridDim.x);
-  const auto row_of = [&](int at) {
+  const auto row_of = [&](int index) {
     const int position =
-        at < pages ? plan.body_begin + (plan.page_begin + at) * kPageTokens : plan.group_position(at - pages);
+        index < pages ? plan.body_begin + (plan.page_begin + index) * kPageTokens : plan.group_position(index - pages);
     return reinterpret_cast<const float4*>(p.rope_phases) + static_cast<long long>(position) * (D / 4) + t;
   };
-  int at = kWarps * static_cast<int>(blockIdx.x) + warp;
   if (at >= count) {
     wait_for_previous();
     return;
@@ -200,13 +215,15 @@ cudaError_t launch(const PagedDecodeParams& p, std::uint8_t* queries, cudaStream
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
   if (error != cudaSuccess || p.batch == 0) return error;
-  // Fills the multiprocessors, with at most 16 page queries per warp; but each warp has at least one.
+  // Fills the multiprocessors, with at most 16 page queries per warp; but each warp has at least one. Tables may be
+  // much wider than sequences are long, and blocks without work cost time, too: at most four times as many blocks.
   const int most = page_queries(p.max_pages, p.sink_pages + p.ring_pages), eights = (p.query_heads + 7) / 8;
   const std::int64_t full = blocks_of(kBlocksPerSm * multiprocessors, eights * p.batch);
-  const std::int64_t parts = std::min(blocks_of(most, kWarps), std::max(full, blocks_of(most, 16 * kWarps)));
-  const dim3 grid = grid_of(parts, eights, p.batch);
-  return p.model_query != nullptr ? launch_early<page_query_kernel<D>>(grid, kThreads, stream, p, queries)
-                                  : launch_kernel<page_query_kernel<D>>(grid, kThreads, stream, p, queries);
+  const std::int64_t fair = std::min(blocks_of(most, 16 * kWarps), 4 * full);
+  const dim3 grid = grid_of(std::min(blocks_of(most, kWarps), std::max(full, fair)), eights, p.batch);
+  const int extra = static_cast<int>(full);
+  return p.model_query != nullptr ? launch_early<page_query_kernel<D>>(grid, kThreads, stream, p, queries, extra)
+                                  : launch_kernel<page_query_kernel<D>>(grid, kThreads, stream, p, queries, extra);
 }
 
 }  // namespace
