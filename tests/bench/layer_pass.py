@@ -4,7 +4,8 @@ have the widths that oscar-fit chose (served_rows.py), without their mean before
 
 ROWS: SEQUENCESxTOKENS for a decode step, or TOKENS for the rows of a prompt that enter the cache (60x460 60x760 60x2300 16x700 128 512 2048 8192).
 60x2300r: lengths of half to one and a half times as many tokens, as in traffic.
-Environment: GEOMETRY=1.5b (Qwen2.5-Coder-1.5B's in place of Qwen3-8B's), PROFILE=1 (kernels of a layer by their time), BF16=1 (decode
+Environment: GEOMETRY=1.5b (Qwen2.5-Coder-1.5B's in place of Qwen3-8B's), PROFILE=1 (kernels of a layer by their time), PAGES (columns of the
+page tables, 128: as many as the longest request that a server takes may need), BF16=1 (decode
 steps of vLLM's BF16 cache beside them: FlashAttention 3 and the write of the new rows)."""
 import json
 import os
@@ -28,7 +29,7 @@ from oscar_kv.cache.transform import Phases  # noqa: E402
 from oscar_kv.ops.support import page_queries  # noqa: E402
 from traffic import profiled  # noqa: E402
 
-MOST, PAGES = 8192, 128
+MOST, PAGES = 8192, int(os.environ.get("PAGES", 128))
 HEADS, D = served_rows.KV_HEADS, served_rows.HEAD_DIM
 GROUP = served_rows.CONFIG["num_attention_heads"] // HEADS
 

@@ -14,7 +14,7 @@ BENCH = pathlib.Path(__file__).resolve().parent
 TESTS = BENCH.parent / "python"
 PLUGINS = {"vllm": "vllm.general_plugins", "sglang": "sglang.srt.plugins"}  # groups of entry points
 MOST = int(os.environ.get("MOST", 256))
-COMMON = dict(vocab_size=151936, num_hidden_layers=36, head_dim=128, hidden_act="silu", max_position_embeddings=131072, initializer_range=0.02,
+COMMON = dict(vocab_size=151936, num_hidden_layers=36, head_dim=128, hidden_act="silu", max_position_embeddings=262144, initializer_range=0.02,
               rms_norm_eps=1e-6, use_cache=True, tie_word_embeddings=False, rope_theta=1e6, attention_bias=False, torch_dtype="bfloat16",
               bos_token_id=1, eos_token_id=2)
 # By GEOMETRY: Qwen3-8B's, Qwen2.5-Coder-1.5B's, and DeepSeek-V2-Lite's, with an MLP as wide as the experts that a token meets.

@@ -3,7 +3,7 @@ same prompts and answers wait at once for SLOTS places (64 256:512:256). Prints 
 median time of a token after the first (the request is answered twice, and the second answer comes token by token).
 
 CACHE: bf16, fp8 (fp8_e4m3), or one of ../served_rows.py (mixed: widths as fitted). Environment: TOKENS (of the KV cache, needed where engines share
-a card), and MEMORY, BACKEND, CHUNK, RADIX, EAGER, LAYERS, GEOMETRY, DEVICE of throughput.py and ../served_rows.py; TURNS and TURNS_WAIT as in
+a card), CONTEXT (the longest request that SGLang is told of, in place of the longest of the rows), and MEMORY, BACKEND, CHUNK, RADIX, EAGER, LAYERS, GEOMETRY, DEVICE of throughput.py and ../served_rows.py; TURNS and TURNS_WAIT as in
 ../vllm/traffic.py."""
 import json
 import os
@@ -64,7 +64,7 @@ class Traffic:
 def main():
     turns, cache, slots = Turns(os.environ.get("TURNS", "")), sys.argv[1], int((sys.argv[2:3] or [64])[0])
     rows = [tuple(map(int, row.split(":"))) for row in sys.argv[3:] or ["256:512:256"]]
-    engine, options = throughput.engine_of(cache, slots, max(2 * given + 2 * made + 64 for _, given, made in rows))
+    engine, options = throughput.engine_of(cache, slots, int(os.environ.get("CONTEXT", 0)) or max(2 * given + 2 * made + 64 for _, given, made in rows))
     capacity = throughput.capacity_of(engine)
     if capacity < (options["max_total_tokens"] or 0):
         print(f"the cache holds {capacity} tokens, asked for {options['max_total_tokens']}: raise MEMORY", file=sys.stderr)

@@ -4,7 +4,7 @@ Prints a line of JSON a row: tokens per second, and the median time of steps wit
 
 MODEL: a checkpoint, a folder with its config.json alone, for made-up weights, or random: the model of throughput.py, or with GEOMETRY=1.5b Qwen2.5-Coder-1.5B's. CACHE: bf16, fp8, another name
 that vLLM knows, a bundle's folder, or with random one of throughput.py. Environment: PREFIX=1 (prefix caching on), EAGER_COMPILE= (compilation and graphs as vLLM chooses),
-MEMORY (bytes of the KV cache), PROFILE=1 (kernels of the last row, by time), TURNS=FOLDER:N:R
+MEMORY (bytes of the KV cache), CONTEXT (the longest request that vLLM is told of, in place of the longest of the rows), PROFILE=1 (kernels of the last row, by time), TURNS=FOLDER:N:R
 (N processes share a card: they start together and measure one after another, R rounds; hosts differ by a factor of two from minute to minute;
 FOLDER is new for every run) and TURNS_WAIT (the most seconds that one waits for the others, 600)."""
 import json
@@ -119,7 +119,7 @@ def main():
     model = model_folder() if random_weights else pathlib.Path(sys.argv[1])
     slots = int((sys.argv[3:4] or [64])[0])
     rows = [tuple(map(int, row.split(":"))) for row in sys.argv[4:] or ["256:512:256"]]
-    llm = engine_of(model, cache, slots, max(2 * given + 2 * made + 64 for _, given, made in rows))
+    llm = engine_of(model, cache, slots, int(os.environ.get("CONTEXT", 0)) or max(2 * given + 2 * made + 64 for _, given, made in rows))
     traffic = Traffic(llm, json.loads((model / "config.json").read_text())["vocab_size"])
     about = dict(model=NAME if random_weights else model.name, engine="vllm", cache=cache, prefix_caching=bool(os.environ.get("PREFIX")), compiled=not throughput.eager_compile("1"),
                  slots=slots, gpu=torch.cuda.get_device_name())
