@@ -242,6 +242,8 @@ def test_what_is_refused(serve, monkeypatch):
     bundle = latent_bundle()
     for changed, word in ((dict(speculative_config=speculation()), "speculative decoding is asked for"),
                           (dict(model_config__is_hybrid=True), "beside linear attention"),
+                          (dict(kv_transfer_config=types.SimpleNamespace(kv_connector="OffloadingConnector", kv_connector_extra_config={}, kv_connector_module_path=None)),
+                           "leave --kv-offloading-size out"),
                           (dict(parallel_config__decode_context_parallel_size=2), "--decode-context-parallel-size 2")):
         with pytest.raises(InputError, match=word):
             vllm_serving.Serving(serve(bundle, **changed))

@@ -85,6 +85,11 @@ def latent_refusals(config: Any) -> list[tuple[bool, str]]:
             "speculative decoding is asked for, which the 2-bit cache of latent attention (MLA) does not have; leave "
             "--speculative-config out",
         ),
+        (
+            config.kv_transfer_config is not None,
+            "host memory is asked for, where no GPU has moved latents of the 2-bit cache yet; leave "
+            "--kv-offloading-size out",
+        ),
     ]
 
 
