@@ -241,14 +241,15 @@ def pictures(found, model):
         made[f"{model}-position.svg"] = plots.plot(
             f"{title}: KL by position, {kinds.KINDS[kind]}", "position in tokens", "KL to BF16, nats",
             {name: [((a + b) / 2, max(kl, 1e-6)) for a, b, kl in lines[name]] for name in chosen}, log_y=True)
-    scores = {}
+    scores, caches = {}, set()
     for name, code in ROWS.items():
         line = found.served.get((model, name))
         for one in table.TASKS if line and name in points else ():
             if one in line:
+                caches.add(name)
                 scores.setdefault((table.TASKS[one], name.startswith("bits-")), []).append(
                     (line.get("served_bits", points[name][0]), share_of(line[one])))
-    if any(own and len(of) > 1 for (_, own), of in scores.items()):
+    if len(caches) > 1:  # a single one is no plot
         made[f"{model}-tasks.svg"] = plots.plot(f"{title}: tasks solved by bits", "code bits", "share solved",
                                                 {f"{'waterfill' if own else 'others'}: {one}": sorted(of) for (one, own), of in scores.items()})
     return made
