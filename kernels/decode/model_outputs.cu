@@ -4,8 +4,9 @@
 #include <cuda_bf16.h>
 
 #include "kernels/common/launch_kernel.cuh"
-#include "kernels/common/row_tile.cuh"
+#include "kernels/common/load_early.cuh"
 #include "kernels/decode/model_outputs.h"
+#include "kernels/decode/row_tile.cuh"
 
 namespace oscar::kernels {
 namespace {

@@ -35,7 +35,8 @@ measures it and writes this page. Raw lines with their commands are in `tests/be
 - Engines: KL of the last 64 of 2,112 tokens, decoded beside 0, 7 and 39 other requests, to BF16 at one request. BF16's rows are the noise of its own
   arithmetic. Predicted is `oscar-verify --path both --decode-last 64` on the same texts. "Other text" counts answers of 64 tokens that differ from those
   of one request at a time. "Two ranks" is tensor parallelism of two: vLLM on two GPUs (a single GPU had .0036, .00299 and .00298
-  for that bundle), SGLang on one card (`GPUS=2 ONE_CARD=1`). These rows and SGLang's have 8 texts at one request, the others 40.
+  for that bundle), SGLang on one card (`GPUS=2 ONE_CARD=1`). At one request, rows with "of 16" there have
+  8 texts, and those with "of 48" have 40.
 - Calibrate on the kinds of text that you serve. A bundle for one kind has up to twice the KL on others, most on other languages.
 - Small models say little about large ones. Evaluate yours.
 

@@ -16,7 +16,7 @@ sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(_
 import throughput  # noqa: E402
 import torch  # noqa: E402
 from served_rows import CONFIG, NAME  # noqa: E402
-from turns import Turns, requests_of  # noqa: E402
+from turns import Turns, longest_request, requests_of  # noqa: E402
 
 
 def asked_for(tokens):
@@ -64,7 +64,7 @@ class Traffic:
 def main():
     turns, cache, slots = Turns(os.environ.get("TURNS", "")), sys.argv[1], int((sys.argv[2:3] or [64])[0])
     rows = [tuple(map(int, row.split(":"))) for row in sys.argv[3:] or ["256:512:256"]]
-    engine, options = throughput.engine_of(cache, slots, int(os.environ.get("CONTEXT", 0)) or max(2 * given + 2 * made + 64 for _, given, made in rows))
+    engine, options = throughput.engine_of(cache, slots, longest_request(rows))
     capacity = throughput.capacity_of(engine)
     if capacity < (options["max_total_tokens"] or 0):
         print(f"the cache holds {capacity} tokens, asked for {options['max_total_tokens']}: raise MEMORY", file=sys.stderr)

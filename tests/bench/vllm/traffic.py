@@ -22,7 +22,7 @@ sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(_
 import throughput  # noqa: E402
 import torch  # noqa: E402
 from served_rows import NAME, WIDTHS, model_folder  # noqa: E402
-from turns import Turns, requests_of  # noqa: E402
+from turns import Turns, longest_request, requests_of  # noqa: E402
 
 
 def engine_of(model, cache, slots, tokens):
@@ -119,7 +119,7 @@ def main():
     model = model_folder() if random_weights else pathlib.Path(sys.argv[1])
     slots = int((sys.argv[3:4] or [64])[0])
     rows = [tuple(map(int, row.split(":"))) for row in sys.argv[4:] or ["256:512:256"]]
-    llm = engine_of(model, cache, slots, int(os.environ.get("CONTEXT", 0)) or max(2 * given + 2 * made + 64 for _, given, made in rows))
+    llm = engine_of(model, cache, slots, longest_request(rows))
     traffic = Traffic(llm, json.loads((model / "config.json").read_text())["vocab_size"])
     about = dict(model=NAME if random_weights else model.name, engine="vllm", cache=cache, prefix_caching=bool(os.environ.get("PREFIX")), compiled=not throughput.eager_compile("1"),
                  slots=slots, gpu=torch.cuda.get_device_name())

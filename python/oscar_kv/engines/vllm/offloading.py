@@ -135,7 +135,6 @@ class OscarOffloadingConnector(OffloadingConnector):
         super().__init__(vllm_config, role, kv_cache_config)
         self._config = vllm_config
         self._host: Any = None  # HostPrefixes of a scheduler
-        self._sinks: HostSinks | None = None  # of a worker
 
     # The scheduler's
     def watch(self, prefixes: Any, manager: Any) -> None:
@@ -172,23 +171,18 @@ class OscarOffloadingConnector(OffloadingConnector):
     # A worker's
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         super().register_kv_caches(kv_caches)
-        self.sinks(vars(self._config.compilation_config)[SERVING])  # pinning memory takes long: not in a step
-
-    def sinks(self, serving: Any) -> HostSinks:
-        if self._sinks is None:
-            self._sinks = HostSinks(serving.caches(), host_places(self._config))
-        return self._sinks
+        self._serving = vars(self._config.compilation_config)[SERVING]
+        self.sinks = HostSinks(self._serving.caches(), host_places(self._config))
 
     def wait_for_save(self) -> None:
         super().wait_for_save()
         moves = self._connector_metadata.leaving
         if moves:
-            serving = vars(self._config.compilation_config)[SERVING]
-            self.sinks(serving).leave(serving.table, moves)
+            self.sinks.leave(self._serving.table, moves)
 
 
 def come(serving: Any, moves: list[Move]) -> None:
     """In a worker, before a step is planned: its sinks come from the host."""
     from vllm.distributed.kv_transfer import get_kv_transfer_group
 
-    get_kv_transfer_group().sinks(serving).come(serving.table, moves)
+    get_kv_transfer_group().sinks.come(serving.table, moves)

@@ -3,26 +3,13 @@
 // 2 D threads, and a warp computes 16 channels, whose part of the matrix it holds in registers.
 #pragma once
 
-#include <cuda_bf16.h>
-
 #include <cstdint>
 
 #include "kernels/bf16_products.cuh"
+#include "kernels/common/load_early.cuh"
+#include "kernels/decode/mma.cuh"
 
 namespace oscar::kernels {
-
-// A load that the compiler does not move behind wait_for_previous(), as it moves others. No kernel of a step may write
-// what it reads.
-__device__ __forceinline__ float load_early(const float* p) {
-  float x;
-  asm volatile("ld.volatile.global.f32 %0, [%1];" : "=f"(x) : "l"(p));
-  return x;
-}
-__device__ __forceinline__ int load_early(const std::int32_t* p) {
-  int x;
-  asm volatile("ld.volatile.global.s32 %0, [%1];" : "=r"(x) : "l"(p));
-  return x;
-}
 
 template <int D>
 struct RowTile {
@@ -31,10 +18,8 @@ struct RowTile {
   __align__(16) std::uint16_t high[kRows][D + 8], low[kRows][D + 8];  // padded: no bank conflicts
 
   __device__ __forceinline__ static void split(std::uint32_t& high, std::uint32_t& low, float x, float y) {
-    const __nv_bfloat162 most = __floats2bfloat162_rn(x, y);
-    const __nv_bfloat162 rest = __floats2bfloat162_rn(x - __low2float(most), y - __high2float(most));
-    high = *reinterpret_cast<const std::uint32_t*>(&most);
-    low = *reinterpret_cast<const std::uint32_t*>(&rest);
+    high = pack_bf16(x, y);
+    low = pack_bf16(x - low_bf16(high), y - high_bf16(high));
   }
 
   // A thread's part of a matrix [D, D].
