@@ -42,12 +42,10 @@ struct BlockRows {
 };
 
 // The change of basis: the thread of channel j computes channel j of x M.
-template <int D, int kRows>
+template <int D, int kRows, int kStage>
 struct ChannelOfMatrix {
   // The matrix is the launch's only large read and depends on nothing, so its first rows are requested before all else.
-  // With several rows the registers hold one stage of it, and the next stage is requested before this one is used. With
-  // the whole matrix in registers no block of the next kernel runs beside these (H200: 80 us in place of 76).
-  static constexpr int kStage = kRows > 1 ? 16 : (D <= 128 ? D : 64);
+  // The registers hold one stage of it, and the next stage is requested before this one is used.
   const float* column;  // null: rows stay in their basis
   float first[kStage];
 
@@ -159,34 +157,38 @@ __device__ __forceinline__ void write_query(const AppendTokensParams& p, const B
   p.query[(static_cast<std::int64_t>(row / block.gqa_group) * p.query_heads + h) * D + j] = __bfloat16_as_ushort(x);
 }
 
-// Writes channel j of a key or value to its place in the window pages, in the sink or in the ring of recent tokens.
+// The place of channel j of a key or value in the window pages, in the sink or in the ring of recent tokens.
 template <int D>
-__device__ __forceinline__ void write_window(const AppendTokensParams& p, const BlockRows& block, const AppendJob& job,
-                                             int j, __nv_bfloat16 x) {
-  const int position = job.position, ring = p.ring_pages * kPageTokens;
+__device__ __forceinline__ __nv_bfloat16* window_place(const AppendTokensParams& p, const BlockRows& block,
+                                                       const AppendJob& job, int j) {
+  const int position = max(job.position, 0), ring = p.ring_pages * kPageTokens;
   const int slot = position < p.sink ? position : position % ring;
   const int place = slot / kPageTokens + (position < p.sink ? 0 : p.sink_pages);
   const int page = p.window_table[job.sequence * (p.sink_pages + p.ring_pages) + place];
   std::uint8_t* target =
       p.window_pages + (static_cast<std::int64_t>(page) * p.kv_heads + block.head) * window_page_bytes(D);
-  *reinterpret_cast<__nv_bfloat16*>(target + window_offset(D, block.kind == RowKind::kValue, slot % kPageTokens, j)) =
-      x;
+  return reinterpret_cast<__nv_bfloat16*>(target +
+                                          window_offset(D, block.kind == RowKind::kValue, slot % kPageTokens, j));
 }
 
-template <int D, int kRows>
+template <int D, int kRows, int kStage>
 __global__ void __launch_bounds__(D) append_kernel(const __grid_constant__ AppendTokensParams p) {
   let_next_start();
   __shared__ __align__(16) float rows[kRows][D];
   const BlockRows block(p, kRows);
   if (block.first >= block.total) return;
   const int j = static_cast<int>(threadIdx.x);
-  const ChannelOfMatrix<D, kRows> matrix(p, block, j);
+  const ChannelOfMatrix<D, kRows, kStage> matrix(p, block, j);
 
   AppendJob job[kRows];
   float x[kRows];
   load_rows<D, kRows>(p, block, j, job, x);
   write_position_query<D, kRows>(p, block, j, job, x, rows);
   subtract_mean<D, kRows>(p, block, j, job, x);
+  __nv_bfloat16* to[kRows] = {};  // found before the sums, since it takes two reads
+#pragma unroll
+  for (int r = 0; r < kRows; ++r)
+    if (block.kind != RowKind::kQuery) to[r] = window_place<D>(p, block, job[r], j);
   if (matrix.column != nullptr) matrix.multiply(x, rows, j);
 
 #pragma unroll
@@ -196,7 +198,7 @@ __global__ void __launch_bounds__(D) append_kernel(const __grid_constant__ Appen
     if (block.kind == RowKind::kQuery) {
       write_query<D>(p, block, block.first + r, j, rounded);
     } else {
-      write_window<D>(p, block, job[r], j, rounded);
+      *to[r] = rounded;
     }
   }
 }
@@ -208,11 +210,16 @@ cudaError_t launch(const AppendTokensParams& p, cudaStream_t stream) {
   const int rows = p.tokens * (group > 1 ? group : 1);                         // of one kind and head
   const int all = p.tokens * p.kv_heads * (group + (p.k != nullptr ? 2 : 0));  // rows of the launch
   // One row per block while the GPU has room, since the sums are one long chain. Otherwise several rows share the
-  // matrix.
-  const int heads = kinds * p.kv_heads;
-  if (all <= 512) return launch_kernel<append_kernel<D, 1>>(grid_of(rows, heads), D, stream, p);
-  if (all <= 4096) return launch_kernel<append_kernel<D, 4>>(grid_of(blocks_of(rows, 4), heads), D, stream, p);
-  return launch_kernel<append_kernel<D, 8>>(grid_of(blocks_of(rows, 8), heads), D, stream, p);
+  // matrix. The stages are as long as registers allow while all blocks, and some of the next kernel, run at once.
+  const auto with = [&]<int kRows, int kStage>() {
+    const dim3 grid = grid_of(blocks_of(rows, kRows), kinds * p.kv_heads);
+    return launch_kernel<append_kernel<D, kRows, kStage>>(grid, D, stream, p);
+  };
+  if (all <= 256) return with.template operator()<1, (D <= 128 ? D : 64)>();
+  if (all <= 768) return with.template operator()<2, 64>();
+  if (all <= 2048) return with.template operator()<2, 32>();
+  if (all <= 8192) return with.template operator()<4, 16>();
+  return with.template operator()<8, 16>();
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <type_traits>
 
 #include "kernels/common/hopper_code.h"
 #include "kernels/common/launch_kernel.cuh"
@@ -196,12 +197,23 @@ cudaError_t launch_half(const DecodeLaunch& a, const DeviceLimits& device, cudaS
   return launch_stream<typename C::Half>(a, device, stream);
 }
 
+// Whether more than half of the multiprocessors have an item. Then the streaming kernel with the cluster kernel's
+// blocks is as fast, and a request much longer than others does not keep one block busy while all others wait. (H200, 8
+// KV heads, a layer's pass: 16 sequences of 700 tokens 27 us in place of 28; 15 of 640 and one of 131,000 88 in place
+// of 370.)
+inline bool has_one_block_an_item(const DecodeLaunch& a, const DeviceLimits& device) {
+  const int items = a.p.batch * a.p.kv_heads;
+  return device.is_hopper() && 2 * items > device.multiprocessors && items <= device.multiprocessors;
+}
+
 template <class C>
 cudaError_t launch_decode(const DecodeLaunch& a, cudaStream_t stream) {
   DeviceLimits device;
   cudaError_t error = DeviceLimits::get(device);
   if (error != cudaSuccess) return error;
   const DecodeKernel wish = a.p.kernel;
+  if (wish == DecodeKernel::kAuto && has_one_block_an_item(a, device))
+    return launch_stream<std::conditional_t<C::kManyRegisters, C, typename C::Cluster>>(a, device, stream);
   bool launched = false;
   if constexpr (C::NT == 1 && C::D <= 128) {
     if (wish == DecodeKernel::kAuto || wish == DecodeKernel::kParts) {

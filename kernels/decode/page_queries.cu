@@ -5,6 +5,7 @@
 #include <cuda_fp16.h>
 
 #include <algorithm>
+#include <climits>
 
 #include "kernels/common/launch_kernel.cuh"
 #include "kernels/decode/mma.cuh"
@@ -126,47 +127,59 @@ __device__ __forceinline__ int count_of(const SequencePlan& plan) {
   return plan.page_end - plan.page_begin + plan.window_groups();
 }
 
-// Grid: (parts of the positions, groups of eight query heads, batch). The parts from `extra` on are there for sequences
-// that are much longer than others: most end at once, so they read a length before all else.
-template <int D>
-__global__ void __launch_bounds__(kThreads, kBlocksPerSm)
-    page_query_kernel(const __grid_constant__ PagedDecodeParams p, std::uint8_t* queries, int extra) {
-  let_next_start();
-  constexpr int kSteps = D / 16;
-  constexpr bool kHeld = D <= 128;  // keeps the projection's high terms in registers if they suffice
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
-  const int sequence = blockIdx.z, first_head = 8 * static_cast<int>(blockIdx.y);
+// Of a sequence much longer than others, its own blocks write a share and all blocks the rest. The usual step must not
+// pay for it, since its whole time counts: few instructions, and no length of another sequence is awaited before work.
+constexpr int kOwnPerWarp = 8;  // page queries for which another sequence's operand is not worth loading
 
-  int at = kWarps * static_cast<int>(blockIdx.x) + warp;
-  if (static_cast<int>(blockIdx.x) >= extra && at >= count_of(plan_of(p, sequence))) {
-    wait_for_previous();
-    return;
+__device__ __forceinline__ int own_warps() { return kWarps * static_cast<int>(gridDim.x); }
+
+// Whether a sequence may have more than kOwnPerWarp page queries for each of its own warps, by its tokens; at most four
+// are beside whole pages, at the windows' ends.
+__device__ __forceinline__ bool some_longer(const PagedDecodeParams& p) {
+  int longest = 0;
+#pragma unroll 1
+  for (int sequence = threadIdx.x & 31; sequence < p.batch; sequence += 32)
+    longest = max(longest, __ldg(p.lengths + sequence));
+  return __reduce_max_sync(0xffffffffu, longest) > kPageTokens * (kOwnPerWarp * own_warps() - 4);
+}
+
+// Page queries that a sequence's own blocks write. INT_MAX: all of every sequence.
+static __device__ __noinline__ int own_share(const PagedDecodeParams& p) {
+  int sum = 0, most = 0;
+#pragma unroll 1
+  for (int sequence = threadIdx.x & 31; sequence < p.batch; sequence += 32) {
+    const int count = count_of(plan_of(p, sequence));
+    sum += count, most = max(most, count);
   }
+  const int mean = __reduce_add_sync(0xffffffffu, sum) / (p.batch * own_warps()) + 1;
+  const int share = own_warps() * max(kOwnPerWarp, 2 * mean);
+  return __reduce_max_sync(0xffffffffu, most) <= share ? INT_MAX : share;
+}
 
-  // The heads' operand before rotation: column g. Columns after the heads are never stored.
-  float4 u[D / 32], w[D / 32];
-  load_operand<D>(p, sequence, min(first_head + g, p.query_heads - 1), t, u, w);
-  const uint4* table = reinterpret_cast<const uint4*>(p.tile_phases) + lane;
-  uint4 held[kHeld ? 2 : 1][kHeld ? kSteps : 1];
-  if constexpr (kHeld) {
-#pragma unroll
-    for (int m = 0; m < 2; ++m)
-#pragma unroll
-      for (int k = 0; k < kSteps; ++k) held[m][k] = __ldg(table + 32 * (m * kSteps + k));
+// The first sequence from `sequence` on that has a rest; p.batch: none.
+static __device__ __noinline__ int next_with_rest(const PagedDecodeParams& p, int sequence, int share) {
+  const int lane = threadIdx.x & 31;
+#pragma unroll 1
+  for (; sequence < p.batch; sequence += 32) {
+    const bool rest = sequence + lane < p.batch && count_of(plan_of(p, sequence + lane)) > share;
+    const unsigned found = __ballot_sync(0xffffffffu, rest);
+    if (found != 0) return sequence + __ffs(found) - 1;
   }
+  return p.batch;
+}
 
-  const SequencePlan plan = plan_of(p, sequence);
-  const int pages = plan.page_end - plan.page_begin, count = count_of(plan);
-  const int stride = kWarps * static_cast<int>(gridDim.x);
+// Every `stride`-th page query of a sequence, from `at` on to `end`.
+template <int D, class RowsOf>
+__device__ __forceinline__ void write_queries(const PagedDecodeParams& p, std::uint8_t* queries, int sequence,
+                                              const SequencePlan& plan, float4 (&u)[D / 32], float4 (&w)[D / 32],
+                                              const RowsOf& rows_of, int at, int stride, int end) {
+  const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+  const int pages = plan.page_end - plan.page_begin;
   const auto row_of = [&](int index) {
     const int position =
         index < pages ? plan.body_begin + (plan.page_begin + index) * kPageTokens : plan.group_position(index - pages);
     return reinterpret_cast<const float4*>(p.rope_phases) + static_cast<long long>(position) * (D / 4) + t;
   };
-  if (at >= count) {
-    wait_for_previous();
-    return;
-  }
   PhaseRow<D> row;
   row.load(row_of(at));
 
@@ -175,7 +188,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   std::uint8_t* to[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const int head = first_head + 2 * t + i;
+    const int head = 8 * static_cast<int>(blockIdx.y) + 2 * t + i;
     to[i] = head < p.query_heads
                 ? const_cast<std::uint8_t*>(page_query_source(p, queries, sequence, head / gqa_group, gqa_group)) +
                       head % gqa_group * kPageQueryBytes + 8 * g
@@ -187,15 +200,11 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   }
 
 #pragma unroll 1
-  for (; at < count; at += stride) {
+  for (; at < end; at += stride) {
     const PhaseRow<D> c = row;
-    if (at + stride < count) row.load(row_of(at + stride));
+    if (at + stride < end) row.load(row_of(at + stride));
     float y[2][4] = {};
-    project_rotated<D>(y, u, w, c, [&](int m, int k, bool low) {
-      if constexpr (kHeld)
-        if (!low) return held[m][k];
-      return __ldg(table + (low ? phase_term_count(D) / 8 : 0) + 32 * (m * kSteps + k));
-    });
+    project_rotated<D>(y, u, w, c, rows_of);
     const int index = at < pages ? plan.page_begin + at : p.max_pages + at - pages;
     const long long offset = static_cast<long long>(index) * (gqa_group * kPageQueryBytes);
 #pragma unroll
@@ -206,6 +215,54 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
       *reinterpret_cast<uint2*>(to[i] + offset + kPageTermBytes) = make_uint2(first.low, second.low);
     }
   }
+}
+
+// Grid: (a sequence's own blocks, groups of eight query heads, batch).
+template <int D>
+__global__ void __launch_bounds__(kThreads, kBlocksPerSm)
+    page_query_kernel(const __grid_constant__ PagedDecodeParams p, std::uint8_t* queries) {
+  let_next_start();
+  constexpr int kSteps = D / 16;
+  constexpr bool kHeld = D <= 128;  // keeps the projection's high terms in registers if they suffice
+  const int lane = threadIdx.x & 31;
+  const uint4* table = reinterpret_cast<const uint4*>(p.tile_phases) + lane;
+  uint4 held[kHeld ? 2 : 1][kHeld ? kSteps : 1];
+  if constexpr (kHeld) {
+#pragma unroll
+    for (int m = 0; m < 2; ++m)
+#pragma unroll
+      for (int k = 0; k < kSteps; ++k) held[m][k] = __ldg(table + 32 * (m * kSteps + k));
+  }
+  const auto rows_of = [&](int m, int k, bool low) {
+    if constexpr (kHeld)
+      if (!low) return held[m][k];
+    return __ldg(table + (low ? phase_term_count(D) / 8 : 0) + 32 * (m * kSteps + k));
+  };
+
+  // First the block's own sequence, then its part of what others left.
+  int sequence = blockIdx.z, at = kWarps * static_cast<int>(blockIdx.x) + (static_cast<int>(threadIdx.x) >> 5);
+  int stride = own_warps(), share = kOwnPerWarp * stride;
+#pragma unroll 1
+  for (bool own = true; sequence < p.batch; own = false) {
+    // The heads' operand before rotation: column g. Columns after the heads are never stored.
+    float4 u[D / 32], w[D / 32];
+    const int head = min(8 * static_cast<int>(blockIdx.y) + (lane >> 2), p.query_heads - 1);
+    load_operand<D>(p, sequence, head, lane & 3, u, w);
+    const SequencePlan plan = plan_of(p, sequence);
+    const int count = count_of(plan);
+    const bool known = own && count > share;
+    if (known) share = own_share(p);
+    const int end = own ? min(count, share) : count;
+    if (at < end) write_queries<D>(p, queries, sequence, plan, u, w, rows_of, at, stride, end);
+    if (own) {
+      if (!known && !some_longer(p)) break;
+      if (!known) share = own_share(p);
+      at += static_cast<int>(blockIdx.z) * stride, stride *= p.batch;
+    }
+    if (share == INT_MAX) break;
+    sequence = next_with_rest(p, own ? 0 : sequence + 1, share);
+    at = share + at % stride;
+  }
   wait_for_previous();  // so that who waits for this kernel has waited for the one before it
 }
 
@@ -215,15 +272,14 @@ cudaError_t launch(const PagedDecodeParams& p, std::uint8_t* queries, cudaStream
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
   if (error != cudaSuccess || p.batch == 0) return error;
-  // Fills the multiprocessors, with at most 16 page queries per warp; but each warp has at least one. Tables may be
-  // much wider than sequences are long, and blocks without work cost time, too: at most four times as many blocks.
+  // Fills the multiprocessors, with at least one page query per warp of the longest sequence. Tables may be much wider
+  // than sequences are long, so more blocks would mostly have no work, and each costs time (H200, 64 sequences of 640
+  // tokens, tables of 3,128 pages: 118 us a layer with 16 page queries per warp, 62 like this).
   const int most = page_queries(p.max_pages, p.sink_pages + p.ring_pages), eights = (p.query_heads + 7) / 8;
   const std::int64_t full = blocks_of(kBlocksPerSm * multiprocessors, eights * p.batch);
-  const std::int64_t fair = std::min(blocks_of(most, 16 * kWarps), 4 * full);
-  const dim3 grid = grid_of(std::min(blocks_of(most, kWarps), std::max(full, fair)), eights, p.batch);
-  const int extra = static_cast<int>(full);
-  return p.model_query != nullptr ? launch_early<page_query_kernel<D>>(grid, kThreads, stream, p, queries, extra)
-                                  : launch_kernel<page_query_kernel<D>>(grid, kThreads, stream, p, queries, extra);
+  const dim3 grid = grid_of(std::min(blocks_of(most, kWarps), full), eights, p.batch);
+  return p.model_query != nullptr ? launch_early<page_query_kernel<D>>(grid, kThreads, stream, p, queries)
+                                  : launch_kernel<page_query_kernel<D>>(grid, kThreads, stream, p, queries);
 }
 
 }  // namespace

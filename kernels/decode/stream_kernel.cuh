@@ -63,6 +63,10 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) stream_kernel(co
 #pragma unroll 1
   while (true) {
     const ItemRange item = block.next_item(p);
+    if (item.from == item.to) {  // a sequence without tokens
+      if (!block.advance(item)) return;
+      continue;
+    }
     const SequencePlan& plan = item.plan;
     const int sequence = item.sequence, kv_head = item.kv_head;
     const WarpShare share = warp_share(item, warp, C::kWarps);
@@ -88,9 +92,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocksPerSm) stream_kernel(co
     if (item.parts > 1 && last_to_arrive(&arrivals[sequence * p.kv_heads + kv_head], item.parts, shared.last_arriver)) {
       merge_parts<C>(p, partials + 2 * item.first_block, item, gqa_group, reinterpret_cast<float*>(pool));
     }
-    if (block.split) return;
-    block.position += item.to - item.from;
-    if (block.position >= block.end) return;
+    if (!block.advance(item)) return;
     first_item = false;
     __syncthreads();  // the ring is written by bulk copies next
 #if __CUDA_ARCH__ >= 900
