@@ -204,4 +204,5 @@ def _expected(held: Held, rows: CheckRows, code: LayerCode, scale: float) -> tor
     key, value = (r[-1:].float().expand(size, -1, -1) for r in (rows.key, rows.value))
     bad, space = (torch.zeros(2, dtype=kind, device=code.device) for kind in (torch.int32, torch.uint8))
     one = dataclasses.replace(held, **many)
-    return Tiers(code).step(one, query, key, value, scale, bad, space=space, flushes=False)
+    with operators.by_reference():  # whatever the device, as there is no workspace
+        return Tiers(code).step(one, query, key, value, scale, bad, space=space, flushes=False)

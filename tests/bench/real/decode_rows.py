@@ -24,7 +24,6 @@ from oscar_kv.cache.slot_kv import SlotKV
 from oscar_kv.engines import self_check
 from oscar_kv.engines.check_rows import CheckRows, turned
 from oscar_kv.engines.rope import phases_of
-from oscar_kv.ops import operators
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import graph_time  # noqa: E402
@@ -59,8 +58,7 @@ class Steps:
             cache = PagedKV(code, PageTable(1))
             cache.append(made.key[:tokens], made.value[:tokens], [tokens])
             held = self_check._stepped(cache, tokens)
-            with operators.by_reference():
-                expected = self_check._expected(held, made, code, self.scale)
+            expected = self_check._expected(held, made, code, self.scale)
             query = made.query_at(self_check._newest(made, tokens), code.transform)
             of = torch.arange(size, device=code.device) % len(query)
             output = torch.full((size, *query.shape[1:]), torch.nan, dtype=torch.bfloat16, device=code.device)
