@@ -10,13 +10,14 @@
 
 namespace oscar::kernels {
 
-// kCluster: for the cluster kernel, one block of 16 warps per multiprocessor if the registers allow; for the streaming
-// kernel, two blocks of 8. With many registers: one block of 8, or of 12 for `blocks` with two head tiles, whose query
-// is in shared memory. kPositions: logits depend on the position of the key (phase_logits.cuh). It is a separate
-// kernel, because the branch and its registers would cost the others up to a fifth. kParts: for the parts kernel, which
-// has the cluster kernel's block size. kShare: 2, half the warps, for devices on which a block may have less shared
-// memory, and for wide pages of head size 512; 4, a quarter, for both. Where registers suffice, twice as many blocks
-// of half the warps are resident, each of which takes one item.
+// kCluster: for the cluster kernel, and for the streaming kernel where a multiprocessor has at most one item, one block
+// of 16 warps per multiprocessor if the registers allow; else for the streaming kernel two blocks of 8. With many
+// registers: one block of 8, or of 12 for `blocks` with two head tiles, whose query is in shared memory. kPositions:
+// logits depend on the position of the key (phase_logits.cuh). It is a separate kernel, because the branch and its
+// registers would cost the others up to a fifth. kParts: for the parts kernel, which has the cluster kernel's block
+// size. kShare: 2, half the warps, for devices on which a block may have less shared memory, and for wide pages of head
+// size 512; 4, a quarter, for both. Where registers suffice, twice as many blocks of half the warps are resident, each
+// of which takes one item.
 template <int D_, int NT_, bool kBlocks, bool kPositions = false, bool kCluster = false, bool kParts = false,
           int kShare = 1>
 struct DecodeConfig {

@@ -33,6 +33,9 @@ struct DeviceLimits {
   bool is_hopper() const { return major == 9; }
 };
 
+// Pairs of sequence and KV head.
+inline int items_of(const DecodeLaunch& a) { return a.p.batch * a.p.kv_heads; }
+
 // The most blocks of a streaming kernel.
 template <class C>
 int decode_blocks() {
@@ -77,7 +80,7 @@ struct ClusterSplit {
 // memory.
 template <class C, class Resident>
 ClusterSplit cluster_split(const DecodeLaunch& a, int multiprocessors, Resident&& resident) {
-  const int items = a.p.batch * a.p.kv_heads;
+  const int items = items_of(a);
   const int units = a.p.max_pages + (a.p.sink + a.p.recent + a.p.flush) / kTileTokens;
   const int blocks = std::clamp(multiprocessors / items, 1, (units + C::kWarps - 1) / C::kWarps);
   for (int size = std::min(blocks, C::kMaxCluster); size >= 1; --size) {
@@ -99,7 +102,7 @@ cudaError_t launch_planned(const DecodeLaunch& a, const dim3& grid, int threads,
 template <class C>
 cudaError_t launch_cluster(DecodeLaunch a, const DeviceLimits& device, cudaStream_t stream, bool& launched) {
   launched = false;
-  const int items = a.p.batch * a.p.kv_heads;
+  const int items = items_of(a);
   if (!device.is_hopper() || items == 0 || items > device.multiprocessors) return cudaSuccess;
   const auto kernel = cluster_kernel<C>;
   const MemoryPlan plan = plan_shared_memory<C, DecodeShared<C>>(a, device, C::receive_bytes(a.gqa_group));
@@ -139,7 +142,7 @@ struct PartsSplit {
   // by 1 % if a warp has many pages). One block adds up all parts, so there must not be too many.
   template <class C>
   static PartsSplit make(const DecodeLaunch& a, int multiprocessors) {
-    const int items = a.p.batch * a.p.kv_heads, least = C::kWarps / 2;
+    const int items = items_of(a), least = C::kWarps / 2;
     const int units = a.p.max_pages + (a.p.sink + a.p.recent + a.p.flush) / kTileTokens;
     const int parts = std::clamp(multiprocessors / items, 1, (units + least - 1) / least);
     const bool short_enough = C::kUniform && parts == 2 && units <= 32 * C::kWarps * parts;
@@ -151,7 +154,7 @@ struct PartsSplit {
 // tells whether it did.
 template <class C>
 cudaError_t launch_parts(DecodeLaunch a, const DeviceLimits& device, cudaStream_t stream, bool& launched) {
-  const int items = a.p.batch * a.p.kv_heads;
+  const int items = items_of(a);
   launched = false;
   if (!device.is_hopper() || items == 0 || items > device.multiprocessors) return cudaSuccess;
   const PartsSplit split = PartsSplit::make<C>(a, device.multiprocessors);
@@ -171,7 +174,7 @@ cudaError_t launch_half(const DecodeLaunch& a, const DeviceLimits& device, cudaS
 // 66 us in place of 71 at 760 tokens, and in 87 in place of 93 at 2,300.)
 template <class C>
 bool fills_small_blocks(DecodeLaunch a, const DeviceLimits& device) {
-  const int items = a.p.batch * a.p.kv_heads, blocks = device.multiprocessors * C::kBlocksPerSm;
+  const int items = items_of(a), blocks = device.multiprocessors * C::kBlocksPerSm;
   return device.is_hopper() && items <= blocks && 8 * items >= 7 * blocks &&
          plan_shared_memory<C, DecodeShared<C>>(a, device).blocks == C::kBlocksPerSm;
 }
@@ -202,7 +205,7 @@ cudaError_t launch_half(const DecodeLaunch& a, const DeviceLimits& device, cudaS
 // KV heads, a layer's pass: 16 sequences of 700 tokens 27 us in place of 28; 15 of 640 and one of 131,000 88 in place
 // of 370.)
 inline bool has_one_block_an_item(const DecodeLaunch& a, const DeviceLimits& device) {
-  const int items = a.p.batch * a.p.kv_heads;
+  const int items = items_of(a);
   return device.is_hopper() && 2 * items > device.multiprocessors && items <= device.multiprocessors;
 }
 

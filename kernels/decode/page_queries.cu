@@ -145,15 +145,10 @@ __device__ __forceinline__ bool some_longer(const PagedDecodeParams& p) {
 
 // Page queries that a sequence's own blocks write. INT_MAX: all of every sequence.
 static __device__ __noinline__ int own_share(const PagedDecodeParams& p) {
-  int sum = 0, most = 0;
-#pragma unroll 1
-  for (int sequence = threadIdx.x & 31; sequence < p.batch; sequence += 32) {
-    const int count = count_of(plan_of(p, sequence));
-    sum += count, most = max(most, count);
-  }
-  const int mean = __reduce_add_sync(0xffffffffu, sum) / (p.batch * own_warps()) + 1;
+  const BatchTotals all = totals_of(p.batch, [&](int sequence) { return count_of(plan_of(p, sequence)); });
+  const int mean = all.sum / (p.batch * own_warps()) + 1;
   const int share = own_warps() * max(kOwnPerWarp, 2 * mean);
-  return __reduce_max_sync(0xffffffffu, most) <= share ? INT_MAX : share;
+  return all.most <= share ? INT_MAX : share;
 }
 
 // The first sequence from `sequence` on that has a rest; p.batch: none.

@@ -121,6 +121,22 @@ __device__ __forceinline__ int walk_batch(int batch, int target, Found& found, F
   return base;
 }
 
+// Sum and largest of all shares f(b).
+struct BatchTotals {
+  int sum, most;
+};
+template <class F>
+__device__ __forceinline__ BatchTotals totals_of(int batch, F&& f) {
+  Found found;
+  int most = 0;
+  const int sum = walk_batch(batch, -1, found, [&](int b) {
+    const int share = f(b);
+    most = max(most, share);
+    return share;
+  });
+  return {sum, __reduce_max_sync(0xffffffffu, most)};
+}
+
 // One item, or this block's part of it.
 struct ItemRange {
   SequencePlan plan;
@@ -148,16 +164,11 @@ struct BlockWork {
   __device__ BlockWork(const PagedDecodeParams& p, int least) {
     const auto units = [&](int b) { return sequence_units(p, b); };
     const int blocks = static_cast<int>(gridDim.x), items = p.batch * p.kv_heads;
-    int longest = 0;
-    const int total = p.kv_heads * walk_batch(p.batch, -1, at, [&](int b) {
-                        const int all = units(b);
-                        longest = max(longest, all);
-                        return all;
-                      });
+    const BatchTotals all = totals_of(p.batch, units);
+    const int total = all.sum * p.kv_heads;
     empty = total == 0;
     if (empty) return;
-    longest = static_cast<int>(__reduce_max_sync(0xffffffffu, static_cast<unsigned>(longest)));
-    if (2 * items > blocks && (items + blocks - 1) / blocks * longest <= total / blocks + kUnitsOfSharing) {
+    if (2 * items > blocks && (items + blocks - 1) / blocks * all.most <= total / blocks + kUnitsOfSharing) {
       division = Division::kWhole;
       position = static_cast<int>(blockIdx.x), end = items;
       empty = position >= end;
@@ -198,9 +209,7 @@ struct BlockWork {
     if (division == Division::kWhole) at.sequence = static_cast<int>(position / static_cast<unsigned>(p.kv_heads));
     item.plan = SequencePlan::make(p, p.lengths[at.sequence]);
     if (division == Division::kWhole) {
-      item.kv_head = position - at.sequence * p.kv_heads;
-      item.from = 0, item.to = item.plan.units();
-      item.first_block = static_cast<int>(blockIdx.x), item.parts = 1, item.second = false;
+      whole_item(p, item);
     } else if (division == Division::kParts) {
       split_item(item);
     } else {
@@ -214,6 +223,11 @@ struct BlockWork {
     if (division == Division::kParts) return false;
     position += division == Division::kWhole ? static_cast<int>(gridDim.x) : item.to - item.from;
     return position < end;
+  }
+  __device__ __forceinline__ void whole_item(const PagedDecodeParams& p, ItemRange& item) const {
+    item.kv_head = position - at.sequence * p.kv_heads;
+    item.from = 0, item.to = item.plan.units();
+    item.first_block = static_cast<int>(blockIdx.x), item.parts = 1, item.second = false;
   }
   __device__ __forceinline__ void split_item(ItemRange& item) const {
     item.parts = parts_of(item.plan.units());
